@@ -1,0 +1,181 @@
+"""From a configuration to a job: describe the examples, build the network, create or reopen the run's store."""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
+
+from flows.config import TrainConfig
+from flows.resolving import differences, find_algorithm, find_loss, find_source, short_name, with_own_code
+from storage.errors import ExperimentDiffers, RoundweaveError
+from storage.lease import hold_lease
+from storage.schema import Schema
+from storage.store import RoundStore
+from tasks.algebra import Algorithm
+from tasks.executors.base import Executor
+from tasks.executors.steps import Job
+from tasks.models import ModelSpec, Objective, check_fit
+from tasks.numerics import Fingerprint, check_fingerprint
+from tasks.partition import Description, Partitions, Split, combine
+from tasks.plan import RoundPlan
+
+PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run ready for its next round; `done` is the last committed one, `set_aside` lists damaged later ones."""
+
+    job: Job
+    store: RoundStore
+    done: int
+    set_aside: tuple[int, ...] = ()
+
+
+@contextmanager
+def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
+    """Hold the run of this configuration for writing, new or as far as it came; a failure is recorded in it."""
+    config = with_own_code(config)
+    algorithm = find_algorithm(config)
+    partitions, description = _examples(config, executor)
+    objective = _objective(config, partitions, description, executor)
+    fingerprint = _common_fingerprint(executor, config)
+    store = _open_or_create(config, objective, algorithm, description, fingerprint)
+    token = secrets.token_hex(4)
+    with hold_lease(store.log.folder, token) as lease, _failure_recorded(store):
+        store = store.extend(config.rounds)
+        done, set_aside = store.recover()
+        if not partitions.source.partitioned:
+            for number in range(partitions.split.number(config.rounds) + 1):
+                store.write_split(number, partitions.assignment)
+        job = Job(
+            store=str(store.path.resolve()),
+            token=token,
+            epoch=lease.epoch,
+            objective=objective,
+            algorithm=algorithm,
+            partitions=partitions,
+            plan=RoundPlan(config.partitions, 1, config.seed),
+            rounds=config.rounds,
+            fingerprint=fingerprint,
+            threads=config.threads,
+            quorum=config.quorum,
+            evaluate_every=config.evaluate_every,
+            target_accuracy=config.target_accuracy,
+            patience=config.patience,
+            fsync=config.fsync,
+        )
+        yield Prepared(job, store, done, tuple(set_aside))
+
+
+def run_path(root: Path, name: str) -> Path:
+    """Where a run of this name lies."""
+    return root / f"{name}.zarr"
+
+
+def default_name(config: TrainConfig) -> str:
+    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has."""
+    parts = short_name(config.algorithm), short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
+    return "-".join(parts)
+
+
+def _examples(config: TrainConfig, executor: Executor) -> tuple[Partitions, Description]:
+    split = Split(config.partitions, config.split, config.seed, config.resplit_every)
+    partitions = Partitions(find_source(config.data), split, config.dtype, config.held_out)
+    if not partitions.source.partitioned:
+        description = partitions.describe(0)
+        split.check(description.examples)
+        return partitions, description
+    return partitions, combine(executor.gather(partitions.describe, range(config.partitions)))
+
+
+def _objective(
+    config: TrainConfig, partitions: Partitions, description: Description, executor: Executor
+) -> Objective:
+    loss = find_loss(config, description.labels)
+    outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
+    options = json.dumps(config.model_options, sort_keys=True)
+    model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
+    objective = Objective(model, loss)
+    check = partial(check_fit, objective, partitions, description.classes)
+    if partitions.source.partitioned:
+        executor.gather(check, range(1))
+    else:
+        check(0)
+    return objective
+
+
+def _common_fingerprint(executor: Executor, config: TrainConfig) -> Fingerprint | None:
+    """What all processes may do to the bits; None where they may differ."""
+    if config.mixed_hardware:
+        return None
+    found = executor.fingerprints()
+    first = next(iter(found.values()))
+    for place, other in found.items():
+        check_fingerprint(first, other, place)
+    return first
+
+
+def _open_or_create(
+    config: TrainConfig,
+    objective: Objective,
+    algorithm: Algorithm,
+    description: Description,
+    fingerprint: Fingerprint | None,
+) -> RoundStore:
+    path = run_path(config.root, config.name or default_name(config))
+    if not path.exists():
+        initial = objective.initial()
+        initial = replace(initial, memory=algorithm.apply.init(initial.params))
+        schema = Schema(
+            layout=objective.layout,
+            partitions=config.partitions,
+            memory=tuple(initial.memory),
+            carry=getattr(algorithm.map, "carry", ()),
+            extras=getattr(algorithm.map, "extras", ()),
+        )
+        attributes = {
+            "config": config.model_dump(mode="json", exclude={"root"}),
+            "algorithm": repr(algorithm),
+            "data": asdict(description),
+            "fingerprint": fingerprint,
+            "parent": None,
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+            "created": time.time(),
+        }
+        return RoundStore.create(path, schema, config.rounds, attributes, initial)
+    store = RoundStore(path, config.fsync)
+    _check_same_experiment(store, config, description)
+    if fingerprint and store.attributes["fingerprint"]:
+        check_fingerprint(store.attributes["fingerprint"], fingerprint, "this machine")
+    return store
+
+
+def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:
+    differing = differences(store.attributes["config"], config.experiment)
+    if store.attributes["data"]["digest"] != description.digest:
+        differing.append("data: other examples")
+    if differing:
+        raise ExperimentDiffers(
+            f"{store.path.stem} is another experiment ({'; '.join(differing)}); give this one another --name"
+        )
+
+
+@contextmanager
+def _failure_recorded(store: RoundStore) -> Iterator[None]:
+    """Keep the reason why a run failed beside its commits, until it goes on."""
+    store.log.failure = None
+    try:
+        yield
+    except RoundweaveError as error:
+        store.log.failure = str(error)
+        raise

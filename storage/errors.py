@@ -1,0 +1,76 @@
+"""Every error of Roundweave: one clear line that says what, where, and what to do.
+
+Each is also the builtin that a caller would expect, so ``except KeyError`` finds a missing round.
+"""
+
+
+class RoundweaveError(Exception):
+    """The root of all errors raised on purpose; its text is one line for a person."""
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its argument.
+        return Exception.__str__(self)
+
+
+class UsageError(RoundweaveError, ValueError):
+    """The caller asked for something that does not exist or does not fit together."""
+
+
+class CodeError(RoundweaveError, ImportError):
+    """The user's own function could not be found, loaded or called."""
+
+
+class DataError(RoundweaveError, ValueError):
+    """The examples are missing, broken, or do not fit the run."""
+
+
+class ModelError(RoundweaveError, ValueError):
+    """The network cannot be built, or its output does not fit the targets."""
+
+
+class ShapeMismatch(RoundweaveError, ValueError):
+    """Tensors do not have the names, types or shapes of the layout."""
+
+
+class RoundFailed(RoundweaveError, RuntimeError):
+    """A round could not be finished; the rounds before it are intact."""
+
+
+class ClusterError(RoundweaveError, ConnectionError):
+    """The Dask cluster cannot be reached, has no usable workers, or lost the work."""
+
+
+class NumericsMismatch(RoundweaveError, RuntimeError):
+    """A process would compute other bits than the run's fingerprint promises."""
+
+
+class StoreError(RoundweaveError):
+    """The root of what can be wrong with a stored run."""
+
+
+class NotARun(StoreError, ValueError):
+    """The path holds no run."""
+
+
+class RoundMissing(StoreError, KeyError):
+    """The run has no such committed round."""
+
+
+class TensorMissing(StoreError, KeyError):
+    """The run stores no tensor of that name."""
+
+
+class StoreDamaged(StoreError, ValueError):
+    """Stored bytes are not the bytes that were committed."""
+
+
+class ExperimentDiffers(StoreError, ValueError):
+    """A run of that name exists and belongs to another experiment."""
+
+
+class RunBusy(StoreError, RuntimeError):
+    """Another process is writing this run."""
+
+
+class WriterFenced(StoreError, RuntimeError):
+    """Another writer has committed the round that this one was about to commit."""

@@ -1,0 +1,264 @@
+"""The round store: one zarr v3 hierarchy a run, written chunk by chunk and made true by its commits."""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.core.group import GroupMetadata
+from zarr.core.metadata import ArrayV3Metadata
+
+from storage.chunks import read_chunk, write_chunk
+from storage.commits import PARTIAL, Commit, CommitLog
+from storage.digest import state_digest, tensor_digests, vectors_digest
+from storage.errors import ExperimentDiffers, NotARun, RoundMissing, StoreDamaged
+from storage.records import State, Update, Vectors, from_numpy, pack, to_numpy
+from storage.schema import METRIC_ROWS, ROUND_METRICS, VERSION, ArraySpec, Schema, split_array
+
+
+def update_groups(update: Update) -> dict[str, Vectors]:
+    """The vectors of an update by their group in the store."""
+    return {
+        "updates": update.direction,
+        "updates/buffers": update.buffers,
+        **{f"updates/extras/{name}": vectors for name, vectors in update.extras.items()},
+        **{f"carry/{slot}": vectors for slot, vectors in update.carry.items()},
+    }
+
+
+def update_digest(update: Update) -> str:
+    """The digest of all vectors of an update."""
+    return vectors_digest(update_groups(update))
+
+
+class RoundStore:
+    """A stored run. `rounds`, the number it has room for, is read when it is opened."""
+
+    def __init__(self, path: Path | str, fsync: bool = False) -> None:
+        self.path = Path(path)
+        self.fsync = fsync
+        self.log = CommitLog(self.path / "commits")
+        try:
+            self.attributes: dict[str, Any] = _json(self.path)["attributes"]
+            self.rounds: int = _json(self.path / "commits")["shape"][0] - 1
+            self.schema = Schema.from_json(self.attributes["schema"])
+        except (OSError, ValueError, KeyError) as error:
+            raise NotARun(
+                f"{self.path} is not a run of Roundweave ({error}); `roundweave runs` lists them"
+            ) from error
+        if self.attributes["version"] != VERSION:
+            raise NotARun(f"{self.path} has store version {self.attributes['version']}, this is version {VERSION}")
+        self.arrays = self.schema.arrays(self.rounds + 1)
+
+    @classmethod
+    def create(
+        cls, path: Path, schema: Schema, rounds: int, attributes: Mapping[str, Any], initial: State
+    ) -> RoundStore:
+        """A new run with its initial state committed, made aside and then put in place at once."""
+        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
+        _create_nodes(partial, root, list(schema.arrays(rounds + 1).values()))
+        store = cls(partial)
+        store._number_rows(0)
+        store.write_state(initial)
+        store.commit(store.describe(initial, "initial", 0))
+        try:
+            partial.rename(path)
+        except OSError as error:
+            shutil.rmtree(partial)
+            raise ExperimentDiffers(f"{path} exists already; give the new run another name") from error
+        return cls(path)
+
+    def extend(self, rounds: int) -> RoundStore:
+        """The store with room for so many rounds; it never shrinks."""
+        if rounds <= self.rounds:
+            return self
+        group = zarr.open_group(self.path, mode="r+", zarr_format=3, use_consolidated=False)
+        for path, spec in self.schema.arrays(rounds + 1).items():
+            array = group[path]
+            if isinstance(array, zarr.Array) and array.shape != spec.shape:
+                array.resize(spec.shape)
+        store = RoundStore(self.path, self.fsync)
+        store._number_rows(self.rounds)
+        return store
+
+    def write_state(self, state: State) -> None:
+        """Write the state's row; frozen parameters with the initial state only."""
+        for path, tensor in state.named(self.schema.layout).items():
+            if not path.startswith("frozen/"):
+                self._write(self.arrays[path], (state.round,), to_numpy(tensor))
+            elif state.round == 0:
+                self._write(self.arrays[path], (), to_numpy(tensor))
+
+    def read_state(self, round: int, verify: bool = True) -> State:
+        """A committed state; raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed."""
+        commit = self.log.read(round)
+        tensors = {}
+        for path, spec in self.schema.state(self.rounds + 1).items():
+            frozen = path.startswith("frozen/")
+            array = read_chunk(self.path, spec, () if frozen else (round,))
+            if array is None:
+                raise StoreDamaged(f"{self.path}: round {round} has no {path}")
+            tensors[path] = from_numpy(array if frozen else array[0], spec.dtype)
+        if verify:
+            self._verify(commit, tensors)
+        layout = self.schema.layout
+
+        def vectors(group: str, specs: Any) -> Vectors:
+            return pack(specs, {spec.name: tensors[f"{group}/{spec.name}"] for spec in specs})
+
+        return State(
+            params=vectors("params", layout.params),
+            buffers=vectors("buffers", layout.buffers),
+            frozen=vectors("frozen", layout.frozen),
+            memory={slot: vectors(f"memory/{slot}", layout.params) for slot in self.schema.memory},
+            round=round,
+        )
+
+    def _verify(self, commit: Commit, tensors: Mapping[str, Any]) -> None:
+        found = tensor_digests(tensors)
+        for path, digest in found.items():
+            if commit.tensors.get(path) != digest:
+                raise StoreDamaged(f"{self.path}: {path} of round {commit.round} is not what was committed")
+        if state_digest(found, commit.round) != commit.state:
+            raise StoreDamaged(f"{self.path}: the commit record of round {commit.round} contradicts itself")
+
+    def write_update(self, round: int, partition: int, update: Update) -> None:
+        """Write one partition's vectors."""
+        for group, vectors in update_groups(update).items():
+            for dtype, vector in vectors.items():
+                self._write(self.arrays[f"{group}/{dtype}"], (round, partition), to_numpy(vector))
+
+    def read_update(self, round: int, partition: int) -> Update:
+        """One partition's update of a committed round; raises `RoundMissing` where it took no part."""
+        record = self.log.read(round).updates.get(partition)
+        if record is None:
+            raise RoundMissing(f"partition {partition} took no part in round {round} of {self.path}")
+        return Update(
+            direction=self._vectors("updates", round, partition),
+            buffers=self._vectors("updates/buffers", round, partition),
+            extras={
+                name: self._vectors(f"updates/extras/{name}", round, partition) for name in self.schema.extras
+            },
+            carry=self.read_carry(round, partition),
+            weight=record.weight,
+            metrics=record.metrics,
+        )
+
+    def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
+        """What the partition carried away from a round, by slot."""
+        return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
+
+    def _vectors(self, group: str, round: int, partition: int) -> Vectors:
+        vectors = {}
+        for path, spec in self.arrays.items():
+            if path.rpartition("/")[0] == group:
+                array = read_chunk(self.path, spec, (round, partition))
+                if array is None:
+                    raise StoreDamaged(f"{self.path}: round {round} has no {path} of partition {partition}")
+                vectors[spec.dtype] = from_numpy(array.reshape(-1), spec.dtype)
+        return vectors
+
+    def write_split(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
+        """Keep which partition each example went to, int32 (examples,), unless it is kept already."""
+        if not (self.path / "partitions" / str(number)).exists():
+            owners = owner(number)
+            spec = split_array(number, len(owners))
+            _create_nodes(self.path, None, [spec])
+            self._write(spec, (0,), owners)
+
+    def describe(self, state: State, token: str, epoch: int) -> Commit:
+        """The commit of a state, as yet without its updates."""
+        tensors = tensor_digests(state.named(self.schema.layout))
+        return Commit(
+            round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors
+        )
+
+    def commit(self, commit: Commit) -> Commit:
+        """Make a round exist, whose tensors are written; raises `WriterFenced` when another writer was first."""
+        self._write_history(commit, committed=False)
+        commit = self.log.create(commit, self.fsync)
+        self._set_row("committed", commit.round, np.bool_(True))
+        return commit
+
+    def recover(self) -> tuple[int, list[int]]:
+        """The newest round that is whole, and the later ones that were set aside because they are not.
+
+        Only the holder of the lease may call this: it deletes what a killed writer left half-written.
+        """
+        self.log.clean()
+        for partial in self.path.rglob(f"*{PARTIAL}"):
+            partial.unlink(missing_ok=True)
+        for round in reversed(self.log.rounds()):
+            try:
+                self.read_state(round)
+            except StoreDamaged:
+                continue
+            later = self.log.set_aside(round)
+            for row in later:
+                self._set_row("committed", row, np.bool_(False))
+            self._set_row("committed", round, np.bool_(True))
+            return round, later
+        raise StoreDamaged(f"{self.path}: no round is whole, not even the initial state; start a new run")
+
+    def _write_history(self, commit: Commit, committed: bool) -> None:
+        score = commit.score
+        values = (
+            np.nan if score is None else score.loss,
+            np.nan if score is None or score.accuracy is None else score.accuracy,
+            commit.seconds,
+        )
+        for name, value in zip(ROUND_METRICS, values, strict=True):
+            self._set_row(f"metrics/{name}", commit.round, np.float64(value))
+        if commit.updates:
+            columns = np.full((4, self.schema.partitions), np.nan)
+            for partition, update in commit.updates.items():
+                loss = update.metrics.get("train_loss", np.nan)
+                columns[:, partition] = loss, update.weight, update.refused is None, update.seconds
+            for name, column in zip(("train_loss", "weight", "accepted", "map_seconds"), columns, strict=True):
+                self._set_row(f"metrics/{name}", commit.round, column)
+
+    def _number_rows(self, first: int) -> None:
+        for start in range(first - first % METRIC_ROWS, self.rounds + 1, METRIC_ROWS):
+            rows = np.arange(start, start + METRIC_ROWS)
+            self._write(self.arrays["round"], (start // METRIC_ROWS,), rows)
+
+    def _set_row(self, path: str, round: int, value: np.ndarray | np.generic) -> None:
+        """Rewrite the chunk that holds a row; only commits do, and they follow one another."""
+        spec = self.arrays[path]
+        index = (round // METRIC_ROWS,)
+        chunk = read_chunk(self.path, spec, index)
+        if chunk is None:
+            chunk = np.full(spec.chunks, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
+        chunk[round % METRIC_ROWS] = value
+        self._write(spec, index, chunk)
+
+    def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
+        write_chunk(self.path, spec, index, array, self.fsync)
+
+
+@functools.lru_cache(maxsize=8)
+def open_store(path: str, token: str, fsync: bool) -> RoundStore:
+    """The store as it was when the writer of this token began, opened once per process."""
+    return RoundStore(path, fsync)
+
+
+def _json(folder: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))
+    return value
+
+
+def _create_nodes(path: Path, attributes: Mapping[str, Any] | None, specs: list[ArraySpec]) -> None:
+    nodes: dict[str, Any] = {spec.path: ArrayV3Metadata.from_dict(spec.metadata()) for spec in specs}
+    if attributes is not None:
+        nodes[""] = GroupMetadata(zarr_format=3, attributes=dict(attributes))
+    for _ in zarr.create_hierarchy(store=zarr.storage.LocalStore(path), nodes=nodes):
+        pass

@@ -1,0 +1,1 @@
+"""Where a round's work runs: one plan, several executors, the same bits."""

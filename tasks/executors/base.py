@@ -1,0 +1,28 @@
+"""What every executor offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from storage.commits import Commit
+from tasks.executors.steps import Job
+from tasks.numerics import Fingerprint
+
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Runs the rounds of a plan somewhere; which one does changes no bits."""
+
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """What each of its processes may do to the bits."""
+        ...
+
+    def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
+        """What a function gives for each partition, called where maps run."""
+        ...
+
+    def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        ...

@@ -1,0 +1,139 @@
+"""Rounds as Dask futures: map, write, reduce, score and commit as tasks on any cluster.
+
+A window of rounds is one graph. Its first task reads the state from the store at the last commit and depends on no
+earlier future, so a worker's death costs the window so far and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from dask import annotate  # type: ignore[attr-defined]
+from distributed import Client, Future
+
+from storage.commits import Commit
+from tasks.cluster import result_of, usable_workers
+from tasks.executors.steps import (
+    Job,
+    carried_from,
+    commit_round,
+    load_block,
+    map_block,
+    read_carried,
+    read_state,
+    reduce_apply,
+    score_block,
+    without_updates,
+    write_block,
+)
+from tasks.numerics import Fingerprint, fingerprint
+
+T = TypeVar("T")
+Key = tuple[str, str, int, int]
+"""(kind, attempt and spread, round, block): Dask keeps durations by kind, and a key must never mean two things."""
+
+
+class GraphExecutor:
+    """Runs rounds on the workers of a Dask client."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._workers: list[str] = []
+        self._spreads = 0
+        self._held: dict[Key, Future[Any]] = {}
+
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """What each worker may do to the bits."""
+        found: dict[str, Fingerprint] = self.client.run(fingerprint)
+        return found
+
+    def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
+        """What a function gives for each partition, called on the workers."""
+        futures = self.client.map(function, partitions, pure=False)
+        return [result_of(self.client, future) for future in futures]
+
+    def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        job = self._spread(job)
+        graph = self._window(job, first, last)
+        commits = [self._key(job, "commit", round) for round in range(first, last + 1)]
+        home = {block: self._workers[block % len(self._workers)] for block in range(job.plan.blocks)}
+        with annotate(
+            workers=lambda key: [home[key[3]]] if key[0] in ("map", "score") else [], allow_other_workers=True
+        ):
+            futures = self.client.get(graph, commits, sync=False)
+        for future in futures:
+            commit: Commit = result_of(self.client, future)
+            yield commit
+            if commit.stop:
+                return
+
+    def _spread(self, job: Job) -> Job:
+        """The job with a block for each worker there is now; who came or went moves the data."""
+        workers = usable_workers(self.client)
+        if workers != self._workers:
+            self._workers = workers
+            self._spreads += 1
+            self._held = {}
+        return replace(job, plan=replace(job.plan, blocks=min(len(workers), job.plan.partitions)))
+
+    def _key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
+        return kind, f"{job.token}-{self._spreads}", round, block
+
+    def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
+        """A future that outlives its window: the job itself, and the examples."""
+        if key not in self._held:
+            home = [self._workers[key[3] % len(self._workers)]]
+            self._held[key] = self.client.submit(
+                function, *arguments, key=key, workers=home, allow_other_workers=True
+            )
+        return self._held[key]
+
+    def _window(self, job: Job, first: int, last: int) -> dict[Key, Any]:
+        shared = self._hold(self._key(job, "job", 0), _itself, job)
+        state = self._key(job, "read", first - 1)
+        graph: dict[Key, Any] = {state: (read_state, shared, first - 1)}
+        previous: Key | None = None
+        for block in range(job.plan.blocks) if job.carries else ():
+            graph[self._key(job, "carry", first - 1, block)] = (read_carried, shared, first - 1)
+        for round in range(first, last + 1):
+            graph |= self._round(job, shared, round, state, self._data(job, shared, round), previous)
+            state, previous = self._key(job, "state", round), self._key(job, "commit", round)
+        return graph
+
+    def _data(self, job: Job, shared: Future[Any], round: int) -> list[Future[Any]]:
+        number = job.split(round)
+        keys = [self._key(job, "data", number, block) for block in range(job.plan.blocks)]
+        for old in [key for key in self._held if key[0] == "data" and key[2] < number - 1]:
+            del self._held[old]
+        return [self._hold(key, load_block, shared, number, key[3]) for key in keys]
+
+    def _round(
+        self, job: Job, shared: Future[Any], round: int, state: Key, data: list[Future[Any]], previous: Key | None
+    ) -> dict[Key, Any]:
+        """The tasks of one round."""
+        graph: dict[Key, Any] = {}
+        parts, written, tallies = [], [], []
+        next_state = self._key(job, "state", round)
+        for block, examples in enumerate(data):
+            keys = {kind: self._key(job, kind, round, block) for kind in ("map", "pick", "write", "score")}
+            carried = self._key(job, "carry", round - 1, block) if job.carries else None
+            graph[keys["map"]] = (map_block, shared, state, examples, carried, round, block)
+            graph[keys["pick"]] = (without_updates, keys["map"])
+            graph[keys["write"]] = (write_block, shared, keys["map"], round)
+            if job.carries:
+                graph[self._key(job, "carry", round, block)] = (carried_from, carried, keys["write"], round)
+            parts.append(keys["pick"])
+            written.append(keys["write"])
+            if job.scored(round):
+                graph[keys["score"]] = (score_block, shared, next_state, examples)
+                tallies.append(keys["score"])
+        graph[next_state] = (reduce_apply, shared, state, parts)
+        graph[self._key(job, "commit", round)] = (commit_round, shared, next_state, written, tallies, previous)
+        return graph
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -1,0 +1,58 @@
+"""Rounds as a loop in this process, without Dask: the reference for every other executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from storage.commits import Commit
+from tasks.executors.steps import (
+    Job,
+    commit_round,
+    load_block,
+    map_block,
+    read_state,
+    reduce_apply,
+    score_block,
+    write_block,
+)
+from tasks.numerics import Fingerprint, fingerprint
+from tasks.partition import Partition
+
+T = TypeVar("T")
+
+
+class InlineExecutor:
+    """Runs rounds here."""
+
+    def __init__(self) -> None:
+        self._data: tuple[str, int, list[Partition]] | None = None
+
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """What this process may do to the bits."""
+        return {"this process": fingerprint()}
+
+    def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
+        """What a function gives for each partition."""
+        return [function(partition) for partition in partitions]
+
+    def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        state = read_state(job, first - 1)
+        commit = job.open().log.read(first - 1)
+        for round in range(first, last + 1):
+            data = self._load(job, round)
+            result = map_block(job, state, data, commit.carry_from, round, 0)
+            records = write_block(job, result, round)
+            state = reduce_apply(job, state, [result])
+            tallies = [score_block(job, state, data)] if job.scored(round) else []
+            commit = commit_round(job, state, [records], tallies, commit)
+            yield commit
+            if commit.stop:
+                return
+
+    def _load(self, job: Job, round: int) -> list[Partition]:
+        number = job.split(round)
+        if self._data is None or self._data[:2] != (job.token, number):
+            self._data = job.token, number, load_block(job, number, 0)
+        return self._data[2]

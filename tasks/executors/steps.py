@@ -1,0 +1,263 @@
+"""The steps of a round as pure functions: what every executor runs, in whatever process.
+
+A `Job` holds all that they need besides tensors, so a step run again, elsewhere, gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from storage.commits import Commit, Score, UpdateRecord
+from storage.errors import RoundFailed, RoundweaveError
+from storage.records import State, Update, Vectors
+from storage.store import RoundStore, open_store, update_digest
+from tasks.algebra import Algorithm, Node, fold
+from tasks.data import Examples, is_label
+from tasks.guard import fault
+from tasks.models import Objective
+from tasks.numerics import Fingerprint, check_fingerprint, fingerprint, pinned
+from tasks.partition import Partition, Partitions
+from tasks.plan import RoundPlan
+
+SCORE_BATCH = 1000
+"""Held-out examples scored at once; part of the arithmetic, so it is fixed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run as its steps see it; `token` names this attempt, `fingerprint` None accepts any machine."""
+
+    store: str
+    token: str
+    epoch: int
+    objective: Objective
+    algorithm: Algorithm
+    partitions: Partitions
+    plan: RoundPlan
+    rounds: int
+    fingerprint: Fingerprint | None = None
+    threads: int = 1
+    quorum: int = 1
+    evaluate_every: int = 1
+    target_accuracy: float | None = None
+    patience: int | None = None
+    fsync: bool = False
+    started: float = field(default_factory=time.time)
+
+    def open(self) -> RoundStore:
+        """The run's store, opened once per process."""
+        return open_store(self.store, self.token, self.fsync)
+
+    def split(self, round: int) -> int:
+        """The number of the split that a round uses."""
+        return self.partitions.split.number(round)
+
+    @property
+    def carries(self) -> bool:
+        """Whether partitions keep something from round to round."""
+        return bool(getattr(self.algorithm.map, "carry", ()))
+
+    def scored(self, round: int) -> bool:
+        """Whether the network is scored after a round."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """What a block's map returns: nodes of the tree for the reduce, records for the commit, updates for the store."""
+
+    nodes: Mapping[tuple[int, int], Node]
+    records: Mapping[int, UpdateRecord]
+    updates: Mapping[int, Update] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Sums over a partition's held-out examples; `right` is None where outputs are no classes."""
+
+    loss: float
+    right: int | None
+    examples: int
+
+
+def read_state(job: Job, round: int) -> State:
+    """The committed state of a round, verified."""
+    return job.open().read_state(round)
+
+
+def load_block(job: Job, number: int, block: int) -> list[Partition]:
+    """The examples of a block's partitions under a split."""
+    return [job.partitions.load(number, partition) for partition in job.plan.span(block)]
+
+
+def map_block(
+    job: Job, state: State, data: Sequence[Partition], carried: Mapping[int, int] | None, round: int, block: int
+) -> BlockResult:
+    """Map a block's partitions one after the other and merge what can be merged; unsound updates are refused.
+
+    `carried` tells from which round each partition's carry comes.
+    """
+    if job.fingerprint is not None:
+        check_fingerprint(job.fingerprint, fingerprint(), f"worker on {Path.cwd().anchor or 'this machine'}")
+    updates: dict[int, Update] = {}
+    records: dict[int, UpdateRecord] = {}
+    span = job.plan.span(block)
+    for partition, examples in zip(span, data, strict=True):
+        began = time.perf_counter()
+        carry = _carry(job, carried or {}, partition)
+        update = _map_partition(job, state, examples, carry, round, partition)
+        updates[partition] = update
+        records[partition] = UpdateRecord(
+            digest=update_digest(update),
+            weight=update.weight,
+            refused=fault(job.objective.layout, update),
+            metrics={name: value for name, value in update.metrics.items() if math.isfinite(value)},
+            seconds=time.perf_counter() - began,
+        )
+
+    def leaf(first: int, last: int) -> Node | None:
+        if last - first > 1:
+            raise KeyError(first, last)
+        return None if records[first].refused else updates[first]
+
+    nodes = {node: fold(job.algorithm.reduce, node, leaf) for node in job.plan.nodes(block)}
+    return BlockResult(nodes, records, updates)
+
+
+def _carry(job: Job, carried: Mapping[int, int], partition: int) -> Mapping[str, Vectors]:
+    source = carried.get(partition)
+    return {} if source is None else job.open().read_carry(source, partition)
+
+
+def _map_partition(
+    job: Job, state: State, examples: Partition, carry: Mapping[str, Vectors], round: int, partition: int
+) -> Update:
+    seed = job.plan.map_seed(round, partition)
+    try:
+        with pinned(seed, job.threads):
+            return job.algorithm.map(job.objective, state, examples.train, carry, seed)
+    except RoundweaveError:
+        raise
+    except Exception as error:
+        raise RoundFailed(
+            f"round {round}: the map of partition {partition} failed with {type(error).__name__}: {error}"
+        ) from error
+
+
+def read_carried(job: Job, round: int) -> Mapping[int, int]:
+    """From which round each partition's carry comes, after a committed round."""
+    return job.open().log.read(round).carry_from
+
+
+def carried_from(before: Mapping[int, int], records: Mapping[int, UpdateRecord], round: int) -> dict[int, int]:
+    """The same after a round: a carry is kept where the update was accepted."""
+    return dict(before) | {p: round for p, record in records.items() if record.refused is None}
+
+
+def without_updates(result: BlockResult) -> BlockResult:
+    """What the reduce needs of a block, so that only that travels to it."""
+    return replace(result, updates={})
+
+
+def write_block(job: Job, result: BlockResult, round: int) -> Mapping[int, UpdateRecord]:
+    """Store a block's updates, those refused included where they have the right shape; returns their records."""
+    store = job.open()
+    for partition, update in result.updates.items():
+        if "misshapen" not in (result.records[partition].refused or ""):
+            store.write_update(round, partition, update)
+    return result.records
+
+
+def reduce_apply(job: Job, state: State, blocks: Sequence[BlockResult]) -> State:
+    """The next state; raises `RoundFailed` when fewer than the quorum of updates are sound."""
+    records = {partition: record for block in blocks for partition, record in block.records.items()}
+    accepted = sum(record.refused is None for record in records.values())
+    if accepted < job.quorum:
+        partition, record = next((p, r) for p, r in records.items() if r.refused)
+        raise RoundFailed(
+            f"round {state.round + 1}: {accepted} of {len(records)} updates are sound, {job.quorum} needed; "
+            f"partition {partition}: {record.refused}. Rounds to {state.round} are kept; try a smaller lr, or check "
+            "the data"
+        )
+    nodes = {node: value for block in blocks for node, value in block.nodes.items()}
+    root = fold(job.algorithm.reduce, job.plan.root, lambda first, last: nodes[first, last])
+    with pinned(job.plan.map_seed(state.round + 1, -1), job.threads):
+        return job.algorithm.apply(state, job.algorithm.reduce.finish(state, root))
+
+
+def score_block(job: Job, state: State, data: Sequence[Partition]) -> list[Tally]:
+    """Score the network on the held-out examples of a block's partitions."""
+    network = job.objective.network(state).eval()
+    with torch.no_grad(), pinned(0, job.threads):
+        return [_tally(job, network, partition.held_out) for partition in data]
+
+
+def _tally(job: Job, network: torch.nn.Module, held_out: Examples) -> Tally:
+    loss, right = 0.0, 0
+    classes = False
+    for first in range(0, len(held_out), SCORE_BATCH):
+        inputs = held_out.inputs[first : first + SCORE_BATCH]
+        targets = held_out.targets[first : first + SCORE_BATCH]
+        outputs = network(inputs)
+        loss += job.objective.value(outputs, targets).item() * len(inputs)
+        classes = outputs.ndim == 2 and is_label(targets)
+        right += int((outputs.argmax(1) == targets).sum()) if classes else 0
+    return Tally(loss, right if classes else None, len(held_out))
+
+
+def score(tallies: Sequence[Tally]) -> Score | None:
+    """Mean loss and accuracy over all partitions, summed in their order; None where nothing is held out."""
+    examples = sum(tally.examples for tally in tallies)
+    if not examples:
+        return None
+    counts = [tally.right for tally in tallies if tally.right is not None]
+    loss = sum(tally.loss for tally in tallies) / examples
+    return Score(loss, sum(counts) / examples if counts else None)
+
+
+def commit_round(
+    job: Job,
+    state: State,
+    written: Sequence[Mapping[int, UpdateRecord]],
+    tallies: Sequence[Sequence[Tally]],
+    previous: Commit | None,
+) -> Commit:
+    """Store the state and make its round exist; does nothing once an earlier commit ended the run."""
+    store = job.open()
+    previous = previous or store.log.read(state.round - 1)
+    if previous.stop:
+        return previous
+    store.write_state(state)
+    records = dict(sorted((p, record) for block in written for p, record in block.items()))
+    found = score([tally for block in tallies for tally in block])
+    now = time.time()
+    commit = replace(
+        store.describe(state, job.token, job.epoch),
+        updates=records,
+        carry_from=carried_from(previous.carry_from, records, state.round) if job.carries else {},
+        score=found,
+        seconds=max(0.0, now - max(previous.time, job.started)),
+        time=now,
+    )
+    return store.commit(_with_stop(job, commit, previous))
+
+
+def _with_stop(job: Job, commit: Commit, previous: Commit) -> Commit:
+    """Keep count of the best loss, and say so where the run ends here."""
+    if commit.score is None:
+        return replace(commit, best=previous.best, since_best=previous.since_best)
+    loss, accuracy = commit.score.loss, commit.score.accuracy
+    better = previous.best is None or loss < previous.best
+    since = 0 if better else previous.since_best + 1
+    stop = None
+    if job.target_accuracy is not None and accuracy is not None and accuracy >= job.target_accuracy:
+        stop = f"accuracy {accuracy:.4f} has reached the target {job.target_accuracy}"
+    elif job.patience is not None and since >= job.patience:
+        stop = f"{since} scores without a better loss than {previous.best:.6g}"
+    return replace(commit, best=loss if better else previous.best, since_best=since, stop=stop)

@@ -1,0 +1,132 @@
+"""Maps: backprop over one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from storage.errors import UsageError
+from storage.records import State, Update, Vectors, pack
+from tasks.data import Examples
+from tasks.models import Objective, buffers_of
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of the mean loss over the partition, or over one random batch of it.
+
+    The weight is the number of examples used, so the mean over partitions is the gradient over all of them.
+    """
+
+    batch_size: int | None = None
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        carry: Mapping[str, Vectors],
+        seed: int,
+    ) -> Update:
+        """One forward and one backward pass."""
+        network = objective.network(state)
+        batch = next(batches(examples, self.batch_size, 1, seed))
+        loss = objective.value(network(batch.inputs), batch.targets)
+        loss.backward()
+        gradients = {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for name, parameter in network.named_parameters()
+        }
+        return Update(
+            direction=pack(objective.layout.params, gradients),
+            buffers=buffers_of(network, objective.layout),
+            weight=len(batch),
+            metrics={"train_loss": loss.item()},
+        )
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """Local training from the round's state; the direction is start minus arrived.
+
+    Walks `steps` batches, or `epochs` passes, in an order drawn from the seed, with a torch optimizer that
+    starts afresh each round. `batch_size` None means the whole partition; `clip_norm` bounds the gradient's
+    L2 norm. The weight is the partition's number of examples (McMahan et al. 2017, Algorithm 1).
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = 32
+    optimizer: str = "SGD"
+    lr: float = 0.1
+    options: tuple[tuple[str, Any], ...] = ()
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise UsageError("local training needs either steps or epochs, not both")
+        self._optimizer([torch.nn.Parameter(torch.zeros(1))])
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        carry: Mapping[str, Vectors],
+        seed: int,
+    ) -> Update:
+        """Train, and send back how far the parameters went."""
+        network = objective.network(state)
+        parameters = [p for p in network.parameters() if p.requires_grad]
+        optimizer = self._optimizer(parameters)
+        steps = self.steps or (self.epochs or 0) * -(-len(examples) // (self.batch_size or len(examples)))
+        total = torch.zeros(())
+        for batch in batches(examples, self.batch_size, steps, seed):
+            loss = objective.value(network(batch.inputs), batch.targets)
+            optimizer.zero_grad()
+            loss.backward()
+            if self.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+            optimizer.step()
+            total += loss.detach()
+        arrived = pack(objective.layout.params, dict(network.named_parameters()))
+        return Update(
+            direction={name: start - arrived[name] for name, start in state.params.items()},
+            buffers=buffers_of(network, objective.layout),
+            weight=len(examples),
+            metrics={"train_loss": total.item() / steps},
+        )
+
+    def _optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        kind: Any = getattr(torch.optim, self.optimizer, None)
+        if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+            raise UsageError(f"torch.optim has no optimizer {self.optimizer!r}")
+        try:
+            optimizer: torch.optim.Optimizer = kind(parameters, **{**dict(self.options), "lr": self.lr})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"optimizer {self.optimizer}: {error}") from error
+        return optimizer
+
+
+def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
+    """`steps` batches in passes over the examples, each pass in an order drawn from the seed.
+
+    A batch lives until the next one is drawn: its memory is reused. The last batch of a pass may be smaller.
+    """
+    if size is None or size >= len(examples):
+        yield from [examples] * steps
+        return
+    generator = torch.Generator().manual_seed(seed)
+    inputs = examples.inputs.new_empty((size, *examples.inputs.shape[1:]))
+    targets = examples.targets.new_empty((size, *examples.targets.shape[1:]))
+    left = steps
+    while left > 0:
+        for rows in torch.randperm(len(examples), generator=generator).split(size)[:left]:
+            left -= 1
+            yield Examples(
+                torch.index_select(examples.inputs, 0, rows, out=inputs[: len(rows)]),
+                torch.index_select(examples.targets, 0, rows, out=targets[: len(rows)]),
+            )

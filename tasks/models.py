@@ -1,0 +1,224 @@
+"""Networks and losses: small reference models, the user's own, and how a state becomes a network."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from storage.errors import ModelError, RoundweaveError
+from storage.records import Layout, State, dtype_name, pack, specs_of, views
+from tasks.numerics import derive_seed, pinned
+from tasks.partition import Partitions
+from tasks.user_code import Code
+
+Shape = tuple[int, ...]
+
+
+def linear(inputs: Shape, outputs: int) -> nn.Module:
+    """Linear or logistic regression on the flattened inputs."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), outputs))
+
+
+class Mlp(nn.Module):
+    """One hidden layer of rectified units."""
+
+    def __init__(self, inputs: Shape, outputs: int, hidden: int = 256, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(math.prod(inputs), hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(hidden, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(examples, *) -> (examples, outputs)."""
+        return self.fc2(self.dropout(functional.relu(self.fc1(inputs.flatten(1)))))  # type: ignore[no-any-return]
+
+
+class Cnn(nn.Module):
+    """Two convolutions with BatchNorm, each halving the image, and a linear head."""
+
+    def __init__(self, inputs: Shape, outputs: int, channels: int = 16) -> None:
+        super().__init__()
+        if len(inputs) != 3:
+            raise ModelError(f"the cnn reads images of shape (channels, height, width), not {inputs}")
+        self.conv1 = nn.Conv2d(inputs[0], channels, 3, padding=1)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
+        self.norm2 = nn.BatchNorm2d(2 * channels)
+        self.head = nn.Linear(2 * channels * (inputs[1] // 4) * (inputs[2] // 4), outputs)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(examples, channels, height, width) -> (examples, outputs)."""
+        hidden = functional.max_pool2d(functional.relu(self.norm1(self.conv1(images))), 2)
+        hidden = functional.max_pool2d(functional.relu(self.norm2(self.conv2(hidden))), 2)
+        return self.head(hidden.flatten(1))  # type: ignore[no-any-return]
+
+
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "logistic": linear,
+    "mlp": Mlp,
+    "cnn": Cnn,
+}
+
+
+def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean over examples and outputs; outputs of shape (examples, 1) may have targets of shape (examples,)."""
+    if outputs.numel() != targets.numel():
+        raise ModelError(f"outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}")
+    return functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype))
+
+
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean over examples of the cross entropy of logits (examples, classes) with integer labels (examples,)."""
+    return functional.cross_entropy(outputs, targets)
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LOSSES: Mapping[str, Loss] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """All that decides a network before its first round; `options` is a JSON object of keyword arguments."""
+
+    model: str | Code
+    inputs: Shape
+    outputs: int
+    dtype: str
+    seed: int
+    options: str = "{}"
+
+    def build(self) -> nn.Module:
+        """A new network with the initial weights that the seed decides."""
+        name = self.model if isinstance(self.model, str) else self.model.reference
+        options = json.loads(self.options)
+        with pinned(derive_seed(self.seed, "model"), threads=1):
+            try:
+                if isinstance(self.model, Code):
+                    network = self.model.load()(**options)
+                else:
+                    network = MODELS[self.model](self.inputs, self.outputs, **options)
+            except TypeError as error:
+                raise ModelError(f"model {name} with options {options}: {error}") from error
+        if not isinstance(network, nn.Module):
+            raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
+        if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
+            raise ModelError(f"model {name} has lazy parameters; run it once on an example before returning it")
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            raise ModelError(f"model {name} has no parameter to train")
+        return network.to(getattr(torch, self.dtype)).train()
+
+
+@functools.lru_cache(maxsize=4)
+def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
+    network = spec.build()
+    return network, layout_of(network)
+
+
+def layout_of(network: nn.Module) -> Layout:
+    """Where each tensor of a network lies; non-persistent buffers are rebuilt with it, not kept."""
+    parameters = dict(network.named_parameters())
+    kept = network.state_dict(keep_vars=True)
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name in kept}
+    first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
+    every = [
+        *network.named_parameters(remove_duplicate=False),
+        *network.named_buffers(remove_duplicate=False),
+    ]
+    return Layout(
+        params=specs_of((n, p) for n, p in parameters.items() if p.requires_grad),
+        frozen=specs_of((n, p) for n, p in parameters.items() if not p.requires_grad),
+        buffers=specs_of(buffers.items()),
+        aliases=tuple((n, first[id(t)]) for n, t in every if first.get(id(t), n) != n),
+    )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: a loss of a network's outputs."""
+
+    model: ModelSpec
+    loss: str | Code
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor of the network lies."""
+        return _skeleton(self.model)[1]
+
+    def initial(self) -> State:
+        """The state before the first round, without the outer optimizer's memory."""
+        network, layout = _skeleton(self.model)
+        tensors = dict([*network.named_parameters(), *network.named_buffers()])
+        return State(
+            params=pack(layout.params, tensors),
+            buffers=pack(layout.buffers, tensors),
+            frozen=pack(layout.frozen, tensors),
+        )
+
+    def network(self, state: State) -> nn.Module:
+        """A network of its own over a copy of the state, in training mode."""
+        skeleton, layout = _skeleton(self.model)
+        bound = {
+            name: tensor
+            for specs, vectors in (
+                (layout.params, state.params),
+                (layout.buffers, state.buffers),
+                (layout.frozen, state.frozen),
+            )
+            for name, tensor in views(specs, {k: v.clone() for k, v in vectors.items()}).items()
+        }
+        # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
+        memo: dict[int, object] = {
+            id(old): nn.Parameter(bound[name], requires_grad=old.requires_grad)
+            for name, old in skeleton.named_parameters()
+        }
+        memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
+        return copy.deepcopy(skeleton, memo)
+
+    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss over the examples, a scalar."""
+        return _loss(self.loss)(outputs, targets)
+
+
+@functools.lru_cache(maxsize=4)
+def _loss(loss: str | Code) -> Loss:
+    return LOSSES[loss] if isinstance(loss, str) else loss.load()
+
+
+def buffers_of(network: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
+    """The network's persistent buffers as vectors."""
+    return pack(layout.buffers, dict(network.named_buffers()))
+
+
+def check_fit(objective: Objective, partitions: Partitions, classes: int, partition: int) -> None:
+    """Run the network once on two examples; raises `ModelError` where it fails or has too few outputs."""
+    examples = partitions.sample(partition)
+    model = objective.model.model
+    name = model.reference if isinstance(model, Code) else model
+    network = objective.network(objective.initial()).eval()
+    where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
+    try:
+        with torch.no_grad(), pinned(0, threads=1):
+            outputs = network(examples.inputs)
+            fits = outputs.shape[1] >= classes if outputs.ndim == 2 and objective.loss == "cross_entropy" else True
+            loss = objective.value(outputs, examples.targets) if fits else torch.zeros(())
+    except RoundweaveError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{where} fails with {type(error).__name__}: {_first_line(error)}") from error
+    if not fits:
+        raise ModelError(f"{where} gives {outputs.shape[1]} outputs, but labels go up to {classes - 1}")
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ModelError(f"{where}: the loss must be a single number, the mean over the examples")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

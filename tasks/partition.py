@@ -1,0 +1,180 @@
+"""How examples are split: which are held out, and which partition gets which of the others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from storage.digest import json_digest, tensor_digest
+from storage.errors import DataError
+from tasks.data import Dataset, Examples, Source, is_label
+from tasks.numerics import derive_seed
+
+Rows = np.ndarray
+"""Indices of examples, int64."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which partition gets which examples.
+
+    `iid` deals them out at random, `contiguous` in their order; sizes differ by one at most. With
+    `resplit_every` n, every n rounds have a random split of their own.
+    """
+
+    partitions: int
+    kind: Literal["iid", "contiguous"] = "iid"
+    seed: int = 0
+    resplit_every: int | None = None
+
+    def number(self, round: int) -> int:
+        """The number of the split that a round (from 1) uses."""
+        return (round - 1) // self.resplit_every if self.resplit_every else 0
+
+    def check(self, examples: int) -> None:
+        """Raise `DataError` where there are more partitions than examples."""
+        if examples < self.partitions:
+            raise DataError(
+                f"{self.partitions} partitions need at least as many examples, and there are {examples} to train on; "
+                "use fewer partitions"
+            )
+
+    def rows(self, pool: Rows, number: int) -> list[Rows]:
+        """The pool's rows for each partition; raises `DataError` when there are too few."""
+        self.check(len(pool))
+        if self.kind == "iid":
+            pool = np.random.default_rng(derive_seed(self.seed, "split", number)).permutation(pool)
+        bounds = [len(pool) * i // self.partitions for i in range(self.partitions + 1)]
+        return [pool[low:high] for low, high in pairwise(bounds)]
+
+
+def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Rows to train on and rows held out, the same fraction of each class where targets are integers."""
+    labels = targets if targets.ndim == 1 and targets.dtype.kind in "iu" else np.zeros(len(targets), int)
+    generator = np.random.default_rng(derive_seed(seed, "hold out"))
+    held = np.zeros(len(targets), bool)
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        held[rows[: round(len(rows) * fraction)]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition's examples: those it trains on and those it scores the network with."""
+
+    train: Examples
+    held_out: Examples
+
+
+@dataclass(frozen=True)
+class Description:
+    """What must be known of the examples before a network is built; shapes are of one example."""
+
+    examples: int
+    held_out: int
+    inputs: tuple[int, ...]
+    targets: tuple[int, ...]
+    labels: bool
+    classes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """All examples of a run by partition: what a worker needs to load its own."""
+
+    source: Source
+    split: Split
+    dtype: str = "float32"
+    held_out: float = 0.1
+
+    def load(self, number: int, partition: int, digest: str | None = None) -> Partition:
+        """A partition under the given split; raises `DataError` when the data are not those of the digest."""
+        dataset, found = self._dataset(partition)
+        if digest not in (None, found):
+            raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
+        train, held_out = self.rows(dataset, number)
+        given = dataset.held_out is not None
+        place = 0 if self.source.partitioned else partition
+        return Partition(
+            dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
+        )
+
+    def sample(self, partition: int) -> Examples:
+        """Two examples, to try a network on."""
+        dataset, _ = self._dataset(partition)
+        return dataset.take(np.arange(min(2, len(dataset.train))), self.dtype)
+
+    def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
+        """Rows to train on and rows held out, by partition of what the source loads at once."""
+        if dataset.held_out is not None:
+            pool, held = np.arange(len(dataset.train)), np.arange(len(dataset.held_out))
+        else:
+            pool, held = hold_out(dataset.train.targets.numpy(), self.held_out, self.split.seed)
+        if self.source.partitioned:
+            return [pool], [held]
+        return self.split.rows(pool, number), np.array_split(held, self.split.partitions)
+
+    def describe(self, partition: int) -> Description:
+        """What the source loads for a partition (everything, where it loads all at once)."""
+        dataset, digest = self._dataset(partition)
+        train, held_out = self.rows(dataset, 0)
+        targets = dataset.train.targets
+        labels = is_label(targets)
+        every = [targets, dataset.held_out.targets] if dataset.held_out else [targets]
+        return Description(
+            examples=sum(map(len, train)),
+            held_out=sum(map(len, held_out)),
+            inputs=tuple(dataset.train.inputs.shape[1:]),
+            targets=tuple(targets.shape[1:]),
+            labels=labels,
+            classes=max(int(t.max()) for t in every) + 1 if labels else 0,
+            digest=digest,
+        )
+
+    def assignment(self, number: int) -> np.ndarray:
+        """The partition of each example under a split, int32 (examples,); -1 for held-out ones."""
+        dataset, _ = self._dataset(0)
+        owner = np.full(len(dataset.train), -1, np.int32)
+        for partition, rows in enumerate(self.rows(dataset, number)[0]):
+            owner[rows] = partition
+        return owner
+
+    def _dataset(self, partition: int) -> tuple[Dataset, str]:
+        if self.source.partitioned:
+            return _load(self.source, partition, self.split.partitions)
+        return _load(self.source, 0, 1)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str]:
+    dataset = source.load(partition, partitions)
+    parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
+    digests = [tensor_digest("", tensor) for part in parts for tensor in (part.inputs, part.targets)]
+    return dataset, json_digest(digests)
+
+
+def combine(descriptions: Sequence[Description]) -> Description:
+    """One description of all partitions; raises `DataError` where two do not fit together."""
+    first = descriptions[0]
+    for number, other in enumerate(descriptions):
+        if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):
+            raise DataError(
+                f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
+                f"partition 0 has {first.inputs} and {first.targets}"
+            )
+    return Description(
+        sum(d.examples for d in descriptions),
+        sum(d.held_out for d in descriptions),
+        first.inputs,
+        first.targets,
+        first.labels,
+        max(d.classes for d in descriptions),
+        json_digest([d.digest for d in descriptions]),
+    )
