@@ -41,7 +41,7 @@ class Commit:
 
     `token` and `epoch` are the writer's (see `Lease`); `state` and `tensors` are digests; `updates` is keyed by
     partition; `carry_from` tells from which round each partition's carry comes; `best` is the lowest loss so far
-    and `since_best` the scores since; `stop` is the reason to end the run here. `time` is in seconds since the epoch.
+    and `since_best` the scores since; `stop` is the reason to end the run here; `time` is seconds since the epoch.
     """
 
     round: int

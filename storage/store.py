@@ -7,6 +7,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,23 @@ class RoundStore:
         self._set_row("committed", commit.round, np.bool_(True))
         return commit
 
+    def read_metric(self, name: str) -> np.ndarray:
+        """A metric of all rounds, (round,) or (round, partition); NaN where there is none."""
+        spec = self.arrays[f"metrics/{name}"]
+        chunks = [read_chunk(self.path, spec, (i,)) for i in range(-(-spec.shape[0] // METRIC_ROWS))]
+        empty = np.full(spec.chunks, np.nan)
+        return np.concatenate([empty if chunk is None else chunk for chunk in chunks])[: spec.shape[0]]
+
+    def has_row(self, round: int) -> bool:
+        """Whether anything of a round was written, committed or not."""
+        vectors = self.schema.vectors(self.rounds + 1)
+        return any((self.path / path / "c" / str(round)).exists() for path in vectors)
+
+    def row_bytes(self) -> int:
+        """Bytes of a round's tensors."""
+        arrays = self.schema.state(1) | self.schema.vectors(1)
+        return sum(prod(spec.shape) * np.dtype(spec.stored).itemsize for spec in arrays.values())
+
     def recover(self) -> tuple[int, list[int]]:
         """The newest round that is whole, and the later ones that were set aside because they are not.
 
@@ -203,9 +221,7 @@ class RoundStore:
             except StoreDamaged:
                 continue
             later = self.log.set_aside(round)
-            for row in later:
-                self._set_row("committed", row, np.bool_(False))
-            self._set_row("committed", round, np.bool_(True))
+            self._mark_committed(round)
             return round, later
         raise StoreDamaged(f"{self.path}: no round is whole, not even the initial state; start a new run")
 
@@ -225,6 +241,12 @@ class RoundStore:
                 columns[:, partition] = loss, update.weight, update.refused is None, update.seconds
             for name, column in zip(("train_loss", "weight", "accepted", "map_seconds"), columns, strict=True):
                 self._set_row(f"metrics/{name}", commit.round, column)
+
+    def _mark_committed(self, last: int) -> None:
+        for start in range(0, self.rounds + 1, METRIC_ROWS):
+            self._write(
+                self.arrays["committed"], (start // METRIC_ROWS,), np.arange(start, start + METRIC_ROWS) <= last
+            )
 
     def _number_rows(self, first: int) -> None:
         for start in range(first - first % METRIC_ROWS, self.rounds + 1, METRIC_ROWS):

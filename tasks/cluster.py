@@ -82,7 +82,7 @@ def usable_workers(client: Client) -> list[str]:
         client.wait_for_workers(1, timeout=WORKER_SECONDS)
     except TimeoutError as error:
         raise ClusterError(
-            f"the scheduler has no workers after {WORKER_SECONDS} s; start one with `dask worker ADDRESS --nthreads 1`"
+            f"the scheduler has no workers after {WORKER_SECONDS} s; start one: `dask worker ADDRESS --nthreads 1`"
         ) from error
     workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     threaded = [address for address, worker in workers.items() if worker["nthreads"] != 1]

@@ -40,7 +40,7 @@ class Split:
         """Raise `DataError` where there are more partitions than examples."""
         if examples < self.partitions:
             raise DataError(
-                f"{self.partitions} partitions need at least as many examples, and there are {examples} to train on; "
+                f"{self.partitions} partitions need at least as many examples, and there are {examples}; "
                 "use fewer partitions"
             )
 

@@ -70,7 +70,7 @@ class Job:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """What a block's map returns: nodes of the tree for the reduce, records for the commit, updates for the store."""
+    """What a block's map returns: nodes for the reduce, records for the commit, updates for the store."""
 
     nodes: Mapping[tuple[int, int], Node]
     records: Mapping[int, UpdateRecord]
@@ -182,8 +182,8 @@ def reduce_apply(job: Job, state: State, blocks: Sequence[BlockResult]) -> State
         partition, record = next((p, r) for p, r in records.items() if r.refused)
         raise RoundFailed(
             f"round {state.round + 1}: {accepted} of {len(records)} updates are sound, {job.quorum} needed; "
-            f"partition {partition}: {record.refused}. Rounds to {state.round} are kept; try a smaller lr, or check "
-            "the data"
+            f"partition {partition}: {record.refused}. Rounds to {state.round} are kept; "
+            "try a smaller lr, or check the data"
         )
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
     root = fold(job.algorithm.reduce, job.plan.root, lambda first, last: nodes[first, last])
