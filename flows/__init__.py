@@ -1,7 +1,12 @@
 """The Prefect flows, their configuration, and the command line."""
 
+import os
 from importlib import import_module
 from typing import Any
+
+# Prefect and its server report usage unless told not to, and read this when they are imported.
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 _HOMES = {"TrainConfig": "config", "train": "training"}
 

@@ -6,11 +6,12 @@ and how long it is run, and may change.
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tasks.user_code import Code, find_code
 
@@ -101,3 +102,18 @@ class TrainConfig(Experiment, Execution):
     def given(self) -> dict[str, Any]:
         """The fields that were set, by the caller or in a file."""
         return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What is wrong with a configuration, a line a field; an unknown one names the nearest."""
+    lines = []
+    for detail in error.errors():
+        field = str(detail["loc"][0]) if detail["loc"] else ""
+        if detail["type"] == "extra_forbidden":
+            nearest = difflib.get_close_matches(field, TrainConfig.model_fields, 1)
+            hint = f"did you mean {nearest[0]}?" if nearest else "`roundweave train --help` lists them"
+            lines.append(f"unknown field {field!r}; {hint}")
+        else:
+            message = detail["msg"].removeprefix("Value error, ")
+            lines.append(f"{field} = {detail['input']!r}: {message}" if field else message)
+    return list(dict.fromkeys(lines))

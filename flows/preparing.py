@@ -40,13 +40,19 @@ class Prepared:
     done: int
     set_aside: tuple[int, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.store.path.stem
+
 
 @contextmanager
 def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of this configuration for writing, new or as far as it came; a failure is recorded in it."""
-    config = with_own_code(config)
+    config = checked(config)
     algorithm = find_algorithm(config)
-    partitions, description = _examples(config, executor)
+    partitions = _partitions(config)
+    description = _describe(partitions, executor)
     objective = _objective(config, partitions, description, executor)
     fingerprint = _common_fingerprint(executor, config)
     store = _open_or_create(config, objective, algorithm, description, fingerprint)
@@ -77,6 +83,16 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
         yield Prepared(job, store, done, tuple(set_aside))
 
 
+def checked(config: TrainConfig) -> TrainConfig:
+    """The configuration with the user's functions kept; raises what can be known before anything is started."""
+    config = with_own_code(config)
+    find_algorithm(config)
+    partitions = _partitions(config)
+    if not partitions.source.partitioned:
+        partitions.split.check(partitions.describe(0).examples)
+    return config
+
+
 def run_path(root: Path, name: str) -> Path:
     """Where a run of this name lies."""
     return root / f"{name}.zarr"
@@ -88,14 +104,15 @@ def default_name(config: TrainConfig) -> str:
     return "-".join(parts)
 
 
-def _examples(config: TrainConfig, executor: Executor) -> tuple[Partitions, Description]:
+def _partitions(config: TrainConfig) -> Partitions:
     split = Split(config.partitions, config.split, config.seed, config.resplit_every)
-    partitions = Partitions(find_source(config.data), split, config.dtype, config.held_out)
+    return Partitions(find_source(config.data), split, config.dtype, config.held_out)
+
+
+def _describe(partitions: Partitions, executor: Executor) -> Description:
     if not partitions.source.partitioned:
-        description = partitions.describe(0)
-        split.check(description.examples)
-        return partitions, description
-    return partitions, combine(executor.gather(partitions.describe, range(config.partitions)))
+        return partitions.describe(0)
+    return combine(executor.gather(partitions.describe, range(partitions.split.partitions)))
 
 
 def _objective(

@@ -137,7 +137,7 @@ class Run:
         with xr.open_zarr(
             self.path, group=group, consolidated=False, chunks=None, mask_and_scale=False
         ) as dataset:
-            array = dataset[variable]
+            array: xr.DataArray = dataset[variable]
         if "round" in array.dims:
             array = array.isel(round=slice(0, self.done + 1)).assign_coords(round=np.arange(self.done + 1))
         if array.attrs["logical_dtype"] == "bfloat16":

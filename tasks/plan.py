@@ -36,3 +36,19 @@ class RoundPlan:
     def map_seed(self, round: int, partition: int) -> int:
         """What a map's randomness is drawn from."""
         return derive_seed(self.seed, round, partition)
+
+
+WINDOW_SECONDS = 1.0
+LARGEST_WINDOW = 50
+
+
+def window_size(wanted: int | None, seconds_per_round: float | None) -> int:
+    """How many rounds to submit at once: as wanted, else about a second of them, and one to begin with.
+
+    A window spares short rounds the way to the client and back; the death of a worker costs the window so far.
+    """
+    if wanted is not None:
+        return wanted
+    if seconds_per_round is None:
+        return 1
+    return max(1, min(LARGEST_WINDOW, int(WINDOW_SECONDS / max(seconds_per_round, 1e-6))))

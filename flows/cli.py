@@ -1,0 +1,160 @@
+"""The `roundweave` command. What a subcommand needs is imported when it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+from flows.config import Execution, Experiment, TrainConfig, problems
+from flows.options import given, with_options
+from storage.errors import CodeError, RoundweaveError, UsageError
+
+if TYPE_CHECKING:
+    pass
+
+app = typer.Typer(
+    help="Train one neural network on many partitions of the data, in rounds that can be opened and replayed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
+Root = Annotated[Path | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
+
+
+def main() -> None:
+    """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
+    app()
+
+
+@app.command()
+@with_options(Experiment, Execution)
+def train(
+    config: Annotated[Path | None, typer.Argument(help="a TOML file with any of the options below")] = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Train a network in rounds; the same name and experiment go on after the last committed round."""
+    with _clear_errors(as_json):
+        values = _read_toml(config) if config else {}
+        _train(TrainConfig(**values | given(options, Experiment, Execution)), as_json)
+
+
+@app.command()
+@with_options(Execution, without=("name", "root"))
+def resume(
+    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    root: Root = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Go on with a run after its last committed round, from what is kept in its store."""
+    with _clear_errors(as_json):
+        from flows.running import resumed_config
+
+        _train(resumed_config(run, root, trust, given(options, Execution)), as_json)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Print what a run is and how it went."""
+    with _clear_errors(as_json):
+        from flows import tables
+        from storage.run import open_run
+
+        found = open_run(run, root)
+        if as_json:
+            _print_json(tables.run_summary(found))
+        else:
+            tables.print_run(found)
+
+
+@app.command()
+def runs(
+    root: Annotated[
+        Path | None, typer.Argument(help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the runs under a root."""
+    with _clear_errors(as_json):
+        from flows import tables
+        from storage.run import list_runs
+
+        found = list_runs(root)
+        if as_json:
+            _print_json([tables.run_summary(run) for run in found])
+        else:
+            tables.print_runs(found)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="where to write them")] = Path(),
+) -> None:
+    """Write a commented train.toml and mine.py to start from."""
+    with _clear_errors(False):
+        from flows.templates import write_templates
+
+        for path in write_templates(folder):
+            typer.echo(f"wrote {path}")
+        typer.echo("now: roundweave train train.toml")
+
+
+def _train(config: TrainConfig, as_json: bool) -> None:
+    from flows import tables
+    from flows.running import train_with_bar
+
+    run, seconds = train_with_bar(config)
+    if as_json:
+        _print_json(tables.run_summary(run) | seconds)
+    else:
+        tables.print_result(run, seconds)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); `roundweave init` writes one") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no TOML file: {error}") from error
+
+
+@contextmanager
+def _clear_errors(as_json: bool) -> Iterator[None]:
+    """One line for a person, and the exit code, in place of a traceback."""
+    try:
+        yield
+    except ValidationError as error:
+        _fail("; ".join(problems(error)), 2, as_json)
+    except (UsageError, CodeError) as error:
+        _fail(str(error), 2, as_json)
+    except RoundweaveError as error:
+        _fail(str(error), 1, as_json)
+    except KeyboardInterrupt:
+        _fail("interrupted; committed rounds are kept, `roundweave resume` goes on", 1, as_json)
+
+
+def _fail(message: str, code: int, as_json: bool) -> NoReturn:
+    typer.secho(f"error: {message}", fg="red", err=True)
+    if as_json:
+        _print_json({"status": "failed", "error": message})
+    sys.exit(code)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value))

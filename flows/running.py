@@ -1,0 +1,115 @@
+"""Running the training flow from Python or the command, with all that it needs around it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from flows.config import TrainConfig
+from flows.server import prefect_api, start_server
+from storage.commits import Commit
+from storage.errors import UsageError
+from storage.run import Run, default_root, open_run
+
+
+def train(config: TrainConfig) -> Run:
+    """Run the `train` flow: on the user's Prefect API, or with a server whose files lie under the root."""
+    from flows.preparing import checked
+    from flows.starting import executor_ahead
+
+    config = checked(config)
+    start_server(config.root)
+    with executor_ahead(config), prefect_api(config.root):
+        from flows.training import train as flow
+
+        run: Run = flow(config)
+        return run
+
+
+def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
+    """The configuration kept in a run's store, with changes to its execution; `UsageError` for foreign code."""
+    found = open_run(run, root)
+    path = found.path.resolve()
+    recorded = found.config
+    own = path.parent == (root or default_root()).resolve()
+    code = [value["reference"] for value in recorded.values() if isinstance(value, dict) and "reference" in value]
+    if code and not own and not trust:
+        raise UsageError(
+            f"{path} is outside {root or default_root()} and holds code ({', '.join(code)}); "
+            "read it, then use --trust to run it, or --root for a root of your own"
+        )
+    fixed = {"root": path.parent, "name": found.name, "rounds": found.rounds}
+    return TrainConfig(**recorded | fixed | changes)
+
+
+def train_with_bar(config: TrainConfig) -> tuple[Run, dict[str, float | None]]:
+    """Train with a progress bar on the terminal; also how long it took since the process began."""
+    from flows.progress import listener
+
+    # The command prints errors itself, in one line; Prefect would add the traceback.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    began = psutil.Process().create_time()
+    rounds: list[tuple[float, Commit]] = []
+    with _bar(config.rounds) as shown:
+
+        def listen(commit: Commit, total: int) -> None:
+            rounds.append((time.time() - began, commit))
+            shown(commit, total)
+
+        token = listener.set(listen)
+        try:
+            run = train(config)
+        finally:
+            listener.reset(token)
+    per_round = [commit.seconds for _, commit in rounds[1:]]
+    return run, {
+        "seconds": time.time() - began,
+        "first_round_seconds": rounds[0][0] if rounds else None,
+        "seconds_per_round": statistics.median(per_round) if per_round else None,
+    }
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Any]:
+    console = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[score]}"),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
+    ) as progress:
+        task = progress.add_task("starting", total=total, score="")
+
+        def shown(commit: Commit, total: int) -> None:
+            score = _score(commit)
+            progress.update(task, completed=commit.round, total=total, description="round", score=score)
+            if not console.is_terminal:
+                console.print(f"round {commit.round}/{total}  {score}")
+
+        yield shown
+
+
+def _score(commit: Commit) -> str:
+    if commit.score is None:
+        return ""
+    accuracy = commit.score.accuracy
+    return f"loss {commit.score.loss:.4f}" + (f"  accuracy {accuracy:.2%}" if accuracy is not None else "")
