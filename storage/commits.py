@@ -92,6 +92,10 @@ class CommitLog:
         """The committed rounds, ascending."""
         return sorted(int(p.stem) for p in self.folder.glob("*.json") if p.stem.isdecimal())
 
+    def has(self, round: int) -> bool:
+        """Whether a round is committed."""
+        return self._path(round).exists()
+
     def read(self, round: int) -> Commit:
         """The record of a round; raises `RoundMissing`, or `StoreDamaged` for a file that is no record."""
         path = self._path(round)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, Future, KilledWorker, LocalCluster
-from distributed.client import FutureCancelledError
+from distributed import Client, Future, KilledWorker, LocalCluster, SchedulerPlugin, wait
+from distributed.client import FuturesCancelledError
+from distributed.scheduler import NoValidWorkerError
 
 from storage.errors import ClusterError
 
 CONNECT_SECONDS = 10
 WORKER_SECONDS = 60
-"""How long to wait for a scheduler to answer, and for a worker to be there."""
+PATIENCE_SECONDS = 5
+"""How long to wait for a scheduler to answer, for a worker to be there, and before asking how a task is doing."""
 
 GIB = str(1 << 30)
 WORKER_ENVIRONMENT = {
@@ -23,6 +26,36 @@ WORKER_ENVIRONMENT = {
     # The nanny's default returns memory to the system after every step, which costs 1.2 to 1.6 times the time.
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
 }
+LOCAL_SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    # A worker that dies again within this time of its last death would be dropped for good.
+    "distributed.deploy.lost-worker-timeout": "1d",
+    "distributed.scheduler.allowed-failures": 10,
+}
+
+
+class LostWork(Exception):
+    """Dask gave up or forgot a task; the store still has all that was committed."""
+
+
+class Loosen(SchedulerPlugin):
+    """Lets any worker take a task that merely preferred one that is gone.
+
+    A softly placed task that falls due while no worker is there waits for ever in Dask 2026.8: when one joins,
+    only the restriction is asked and not that it is loose (`bulk_schedule_unrunnable_after_adding_worker`).
+    """
+
+    name = "roundweave-loosen"
+
+    async def start(self, scheduler: Any) -> None:
+        """Remember the scheduler."""
+        self.scheduler = scheduler
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Drop the preference of a task that found no worker."""
+        task = self.scheduler.tasks.get(key)
+        if finish == "no-worker" and task is not None and task.loose_restrictions:
+            task.worker_restrictions = task.host_restrictions = None
 
 
 @contextmanager
@@ -30,19 +63,19 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
     """A client of the scheduler at an address or in a file; else the current client; else a local cluster."""
     if scheduler is not None:
         with _client(scheduler) as client:
-            yield client
+            yield _loosened(client)
         return
     current = _current_client()
     if current is not None:
-        yield current
+        yield _loosened(current)
         return
     with local_cluster(workers) as cluster, Client(cluster, set_as_default=False) as client:
-        yield client
+        yield _loosened(client)
 
 
 def local_cluster(workers: int) -> LocalCluster:
     """Worker processes of one thread each on this machine."""
-    with dask.config.set({"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}):
+    with dask.config.set(LOCAL_SETTINGS):
         return LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -68,6 +101,16 @@ def _client(scheduler: str) -> Client:
         ) from error
 
 
+def _loosened(client: Client) -> Client:
+    try:
+        client.register_plugin(Loosen())
+    except ModuleNotFoundError as error:
+        raise ClusterError(
+            f"the scheduler has no Roundweave ({error}); install it there, as on the workers"
+        ) from error
+    return client
+
+
 def _current_client() -> Client | None:
     try:
         client: Client = Client.current()
@@ -78,35 +121,43 @@ def _current_client() -> Client | None:
 
 def usable_workers(client: Client) -> list[str]:
     """The addresses of the workers, in order; raises `ClusterError` for none, or one of several threads."""
-    try:
-        client.wait_for_workers(1, timeout=WORKER_SECONDS)
-    except TimeoutError as error:
-        raise ClusterError(
-            f"the scheduler has no workers after {WORKER_SECONDS} s; start one: `dask worker ADDRESS --nthreads 1`"
-        ) from error
-    workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-    threaded = [address for address, worker in workers.items() if worker["nthreads"] != 1]
-    if threaded:
-        raise ClusterError(
-            f"worker {threaded[0]} has {workers[threaded[0]]['nthreads']} threads; maps need a process each, "
-            "start workers with --nthreads 1 (and --nworkers for more of them)"
-        )
-    return sorted(workers)
+    # Not client.scheduler_info(): a periodic callback may empty what it returns.
+    deadline = time.monotonic() + WORKER_SECONDS
+    while not (threads := client.nthreads()):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the scheduler has no workers after {WORKER_SECONDS} s; start one with `dask worker ADDRESS`"
+            )
+        time.sleep(0.1)
+    for address, count in threads.items():
+        if count != 1:
+            raise ClusterError(
+                f"worker {address} has {count} threads; maps need a process each, "
+                "start workers with --nthreads 1 (and --nworkers for more of them)"
+            )
+    return sorted(threads)
 
 
-def result_of(client: Client, future: Future[Any]) -> Any:
-    """The future's result, however long its work takes, unless the cluster is gone: then `ClusterError`."""
-    while True:
+def finished(client: Client, future: Future[Any], unless: Callable[[], bool] = lambda: False) -> Future[Any]:
+    """Wait for a future, however long its work takes, or until `unless` says that it does not matter.
+
+    Raises the task's own error; `LostWork` when Dask gave the work up or forgot it.
+    """
+    idle = 0
+    while future.status == "pending" and not unless():
         try:
-            return future.result(timeout=WORKER_SECONDS / 2)
+            with client.as_current():
+                wait([future], timeout=PATIENCE_SECONDS)
         except TimeoutError:
             usable_workers(client)
-        except KilledWorker as error:
-            raise ClusterError(
-                f"{error.task} was on {error.allowed_failures + 1} workers that died; out of memory? "
-                "Committed rounds are intact: `roundweave resume` goes on"
-            ) from error
-        except FutureCancelledError as error:
-            raise ClusterError(
-                f"the scheduler lost the work ({error}); committed rounds are intact: `roundweave resume` goes on"
-            ) from error
+            idle = 0 if any(client.processing().values()) else idle + 1
+            if idle == 2:
+                raise LostWork("no worker is working on it") from None
+        except FuturesCancelledError as error:
+            raise LostWork("the connection to the scheduler was lost") from error
+    if unless() or future.status == "finished":
+        return future
+    reason = future.exception() if future.status == "error" else None
+    if reason is None or isinstance(reason, (KilledWorker, NoValidWorkerError)):
+        raise LostWork(str(reason) if reason else "the scheduler forgot it") from reason
+    raise reason

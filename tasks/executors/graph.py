@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
 from storage.commits import Commit
-from tasks.cluster import result_of, usable_workers
+from storage.errors import ClusterError
+from tasks.cluster import LostWork, finished, usable_workers
 from tasks.executors.steps import (
     Job,
     carried_from,
@@ -31,8 +33,15 @@ from tasks.executors.steps import (
 from tasks.numerics import Fingerprint, fingerprint
 
 T = TypeVar("T")
+PLACED = ("data", "map", "score")
+"""Kinds of tasks that prefer the worker that holds their examples; the small others overtake them."""
+
 Key = tuple[str, str, int, int]
 """(kind, attempt and spread, round, block): Dask keeps durations by kind, and a key must never mean two things."""
+
+
+RESUBMISSIONS = 5
+"""How often in a row work that Dask lost is submitted again before a run gives up."""
 
 
 class GraphExecutor:
@@ -41,46 +50,74 @@ class GraphExecutor:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._workers: list[str] = []
-        self._spreads = 0
+        self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """What each worker may do to the bits."""
+        usable_workers(self.client)
         found: dict[str, Fingerprint] = self.client.run(fingerprint)
         return found
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
         """What a function gives for each partition, called on the workers."""
         futures = self.client.map(function, partitions, pure=False)
-        return [result_of(self.client, future) for future in futures]
+        return [finished(self.client, future).result() for future in futures]
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
-        job = self._spread(job)
-        graph = self._window(job, first, last)
-        commits = [self._key(job, "commit", round) for round in range(first, last + 1)]
+        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop.
+
+        The store is the truth: what Dask loses is submitted again from the last commit.
+        """
+        lost = 0
+        while first <= last:
+            try:
+                for commit in self._submit(job, first, last):
+                    yield commit
+                    if commit.stop:
+                        return
+                    first, lost = commit.round + 1, 0
+            except LostWork as error:
+                lost += 1
+                if lost > RESUBMISSIONS:
+                    raise ClusterError(
+                        f"round {first} was lost {lost} times ({error}); rounds to {first - 1} are kept, "
+                        "`roundweave resume` goes on"
+                    ) from error
+                self._forget()
+
+    def _submit(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        job = self._spread_over_workers(job)
+        log = job.open().log
         home = {block: self._workers[block % len(self._workers)] for block in range(job.plan.blocks)}
         with annotate(
-            workers=lambda key: [home[key[3]]] if key[0] in ("map", "score") else [], allow_other_workers=True
+            workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
+            allow_other_workers=True,
+            priority=lambda key: 0 if key[0] in PLACED else 1,
         ):
-            futures = self.client.get(graph, commits, sync=False)
-        for future in futures:
-            commit: Commit = result_of(self.client, future)
-            yield commit
-            if commit.stop:
-                return
+            commits = [self._key(job, "commit", round) for round in range(first, last + 1)]
+            futures = self.client.get(self._window(job, first, last), commits, sync=False)
+        for round, future in zip(range(first, last + 1), futures, strict=True):
+            finished(self.client, future, unless=partial(log.has, round))
+            yield log.read(round) if log.has(round) else future.result()
+            future.release()
 
-    def _spread(self, job: Job) -> Job:
+    def _spread_over_workers(self, job: Job) -> Job:
         """The job with a block for each worker there is now; who came or went moves the data."""
         workers = usable_workers(self.client)
         if workers != self._workers:
+            self._forget()
             self._workers = workers
-            self._spreads += 1
-            self._held = {}
         return replace(job, plan=replace(job.plan, blocks=min(len(workers), job.plan.partitions)))
 
+    def _forget(self) -> None:
+        """Begin anew: other keys, no data held. Futures are dropped, for cancelling would cut the connection."""
+        self._spread += 1
+        self._held = {}
+        self._workers = []
+
     def _key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
-        return kind, f"{job.token}-{self._spreads}", round, block
+        return kind, f"{job.token}-{self._spread}", round, block
 
     def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """A future that outlives its window: the job itself, and the examples."""
