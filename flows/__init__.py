@@ -16,4 +16,6 @@ __all__ = ["TrainConfig", "train"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"flows has no {name!r}")
+    if name == "train":
+        import_module("flows.server").keep_prefect_home(import_module("storage.run").default_root())
     return getattr(import_module(f"flows.{_HOMES[name]}"), name)

@@ -4,10 +4,14 @@ Its settings come by the environment; it prints its port, and it ends when its s
 outlive the process that started it, however that one ends.
 """
 
+import fcntl
 import os
 import signal
 import socket
 import threading
+import time
+from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
@@ -21,7 +25,18 @@ def main() -> None:
     from prefect.server.api.server import create_app
 
     app = create_app(ephemeral=True, final=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[listener])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
+    # Two servers that make the same new database at once would trip over one another.
+    with Path(os.environ["PREFECT_HOME"], "start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Thread(target=_unlock_when_started, args=(server, lock.fileno()), daemon=True).start()
+        server.run(sockets=[listener])
+
+
+def _unlock_when_started(server: Any, lock: int) -> None:
+    while not server.started:
+        time.sleep(0.05)
+    fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _end_with_parent() -> None:

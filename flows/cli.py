@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from storage.errors import CodeError, RoundweaveError, UsageError
 
 if TYPE_CHECKING:
     pass
+
+BEGAN = time.time()
 
 app = typer.Typer(
     help="Train one neural network on many partitions of the data, in rounds that can be opened and replayed.",
@@ -118,7 +121,7 @@ def _train(config: TrainConfig, as_json: bool) -> None:
     from flows import tables
     from flows.running import train_with_bar
 
-    run, seconds = train_with_bar(config)
+    run, seconds = train_with_bar(config, BEGAN)
     if as_json:
         _print_json(tables.run_summary(run) | seconds)
     else:

@@ -66,7 +66,7 @@ class Progress:
         self._update_bar()
         history = run.history().reset_index()
         rows = [
-            {str(name): None if math.isnan(value) else value for name, value in row.items()}
+            {str(name): value if math.isfinite(value) else None for name, value in row.items()}
             for row in history.to_dict("records")
         ]
         create_table_artifact(rows, key=f"{self._key}-history", description=f"rounds of {self.name}")

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -58,13 +57,12 @@ def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, 
     return TrainConfig(**recorded | fixed | changes)
 
 
-def train_with_bar(config: TrainConfig) -> tuple[Run, dict[str, float | None]]:
-    """Train with a progress bar on the terminal; also how long it took since the process began."""
+def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, float | None]]:
+    """Train with a progress bar on the terminal; also how long it took since the command `began`."""
     from flows.progress import listener
 
     # The command prints errors itself, in one line; Prefect would add the traceback.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    began = psutil.Process().create_time()
     rounds: list[tuple[float, Commit]] = []
     with _bar(config.rounds) as shown:
 

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from storage.errors import ClusterError
@@ -89,6 +90,14 @@ def start_server(root: Path) -> Server | None:
     return _servers[home]
 
 
+def keep_prefect_home(root: Path) -> None:
+    """Have Prefect keep its files under the root and not in the home folder, unless the user says where."""
+    if not _user_api() and "PREFECT_HOME" not in os.environ:
+        home = root.resolve() / ".prefect"
+        home.mkdir(parents=True, exist_ok=True)
+        os.environ["PREFECT_HOME"] = str(home)
+
+
 @contextmanager
 def prefect_api(root: Path) -> Iterator[None]:
     """Within, Prefect reports to the user's API, else to the root's own server."""
@@ -96,20 +105,19 @@ def prefect_api(root: Path) -> Iterator[None]:
     if server is None:
         yield
         return
-    settings = {
-        "PREFECT_API_URL": server.url(),
-        "PREFECT_HOME": str(server.home),
-        "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
-    }
-    before = {key: os.environ.get(key) for key in settings}
+    settings = {"PREFECT_HOME": str(server.home), "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false"}
+    before = {key: os.environ.get(key) for key in (*settings, "PREFECT_API_URL")}
     os.environ.update(settings)
-    _refresh_settings()
     try:
-        yield
+        import_module("flows.training")  # Prefect takes a second to import, and its server longer to start
+        os.environ["PREFECT_API_URL"] = server.url()
+        _refresh_settings()
+        with _without_heartbeat():
+            yield
     finally:
         for key, value in before.items():
             if value is None:
-                os.environ.pop(key)
+                os.environ.pop(key, None)
             else:
                 os.environ[key] = value
         _refresh_settings()
@@ -127,6 +135,15 @@ def _user_api() -> str | None:
     active = os.environ.get("PREFECT_PROFILE", content.get("active"))
     url: str | None = content.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
     return url
+
+
+@contextmanager
+def _without_heartbeat() -> Iterator[None]:
+    """A flow's heartbeat takes a second to end, and a server that ends with its flow has no use for it."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
 
 
 def _refresh_settings() -> None:

@@ -31,6 +31,8 @@ LOCAL_SETTINGS = {
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.scheduler.allowed-failures": 10,
+    # A worker that fetches from one that was just killed tries for this long.
+    "distributed.comm.timeouts.connect": "10s",
 }
 
 

@@ -52,6 +52,7 @@ class GraphExecutor:
         self._workers: list[str] = []
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
+        client.run(_import_torch, wait=False)
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """What each worker may do to the bits."""
@@ -174,3 +175,7 @@ class GraphExecutor:
 
 def _itself(value: Any) -> Any:
     return value
+
+
+async def _import_torch() -> None:
+    """Being found on a worker is all that it is for: importing this module there takes a second or two."""
