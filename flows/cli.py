@@ -161,3 +161,7 @@ def _fail(message: str, code: int, as_json: bool) -> NoReturn:
 
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value))
+
+
+if __name__ == "__main__":
+    main()

@@ -81,7 +81,7 @@ def short_name(value: str | Code) -> str:
 
 def differences(recorded: dict[str, Any], wanted: Experiment) -> list[str]:
     """The fields in which a recorded experiment and a wanted one differ, as ``field old -> new``."""
-    old = Experiment.model_validate(recorded)
+    old = Experiment(**{name: value for name, value in recorded.items() if name in Experiment.model_fields})
     return [
         f"{name} {_shown(before)} -> {_shown(after)}"
         for name in Experiment.model_fields

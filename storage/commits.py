@@ -29,10 +29,14 @@ class UpdateRecord:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss and share of right classes on the held-out examples; accuracy is None for regression."""
+    """Mean loss and share of right classes on the held-out examples; accuracy is None for regression.
+
+    `examples` counts those that were scored: partitions with a loss that is no number are left out.
+    """
 
     loss: float
     accuracy: float | None
+    examples: int = 0
 
 
 @dataclass(frozen=True)

@@ -212,13 +212,14 @@ def _tally(job: Job, network: torch.nn.Module, held_out: Examples) -> Tally:
 
 
 def score(tallies: Sequence[Tally]) -> Score | None:
-    """Mean loss and accuracy over all partitions, summed in their order; None where nothing is held out."""
+    """Mean loss and accuracy, summed in the order of partitions; None where no partition has a loss."""
+    tallies = [tally for tally in tallies if tally.examples and math.isfinite(tally.loss)]
     examples = sum(tally.examples for tally in tallies)
     if not examples:
         return None
     counts = [tally.right for tally in tallies if tally.right is not None]
     loss = sum(tally.loss for tally in tallies) / examples
-    return Score(loss, sum(counts) / examples if counts else None)
+    return Score(loss, sum(counts) / examples if counts else None, examples)
 
 
 def commit_round(

@@ -1,0 +1,74 @@
+"""Fixtures: small experiments, clusters of real worker processes, and runs without Prefect around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.config import TrainConfig
+from flows.preparing import prepared
+from storage.commits import Commit
+from storage.run import Run
+from tasks.executors.base import Executor
+from tasks.executors.inline import InlineExecutor
+
+Train = Callable[..., Run]
+
+
+@pytest.fixture(autouse=True)
+def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDWEAVE_ROOT", str(tmp_path / "runs"))
+
+
+@pytest.fixture(scope="session")
+def mnist() -> str:
+    """The `data` of a config: real MNIST where it lies, else scikit-learn's digits."""
+    folder = Path(os.environ.get("ROUNDWEAVE_DATA", "nowhere")) / "mnist"
+    return f"mnist:{folder}" if folder.is_dir() else "digits"
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Run a configuration with an executor, window by window, without Prefect."""
+
+    def run(
+        executor: Executor | None = None,
+        window: int = 1,
+        on_commit: Callable[[Commit], None] = lambda commit: None,
+        **fields: object,
+    ) -> Run:
+        config = TrainConfig(**{"root": tmp_path / "runs"} | fields)
+        with prepared(config, executor or InlineExecutor()) as ready:
+            first = ready.done + 1
+            while first <= config.rounds:
+                last = min(first + window - 1, config.rounds)
+                for commit in (executor or InlineExecutor()).run(ready.job, first, last):
+                    on_commit(commit)
+                if commit.stop:
+                    break
+                first = last + 1
+        return Run(ready.store.path)
+
+    return run
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[[str], str]:
+    """Write a mine.py; gives the reference to one of its functions."""
+
+    def write(source: str, name: str = "mine") -> str:
+        (tmp_path / f"{name}.py").write_text(source)
+        return str(tmp_path / f"{name}.py")
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    assert torch.get_num_threads() == threads, "a step left another number of threads behind"

@@ -1,0 +1,345 @@
+"""The promises of DESIGN section 5, as far as they are kept: what must be true of every run."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.commits import Commit
+from storage.errors import RoundFailed
+from storage.records import State, Update
+from storage.run import open_run
+from tasks.algebra import Algorithm, reduce_all
+from tasks.algorithms import ALGORITHMS, build_algorithm
+from tasks.applies import Sgd
+from tasks.cluster import connect, local_cluster
+from tasks.data import Examples
+from tasks.executors.graph import GraphExecutor
+from tasks.maps import Gradient, LocalSteps
+from tasks.models import ModelSpec, Objective
+from tasks.reduces import Mean
+
+DROPOUT = {
+    "partitions": 10,
+    "model": "mlp",
+    "model_options": {"hidden": 32, "dropout": 0.3},
+    "local_steps": 3,
+    "rounds": 6,
+}
+"""Ten partitions and a network that draws randomness: what law 3 is tried on."""
+
+
+def vector(*numbers: float) -> dict[str, torch.Tensor]:
+    return {"float64": torch.tensor(numbers, dtype=torch.float64)}
+
+
+def regression(examples: int = 400, features: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(examples, features, generator=generator, dtype=torch.float64)
+    noise = 0.1 * torch.randn(examples, generator=generator, dtype=torch.float64)
+    return inputs, inputs @ torch.arange(1.0, features + 1, dtype=torch.float64) + noise
+
+
+def regression_objective(features: int = 5) -> Objective:
+    return Objective(ModelSpec("linear", (features,), 1, "float64", 0), "mse")
+
+
+def step(algorithm: Algorithm, objective: Objective, state: State, partitions: list[Examples]) -> State:
+    updates = [algorithm.map(objective, state, examples, {}, 0) for examples in partitions]
+    return algorithm.apply(state, reduce_all(algorithm.reduce, state, updates))
+
+
+def close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Law 1's tolerance, in float64."""
+    return bool(((left - right).abs() <= 1e-12 * right.abs().clamp(min=1.0)).all())
+
+
+# The averaging example: two nodes, from (0, 0), with deltas (1, 1) and (1, -1).
+
+
+def test_averaging_deltas_and_averaging_networks_are_the_same() -> None:
+    start, deltas = State(vector(0.0, 0.0)), [vector(1.0, 1.0), vector(1.0, -1.0)]
+    by_deltas = Sgd(lr=1.0)(start, reduce_all(Mean(), start, [Update(delta) for delta in deltas]))
+    arrived = [Sgd(lr=1.0)(start, Update(delta)).params["float64"] for delta in deltas]
+    assert by_deltas.params["float64"].tolist() == [-1.0, 0.0]
+    assert torch.stack(arrived).mean(0).tolist() == [-1.0, 0.0]
+
+
+# Law 1: how the data is partitioned does not change synchronous SGD.
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4, 7, 400])
+def test_map_reduce_gradient_descent_is_batch_gradient_descent(partitions: int) -> None:
+    inputs, targets = regression()
+    objective = regression_objective()
+    state = objective.initial()
+    matrix = np.hstack([inputs.numpy(), np.ones((400, 1))])  # the bias comes last in the vector
+    weights = state.params["float64"].numpy().copy()
+    parts = [Examples(x, y) for x, y in zip(inputs.chunk(partitions), targets.chunk(partitions), strict=True)]
+    algorithm = Algorithm(Gradient(), Mean(), Sgd(lr=0.1))
+    for _ in range(100):
+        state = step(algorithm, objective, state, parts)
+        weights -= 0.1 * 2 / 400 * matrix.T @ (matrix @ weights - targets.numpy())
+        assert close(state.params["float64"], torch.from_numpy(weights))
+
+
+def test_the_stored_run_of_four_partitions_is_batch_gradient_descent(train, own) -> None:
+    source = """
+import torch
+def data():
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(400, 5, generator=generator, dtype=torch.float64)
+    return inputs, inputs.sum(1)
+"""
+    fields = {"data": f"{own(source)}:data", "model": "linear", "algorithm": "sync_sgd", "dtype": "float64"}
+    one, four = (train(**fields, partitions=n, held_out=0, rounds=100, name=f"of-{n}") for n in (1, 4))
+    for name in ("1.weight", "1.bias"):
+        for number in range(101):
+            there, here = (torch.from_numpy(run[name][number].values) for run in (one, four))
+            assert close(here, there), f"{name} of round {number}"
+
+
+@given(cuts=st.lists(st.integers(1, 59), max_size=8, unique=True), lr=st.floats(0.001, 0.3))
+@settings(max_examples=50, deadline=None)
+def test_unequal_partitions_are_weighted_by_their_examples(cuts: list[int], lr: float) -> None:
+    inputs, targets = regression(60)
+    objective = regression_objective()
+    bounds = [0, *sorted(cuts), 60]
+    parts = [Examples(inputs[a:b], targets[a:b]) for a, b in pairwise(bounds)]
+    algorithm = Algorithm(Gradient(), Mean(), Sgd(lr))
+    whole = step(algorithm, objective, objective.initial(), [Examples(inputs, targets)])
+    assert close(step(algorithm, objective, objective.initial(), parts).params["float64"], whole.params["float64"])
+
+
+# Law 2: averaging gradients and then stepping equals stepping and then averaging.
+
+
+@given(lr=st.floats(0.001, 1.0), parts=st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
+    inputs, targets = regression(63)
+    objective = regression_objective()
+    examples = [Examples(x, y) for x, y in zip(inputs.chunk(parts), targets.chunk(parts), strict=True)]
+    start = objective.initial()
+    synchronous = step(Algorithm(Gradient(), Mean(), Sgd(lr)), objective, start, examples)
+    local = Algorithm(LocalSteps(steps=1, batch_size=None, lr=lr), Mean(), Sgd(1.0))
+    assert close(step(local, objective, start, examples).params["float64"], synchronous.params["float64"])
+    arrived = [
+        (len(part), step(Algorithm(Gradient(), Mean(), Sgd(lr)), objective, start, [part]).params["float64"])
+        for part in examples
+    ]
+    averaged = sum(n * network for n, network in arrived) / 63
+    assert close(averaged, synchronous.params["float64"])
+
+
+# Law 3: the same bits, wherever and however often the work runs.
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
+    with connect_local(request.param) as client:
+        yield client
+
+
+def connect_local(workers: int) -> Client:
+    return connect(None, workers)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The digests of the reference: one process, no Dask."""
+    from flows.config import TrainConfig
+    from flows.preparing import prepared
+    from tasks.executors.inline import InlineExecutor
+
+    config = TrainConfig(**DROPOUT, root=tmp_path_factory.mktemp("reference"))
+    executor = InlineExecutor()
+    with prepared(config, executor) as ready:
+        return {commit.round: commit.state for commit in executor.run(ready.job, 1, config.rounds)}
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_any_number_of_workers_and_any_window_give_the_same_bits(train, wanted, cluster, window) -> None:
+    found: dict[int, str] = {}
+    train(GraphExecutor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **DROPOUT)
+    assert found == wanted
+
+
+@pytest.mark.parametrize("window", [1, 6])
+@pytest.mark.parametrize("killed", [1, 2])
+def test_workers_killed_in_mid_round_change_no_bits(train, own, window, killed) -> None:
+    """Each worker that is killed dies inside a map: the loss kills its own process, once for each file."""
+    source = """
+import os, signal
+from pathlib import Path
+from torch.nn.functional import cross_entropy
+def loss(outputs, targets):
+    for mark in Path(__file__).parent.glob("kill-*"):
+        try:
+            mark.unlink()
+        except FileNotFoundError:
+            continue
+        os.kill(os.getpid(), signal.SIGKILL)
+    return cross_entropy(outputs, targets)
+"""
+    folder = Path(own(source)).parent
+    fields = DROPOUT | {"loss": f"{folder}/mine.py:loss"}
+    reference = train(**fields, name="reference")
+
+    def arm(commit: Commit) -> None:
+        if commit.round == 2:
+            for number in range(killed):
+                (folder / f"kill-{number}").touch()
+
+    with connect_local(2) as client:
+        run = train(GraphExecutor(client), window, arm, **fields, name="killed")
+        if window == 1:
+            assert not list(folder.glob("kill-*")), "no worker was killed"
+    assert run.digest == reference.digest
+
+
+def test_a_flow_killed_twice_goes_on_to_the_same_bits(wanted, tmp_path) -> None:
+    options = {"root": tmp_path, "name": "killed", "partitions": 10, "local-steps": 3, "rounds": 6, "window": 1}
+    options["model-options"] = '{"hidden": 32, "dropout": 0.3}'
+    command = [sys.executable, "-m", "flows.cli", "train", *(f"--{key}={value}" for key, value in options.items())]
+    for stop in (1, 3):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        wait_for_commit(tmp_path / "killed.zarr", stop, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert open_run(tmp_path / "killed.zarr").status == "interrupted"
+    subprocess.run(command, check=True, capture_output=True)
+    run = open_run(tmp_path / "killed.zarr")
+    assert {n: run.round(n).commit.state for n in range(1, 7)} == wanted
+    assert run.status == "complete"
+    assert len({run.round(n).commit.token for n in range(1, 7)}) == 3, "each start should have committed something"
+
+
+def wait_for_commit(path: Path, round: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while not (path / "commits" / f"{round}.json").exists():
+        assert process.poll() is None, "the flow ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_an_inline_run_resumed_at_any_round_has_the_same_bits(train, wanted) -> None:
+    for rounds in (1, 2, 5, 6):
+        run = train(**DROPOUT | {"rounds": rounds}, name="in-steps")
+        assert run.digest == wanted[rounds]
+
+
+def test_tasks_that_the_scheduler_holds_stay_bounded(train) -> None:
+    fields = {"partitions": 4, "model": "logistic", "local_steps": 1, "rounds": 200}
+    held: list[int] = []
+    with local_cluster(2) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
+        train(GraphExecutor(client), 8, lambda commit: held.append(len(cluster.scheduler.tasks)), **fields)
+    assert max(held[150:]) <= max(held[:50]) + 5
+
+
+def test_views_at_any_alignment_give_the_same_products() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights, inputs = torch.randn(64 * 33, generator=generator), torch.randn(50, 33, generator=generator)
+    wanted = inputs @ weights.view(64, 33).T
+    for offset in range(1, 17):
+        moved = torch.cat([torch.zeros(offset), weights])[offset:].view(64, 33)
+        assert torch.equal(inputs @ moved.T, wanted)
+
+
+# Law 6: nothing fails silently.
+
+PARTITIONED = """
+import torch
+BAD = {bad}
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(30, 4, generator=generator)
+    labels = (inputs.sum(1) > 0).long()
+    if partition in BAD:
+        inputs[:, 2] = float("nan")
+    return inputs, labels
+"""
+
+
+def partitioned(own: Callable[[str], str], bad: set[int]) -> dict[str, object]:
+    reference = f"{own(PARTITIONED.format(bad=bad))}:data"
+    return {"data": reference, "model": "logistic", "partitions": 4, "local_epochs": 1, "held_out": 0.2}
+
+
+def test_a_partition_of_nan_is_refused_by_name_and_the_others_go_on(train, own) -> None:
+    run = train(**partitioned(own, {2}), rounds=3)
+    for number in (1, 2, 3):
+        assert list(run.round(number).refused) == [2]
+        assert "1.weight has 8 non-finite of 8 numbers" in run.round(number).refused[2]
+        assert run.round(number).commit.accepted == [0, 1, 3]
+        assert np.isfinite(run["1.weight"][number]).all()
+    assert run.history()["accepted"].tolist() == [0, 3, 3, 3]
+    assert run.round(3).score.examples == 18
+    assert np.isfinite(run.history()["loss"][1:]).all()
+    # 24 of each partition's 30 examples are trained on, and the weights are those of the three.
+    directions = [run.round(1).update(i).direction["float32"] for i in (0, 1, 3)]
+    moved = run.round(0).state.params["float32"] - torch.stack(directions).mean(0)
+    torch.testing.assert_close(run.round(1).state.params["float32"], moved)
+
+
+def test_a_round_without_sound_updates_fails_and_keeps_the_rounds_before(train, own) -> None:
+    fields = partitioned(own, {0, 1, 2, 3})
+    with pytest.raises(RoundFailed, match="0 of 4 updates are sound, 1 needed; partition 0: direction of"):
+        train(**fields, rounds=3, name="all-nan")
+    run = open_run("all-nan")
+    assert (run.done, run.status) == (0, "failed")
+    assert "0 of 4 updates" in (run.failure or "")
+    assert run.round(0).state.round == 0
+
+
+def test_a_round_below_its_quorum_fails(train, own) -> None:
+    with pytest.raises(RoundFailed, match="3 of 4 updates are sound, 4 needed"):
+        train(**partitioned(own, {1}), quorum=4, rounds=1)
+
+
+def test_a_misshapen_update_is_refused_by_name(train, own) -> None:
+    source = """
+from dataclasses import dataclass, replace
+from tasks.algebra import Algorithm
+from tasks.applies import Sgd
+from tasks.maps import Gradient
+from tasks.reduces import Mean
+@dataclass(frozen=True)
+class Short:
+    def __call__(self, objective, state, examples, carry, seed):
+        update = Gradient()(objective, state, examples, carry, seed)
+        if examples.inputs[0, 0, 0, 0] == 0 and len(examples) == 405:
+            return replace(update, direction={"float32": update.direction["float32"][:-1]})
+        return update
+def algorithm():
+    return Algorithm(Short(), Mean(), Sgd(0.1))
+"""
+    run = train(algorithm=f"{own(source)}:algorithm", model="logistic", partitions=4, rounds=1)
+    refused = run.round(1).refused
+    assert refused
+    assert all("misshapen: expected vectors of {'float32': 650}" in reason for reason in refused.values())
+
+
+# Law 7: every named algorithm is a value, and runs.
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_pickles_prints_and_survives_three_rounds(train, name) -> None:
+    algorithm = build_algorithm(name, {})
+    assert pickle.loads(pickle.dumps(algorithm)) == algorithm
+    assert repr(algorithm).startswith("Algorithm(map=")
+    run = train(algorithm=name, partitions=3, rounds=3)
+    assert run.history()["train_loss"].iloc[-1] < run.history()["train_loss"].iloc[1]
