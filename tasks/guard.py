@@ -7,6 +7,9 @@ import torch
 from storage.errors import ShapeMismatch
 from storage.records import Layout, Specs, Update, Vectors, views
 
+MISSHAPEN = "misshapen"
+"""What the reason says of an update that does not fit the store."""
+
 
 def fault(layout: Layout, update: Update) -> str | None:
     """Why an update must be refused: misshapen, non-finite, or of no positive weight; None if sound."""
@@ -25,11 +28,9 @@ def _group_fault(group: str, specs: Specs, vectors: Vectors) -> str | None:
     try:
         named = views(specs, vectors)
     except ShapeMismatch as error:
-        return f"{group} is misshapen: {error}"
+        return f"{group} is {MISSHAPEN}: {error}"
     if any(vector.dtype != getattr(torch, name) for name, vector in vectors.items()):
-        return (
-            f"{group} is misshapen: {', '.join(str(v.dtype) for v in vectors.values())} under {', '.join(vectors)}"
-        )
+        return f"{group} is {MISSHAPEN}: {', '.join(str(v.dtype) for v in vectors.values())} under {', '.join(vectors)}"
     # One pass over each vector; names are looked for only where it finds something.
     if all(bool(torch.isfinite(vector).all()) for vector in vectors.values()):
         return None

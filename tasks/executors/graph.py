@@ -1,4 +1,4 @@
-"""Rounds as Dask futures: map, write, reduce, score and commit as tasks on any cluster.
+"""Rounds as Dask futures: map, reduce, score and commit as tasks on any cluster.
 
 A window of rounds is one graph. Its first task reads the state from the store at the last commit and depends on no
 earlier future, so a worker's death costs the window so far and no more.
@@ -17,19 +17,7 @@ from distributed import Client, Future
 from storage.commits import Commit
 from storage.errors import ClusterError
 from tasks.cluster import LostWork, finished, usable_workers
-from tasks.executors.steps import (
-    Job,
-    carried_from,
-    commit_round,
-    load_block,
-    map_block,
-    read_carried,
-    read_state,
-    reduce_apply,
-    score_block,
-    without_updates,
-    write_block,
-)
+from tasks.executors.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
 from tasks.numerics import Fingerprint, fingerprint
 
 T = TypeVar("T")
@@ -131,14 +119,29 @@ class GraphExecutor:
 
     def _window(self, job: Job, first: int, last: int) -> dict[Key, Any]:
         shared = self._hold(self._key(job, "job", 0), _itself, job)
-        state = self._key(job, "read", first - 1)
-        graph: dict[Key, Any] = {state: (read_state, shared, first - 1)}
+        before = self._key(job, "read", first - 1)
+        graph: dict[Key, Any] = {before: (read_outcome, shared, first - 1)}
         previous: Key | None = None
-        for block in range(job.plan.blocks) if job.carries else ():
-            graph[self._key(job, "carry", first - 1, block)] = (read_carried, shared, first - 1)
         for round in range(first, last + 1):
-            graph |= self._round(job, shared, round, state, self._data(job, shared, round), previous)
-            state, previous = self._key(job, "state", round), self._key(job, "commit", round)
+            graph |= self._round(job, shared, round, before, previous)
+            before, previous = self._key(job, "reduce", round), self._key(job, "commit", round)
+        return graph
+
+    def _round(
+        self, job: Job, shared: Future[Any], round: int, before: Key, previous: Key | None
+    ) -> dict[Key, Any]:
+        """The tasks of one round: maps, the reduce, scores, the commit."""
+        graph: dict[Key, Any] = {}
+        after = self._key(job, "reduce", round)
+        mapped, scored = [], []
+        for block, examples in enumerate(self._data(job, shared, round)):
+            mapped.append(self._key(job, "map", round, block))
+            graph[mapped[-1]] = (map_block, shared, before, examples, block)
+            if job.scored(round):
+                scored.append(self._key(job, "score", round, block))
+                graph[scored[-1]] = (score_block, shared, after, examples)
+        graph[after] = (reduce_apply, shared, before, mapped)
+        graph[self._key(job, "commit", round)] = (commit_round, shared, after, scored, previous)
         return graph
 
     def _data(self, job: Job, shared: Future[Any], round: int) -> list[Future[Any]]:
@@ -147,30 +150,6 @@ class GraphExecutor:
         for old in [key for key in self._held if key[0] == "data" and key[2] < number - 1]:
             del self._held[old]
         return [self._hold(key, load_block, shared, number, key[3]) for key in keys]
-
-    def _round(
-        self, job: Job, shared: Future[Any], round: int, state: Key, data: list[Future[Any]], previous: Key | None
-    ) -> dict[Key, Any]:
-        """The tasks of one round."""
-        graph: dict[Key, Any] = {}
-        parts, written, tallies = [], [], []
-        next_state = self._key(job, "state", round)
-        for block, examples in enumerate(data):
-            keys = {kind: self._key(job, kind, round, block) for kind in ("map", "pick", "write", "score")}
-            carried = self._key(job, "carry", round - 1, block) if job.carries else None
-            graph[keys["map"]] = (map_block, shared, state, examples, carried, round, block)
-            graph[keys["pick"]] = (without_updates, keys["map"])
-            graph[keys["write"]] = (write_block, shared, keys["map"], round)
-            if job.carries:
-                graph[self._key(job, "carry", round, block)] = (carried_from, carried, keys["write"], round)
-            parts.append(keys["pick"])
-            written.append(keys["write"])
-            if job.scored(round):
-                graph[keys["score"]] = (score_block, shared, next_state, examples)
-                tallies.append(keys["score"])
-        graph[next_state] = (reduce_apply, shared, state, parts)
-        graph[self._key(job, "commit", round)] = (commit_round, shared, next_state, written, tallies, previous)
-        return graph
 
 
 def _itself(value: Any) -> Any:

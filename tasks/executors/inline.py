@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from storage.commits import Commit
-from tasks.executors.steps import (
-    Job,
-    commit_round,
-    load_block,
-    map_block,
-    read_state,
-    reduce_apply,
-    score_block,
-    write_block,
-)
+from tasks.executors.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.partition import Partition
 
@@ -38,15 +29,12 @@ class InlineExecutor:
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
-        state = read_state(job, first - 1)
-        commit = job.open().log.read(first - 1)
+        outcome = read_outcome(job, first - 1)
         for round in range(first, last + 1):
             data = self._load(job, round)
-            result = map_block(job, state, data, commit.carry_from, round, 0)
-            records = write_block(job, result, round)
-            state = reduce_apply(job, state, [result])
-            tallies = [score_block(job, state, data)] if job.scored(round) else []
-            commit = commit_round(job, state, [records], tallies, commit)
+            outcome = reduce_apply(job, outcome, [map_block(job, outcome, data, 0)])
+            tallies = [score_block(job, outcome, data)] if job.scored(round) else []
+            commit = commit_round(job, outcome, tallies, None)
             yield commit
             if commit.stop:
                 return

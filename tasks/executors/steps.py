@@ -6,10 +6,11 @@ A `Job` holds all that they need besides tensors, so a step run again, elsewhere
 from __future__ import annotations
 
 import math
+import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
@@ -19,7 +20,7 @@ from storage.records import State, Update, Vectors
 from storage.store import RoundStore, open_store, update_digest
 from tasks.algebra import Algorithm, Node, fold
 from tasks.data import Examples, is_label
-from tasks.guard import fault
+from tasks.guard import MISSHAPEN, fault
 from tasks.models import Objective
 from tasks.numerics import Fingerprint, check_fingerprint, fingerprint, pinned
 from tasks.partition import Partition, Partitions
@@ -58,11 +59,6 @@ class Job:
         """The number of the split that a round uses."""
         return self.partitions.split.number(round)
 
-    @property
-    def carries(self) -> bool:
-        """Whether partitions keep something from round to round."""
-        return bool(getattr(self.algorithm.map, "carry", ()))
-
     def scored(self, round: int) -> bool:
         """Whether the network is scored after a round."""
         return round % self.evaluate_every == 0 or round == self.rounds
@@ -70,11 +66,19 @@ class Job:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """What a block's map returns: nodes for the reduce, records for the commit, updates for the store."""
+    """What a block's map returns: nodes of the tree for the reduce, records of its updates for the commit."""
 
     nodes: Mapping[tuple[int, int], Node]
     records: Mapping[int, UpdateRecord]
-    updates: Mapping[int, Update] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The state after a round, and what its commit says of the updates; `carry_from` as in `Commit`."""
+
+    state: State
+    records: Mapping[int, UpdateRecord] = field(default_factory=dict)
+    carry_from: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,10 @@ class Tally:
     examples: int
 
 
-def read_state(job: Job, round: int) -> State:
-    """The committed state of a round, verified."""
-    return job.open().read_state(round)
+def read_outcome(job: Job, round: int) -> Outcome:
+    """The outcome of a committed round, verified."""
+    store = job.open()
+    return Outcome(store.read_state(round), carry_from=store.log.read(round).carry_from)
 
 
 def load_block(job: Job, number: int, block: int) -> list[Partition]:
@@ -96,43 +101,42 @@ def load_block(job: Job, number: int, block: int) -> list[Partition]:
     return [job.partitions.load(number, partition) for partition in job.plan.span(block)]
 
 
-def map_block(
-    job: Job, state: State, data: Sequence[Partition], carried: Mapping[int, int] | None, round: int, block: int
-) -> BlockResult:
-    """Map a block's partitions one after the other and merge what can be merged; unsound updates are refused.
+def map_block(job: Job, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+    """Map a block's partitions one after the other, store their updates, and merge what can be merged.
 
-    `carried` tells from which round each partition's carry comes.
+    Unsound updates are refused: they are stored where they have the right shape, but not merged.
     """
     if job.fingerprint is not None:
-        check_fingerprint(job.fingerprint, fingerprint(), f"worker on {Path.cwd().anchor or 'this machine'}")
+        check_fingerprint(
+            job.fingerprint, fingerprint(), f"worker process {os.getpid()} on {socket.gethostname()}"
+        )
+    store, round = job.open(), before.state.round + 1
     updates: dict[int, Update] = {}
     records: dict[int, UpdateRecord] = {}
-    span = job.plan.span(block)
-    for partition, examples in zip(span, data, strict=True):
+    for partition, examples in zip(job.plan.span(block), data, strict=True):
         began = time.perf_counter()
-        carry = _carry(job, carried or {}, partition)
-        update = _map_partition(job, state, examples, carry, round, partition)
+        source = before.carry_from.get(partition)
+        carry = {} if source is None else store.read_carry(source, partition)
+        update = _map_partition(job, before.state, examples, carry, round, partition)
+        refused = fault(job.objective.layout, update)
         updates[partition] = update
         records[partition] = UpdateRecord(
             digest=update_digest(update),
             weight=update.weight,
-            refused=fault(job.objective.layout, update),
+            refused=refused,
             metrics={name: value for name, value in update.metrics.items() if math.isfinite(value)},
             seconds=time.perf_counter() - began,
+            worker=f"{socket.gethostname()}:{os.getpid()}",
         )
+        if refused is None or MISSHAPEN not in refused:
+            store.write_update(round, partition, update)
 
     def leaf(first: int, last: int) -> Node | None:
         if last - first > 1:
             raise KeyError(first, last)
         return None if records[first].refused else updates[first]
 
-    nodes = {node: fold(job.algorithm.reduce, node, leaf) for node in job.plan.nodes(block)}
-    return BlockResult(nodes, records, updates)
-
-
-def _carry(job: Job, carried: Mapping[int, int], partition: int) -> Mapping[str, Vectors]:
-    source = carried.get(partition)
-    return {} if source is None else job.open().read_carry(source, partition)
+    return BlockResult({node: fold(job.algorithm.reduce, node, leaf) for node in job.plan.nodes(block)}, records)
 
 
 def _map_partition(
@@ -150,50 +154,28 @@ def _map_partition(
         ) from error
 
 
-def read_carried(job: Job, round: int) -> Mapping[int, int]:
-    """From which round each partition's carry comes, after a committed round."""
-    return job.open().log.read(round).carry_from
-
-
-def carried_from(before: Mapping[int, int], records: Mapping[int, UpdateRecord], round: int) -> dict[int, int]:
-    """The same after a round: a carry is kept where the update was accepted."""
-    return dict(before) | {p: round for p, record in records.items() if record.refused is None}
-
-
-def without_updates(result: BlockResult) -> BlockResult:
-    """What the reduce needs of a block, so that only that travels to it."""
-    return replace(result, updates={})
-
-
-def write_block(job: Job, result: BlockResult, round: int) -> Mapping[int, UpdateRecord]:
-    """Store a block's updates, those refused included where they have the right shape; returns their records."""
-    store = job.open()
-    for partition, update in result.updates.items():
-        if "misshapen" not in (result.records[partition].refused or ""):
-            store.write_update(round, partition, update)
-    return result.records
-
-
-def reduce_apply(job: Job, state: State, blocks: Sequence[BlockResult]) -> State:
+def reduce_apply(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
     """The next state; raises `RoundFailed` when fewer than the quorum of updates are sound."""
-    records = {partition: record for block in blocks for partition, record in block.records.items()}
-    accepted = sum(record.refused is None for record in records.values())
-    if accepted < job.quorum:
-        partition, record = next((p, r) for p, r in records.items() if r.refused)
+    records = dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
+    accepted = [partition for partition, record in records.items() if record.refused is None]
+    round = before.state.round + 1
+    if len(accepted) < job.quorum:
+        partition, reason = next((p, record.refused) for p, record in records.items() if record.refused)
         raise RoundFailed(
-            f"round {state.round + 1}: {accepted} of {len(records)} updates are sound, {job.quorum} needed; "
-            f"partition {partition}: {record.refused}. Rounds to {state.round} are kept; "
-            "try a smaller lr, or check the data"
+            f"round {round}: {len(accepted)} of {len(records)} updates are sound, {job.quorum} needed; "
+            f"partition {partition}: {reason}. Rounds to {round - 1} are kept; try a smaller lr, or check the data"
         )
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
     root = fold(job.algorithm.reduce, job.plan.root, lambda first, last: nodes[first, last])
-    with pinned(job.plan.map_seed(state.round + 1, -1), job.threads):
-        return job.algorithm.apply(state, job.algorithm.reduce.finish(state, root))
+    with pinned(job.plan.map_seed(round, -1), job.threads):
+        state = job.algorithm.apply(before.state, job.algorithm.reduce.finish(before.state, root))
+    carried = dict.fromkeys(accepted, round) if job.open().schema.carry else {}
+    return Outcome(state, records, dict(before.carry_from) | carried)
 
 
-def score_block(job: Job, state: State, data: Sequence[Partition]) -> list[Tally]:
+def score_block(job: Job, after: Outcome, data: Sequence[Partition]) -> list[Tally]:
     """Score the network on the held-out examples of a block's partitions."""
-    network = job.objective.network(state).eval()
+    network = job.objective.network(after.state).eval()
     with torch.no_grad(), pinned(0, job.threads):
         return [_tally(job, network, partition.held_out) for partition in data]
 
@@ -222,27 +204,19 @@ def score(tallies: Sequence[Tally]) -> Score | None:
     return Score(loss, sum(counts) / examples if counts else None, examples)
 
 
-def commit_round(
-    job: Job,
-    state: State,
-    written: Sequence[Mapping[int, UpdateRecord]],
-    tallies: Sequence[Sequence[Tally]],
-    previous: Commit | None,
-) -> Commit:
+def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], previous: Commit | None) -> Commit:
     """Store the state and make its round exist; does nothing once an earlier commit ended the run."""
-    store = job.open()
+    store, state = job.open(), after.state
     previous = previous or store.log.read(state.round - 1)
     if previous.stop:
         return previous
     store.write_state(state)
-    records = dict(sorted((p, record) for block in written for p, record in block.items()))
-    found = score([tally for block in tallies for tally in block])
     now = time.time()
     commit = replace(
         store.describe(state, job.token, job.epoch),
-        updates=records,
-        carry_from=carried_from(previous.carry_from, records, state.round) if job.carries else {},
-        score=found,
+        updates=after.records,
+        carry_from=after.carry_from,
+        score=score([tally for block in tallies for tally in block]),
         seconds=max(0.0, now - max(previous.time, job.started)),
         time=now,
     )
