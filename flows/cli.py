@@ -25,7 +25,6 @@ BEGAN = time.time()
 
 app = typer.Typer(
     help="Train one neural network on many partitions of the data, in rounds that can be opened and replayed.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -35,7 +34,13 @@ Root = Annotated[Path | None, typer.Option("--root", help="folder of all runs; d
 
 def main() -> None:
     """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
-    app()
+    try:
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except typer.TyperException as error:
+        _fail(error.format_message().replace("Value error, ", ""), 2, as_json=False)
+    except typer.Abort:
+        _fail("aborted", 1, as_json=False)
+    sys.exit(code)
 
 
 @app.command()

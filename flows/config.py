@@ -33,7 +33,7 @@ class Experiment(BaseModel):
 
     data: NamedOrOwn = Field("digits", description="digits, mnist:DIR, fashion-mnist:DIR, FILE.py:fn")
     model: NamedOrOwn = Field("mlp", description="linear, logistic, mlp, cnn, FILE.py:fn")
-    model_options: dict[str, Any] = Field({}, description="keyword arguments of the model, such as {hidden = 256}")
+    model_options: dict[str, Any] = Field({}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
     algorithm: NamedOrOwn = Field("fed_avg", description="sync_sgd, fed_avg, diloco, or FILE.py:fn")
     partitions: int = Field(4, ge=1, description="into how many parts the examples are split")

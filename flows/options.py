@@ -41,8 +41,8 @@ def _parameter(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
     default = field.get_default(call_default_factory=True)
     option = typer.Option(
         f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-        help=(field.description or "").replace("[", "\\["),
-        show_default=False if default in (None, {}, False) else str(default),
+        help=f"{field.description}" + ("" if default in (None, {}, False) else f" ({default})"),
+        show_default=False,
         rich_help_panel=panel,
         metavar="JSON" if _is_mapping(field.annotation) else None,
     )

@@ -53,7 +53,9 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     algorithm = find_algorithm(config)
     partitions = _partitions(config)
     description = _describe(partitions, executor)
-    objective = _objective(config, partitions, description, executor)
+    objective = _objective(config, description)
+    if partitions.source.partitioned:
+        executor.gather(partial(check_fit, objective, partitions, description.classes), range(1))
     fingerprint = _common_fingerprint(executor, config)
     store = _open_or_create(config, objective, algorithm, description, fingerprint)
     token = secrets.token_hex(4)
@@ -89,7 +91,9 @@ def checked(config: TrainConfig) -> TrainConfig:
     find_algorithm(config)
     partitions = _partitions(config)
     if not partitions.source.partitioned:
-        partitions.split.check(partitions.describe(0).examples)
+        description = partitions.describe(0)
+        partitions.split.check(description.examples)
+        check_fit(_objective(config, description), partitions, description.classes, 0)
     return config
 
 
@@ -115,20 +119,12 @@ def _describe(partitions: Partitions, executor: Executor) -> Description:
     return combine(executor.gather(partitions.describe, range(partitions.split.partitions)))
 
 
-def _objective(
-    config: TrainConfig, partitions: Partitions, description: Description, executor: Executor
-) -> Objective:
+def _objective(config: TrainConfig, description: Description) -> Objective:
     loss = find_loss(config, description.labels)
     outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
     options = json.dumps(config.model_options, sort_keys=True)
     model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
-    objective = Objective(model, loss)
-    check = partial(check_fit, objective, partitions, description.classes)
-    if partitions.source.partitioned:
-        executor.gather(check, range(1))
-    else:
-        check(0)
-    return objective
+    return Objective(model, loss)
 
 
 def _common_fingerprint(executor: Executor, config: TrainConfig) -> Fingerprint | None:

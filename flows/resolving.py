@@ -45,8 +45,8 @@ def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:
     """The error for a name that does not exist."""
     names = list(names)
     nearest = difflib.get_close_matches(value, names, 1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    return UsageError(f"unknown {what} {value!r}; {hint}There are {', '.join(names)}, and FILE.py:function")
+    hint = f"did you mean {nearest[0]}? There" if nearest else "there"
+    return UsageError(f"unknown {what} {value!r}; {hint} are {', '.join(names)}, and FILE.py:function")
 
 
 def find_source(data: str | Code) -> Source:

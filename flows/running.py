@@ -59,10 +59,10 @@ def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, 
 
 def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, float | None]]:
     """Train with a progress bar on the terminal; also how long it took since the command `began`."""
+    # The command prints errors itself, in one line; Prefect would add the traceback. Read at its import.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     from flows.progress import listener
 
-    # The command prints errors itself, in one line; Prefect would add the traceback.
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     rounds: list[tuple[float, Commit]] = []
     with _bar(config.rounds) as shown:
 
@@ -93,7 +93,12 @@ def _bar(total: int) -> Iterator[Any]:
         TextColumn("{task.fields[score]}"),
     )
     with Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
+        *columns,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ) as progress:
         task = progress.add_task("starting", total=total, score="")
 

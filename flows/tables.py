@@ -63,7 +63,7 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
 def print_run(run: Run) -> None:
     """What a run is, and its history."""
     console = Console(highlight=False)
-    console.print(repr(run), markup=False)
+    console.print(repr(run), markup=False, soft_wrap=True)
     config = run.config
     facts = {
         "algorithm": run.attributes["algorithm"],

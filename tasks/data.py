@@ -168,7 +168,8 @@ def check_values(examples: Examples, name: str) -> None:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
             raise DataError(
-                f"{name}: {len(bad)} examples have NaN or infinite {kind}, the first is number {bad[0].item()}; "
+                f"{name}: {len(bad)} of {len(tensor)} examples have NaN or infinite {kind}, "
+                f"the first is number {bad[0].item()}; "
                 "remove or fill them"
             )
     if is_label(examples.targets) and int(examples.targets.min()) < 0:

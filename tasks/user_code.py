@@ -80,7 +80,9 @@ def _from_file(path: Path, name: str, reference: str, package: str = "") -> Code
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CodeError(f"{reference}: cannot read {path} ({_reason(error)})") from error
+        raise CodeError(
+            f"{reference}: cannot read {path} ({getattr(error, 'strerror', None) or error})"
+        ) from error
     folder = str(path.resolve().parent)
     code = Code(reference, name, source, folder, package)
     code.load()

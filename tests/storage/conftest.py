@@ -1,0 +1,129 @@
+"""A small run with every kind of tensor: several dtypes, a scalar, buffers, frozen and tied ones, all slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.commits import Commit, Score, UpdateRecord
+from storage.records import Layout, State, TensorSpec, Update, Vectors, sizes
+from storage.schema import Schema
+from storage.store import RoundStore, update_digest
+
+LAYOUT = Layout(
+    params=(
+        TensorSpec("fc.weight", "float32", (3, 2)),
+        TensorSpec("scale", "float32", ()),
+        TensorSpec("half", "bfloat16", (4,)),
+    ),
+    buffers=(
+        TensorSpec("norm.mean", "float32", (2,)),
+        TensorSpec("norm.count", "int64", ()),
+        TensorSpec("mask", "bool", (3,)),
+    ),
+    frozen=(TensorSpec("table", "float32", (2, 2)), TensorSpec("shift", "float64", ())),
+    aliases=(("head.weight", "fc.weight"),),
+)
+
+
+def drawn(specs: tuple[TensorSpec, ...], seed: int) -> Vectors:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        dtype: (torch.randn(size, generator=generator) * 8).to(getattr(torch, dtype))
+        for dtype, size in sizes(specs).items()
+    }
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """Makes the run, and commits rounds of random numbers to it."""
+
+    folder: Path
+
+    schema = Schema(LAYOUT, partitions=2, memory=("velocity",), carry=("variate",), extras=("control",))
+
+    def state(self, round: int) -> State:
+        return State(
+            params=drawn(LAYOUT.params, 10 * round),
+            buffers=drawn(LAYOUT.buffers, 10 * round + 1),
+            frozen=drawn(LAYOUT.frozen, 7),
+            memory={"velocity": drawn(LAYOUT.params, 10 * round + 2)},
+            round=round,
+        )
+
+    def update(self, round: int, partition: int) -> Update:
+        seed = 1000 * round + 10 * partition
+        return Update(
+            direction=drawn(LAYOUT.params, seed),
+            buffers=drawn(LAYOUT.buffers, seed + 1),
+            extras={"control": drawn(LAYOUT.params, seed + 2)},
+            weight=10 + partition,
+            metrics={"train_loss": float(round + partition)},
+            carry={"variate": drawn(LAYOUT.params, seed + 3)},
+        )
+
+    def create(self, name: str = "tiny", rounds: int = 3) -> RoundStore:
+        attributes = {"config": {"algorithm": "fed_avg"}, "created": 1.0}
+        return RoundStore.create(self.folder / f"{name}.zarr", self.schema, rounds, attributes, self.state(0))
+
+    def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
+        """Write a round's tensors; gives the commit that would make it exist."""
+        store.write_state(self.state(round))
+        records = {}
+        for partition in range(2):
+            update = self.update(round, partition)
+            store.write_update(round, partition, update)
+            reason = "not sound" if partition in refused else None
+            records[partition] = UpdateRecord(
+                update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition
+            )
+        commit = store.describe(self.state(round), "writer", 1)
+        fields = {"updates": records, "score": Score(1.0 / round, 0.25 * round, 8), "seconds": 2.0} | fields
+        return replace(commit, **fields)
+
+    def train(self, store: RoundStore, rounds: int) -> RoundStore:
+        for round in range(1, rounds + 1):
+            store.commit(self.write(store, round))
+        return store
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Tiny:
+    return Tiny(tmp_path / "runs")
+
+
+@pytest.fixture
+def flip() -> Callable[[Path, int], None]:
+    """Flip one bit of a file; the byte counts from the start, or from the end where it is negative."""
+
+    def flip_bit(path: Path, byte: int = 0) -> None:
+        content = bytearray(path.read_bytes())
+        content[byte] ^= 1
+        path.write_bytes(content)
+
+    return flip_bit
+
+
+@pytest.fixture
+def same() -> Callable[[object, object], bool]:
+    """Whether two nested mappings of tensors have the same names, types, shapes and bits."""
+
+    def equal(left: object, right: object) -> bool:
+        if isinstance(left, torch.Tensor):
+            assert isinstance(right, torch.Tensor)
+            alike = (left.dtype, left.shape) == (right.dtype, right.shape)
+            return alike and torch.equal(
+                left.reshape(-1).contiguous().view(torch.uint8), right.reshape(-1).contiguous().view(torch.uint8)
+            )
+        if isinstance(left, dict):
+            assert isinstance(right, dict)
+            return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+        if isinstance(left, State | Update):
+            return type(left) is type(right) and equal(dict(left.__dict__), dict(right.__dict__))
+        return left == right
+
+    return equal
