@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: install train test lint unit test-slow bench table clean
+.PHONY: install train test lint unit test-slow bench clean
 
 install: $(READY)
 
@@ -30,6 +30,9 @@ unit: install
 
 test-slow: install
 	$(BIN)/pytest -m slow
+
+bench: install
+	$(BIN)/python tests/benchmarks/noop.py
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

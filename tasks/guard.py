@@ -30,7 +30,7 @@ def _group_fault(group: str, specs: Specs, vectors: Vectors) -> str | None:
     except ShapeMismatch as error:
         return f"{group} is {MISSHAPEN}: {error}"
     if any(vector.dtype != getattr(torch, name) for name, vector in vectors.items()):
-        return f"{group} is {MISSHAPEN}: {', '.join(str(v.dtype) for v in vectors.values())} under {', '.join(vectors)}"
+        return f"{group} is {MISSHAPEN}: {[str(v.dtype) for v in vectors.values()]} under {list(vectors)}"
     # One pass over each vector; names are looked for only where it finds something.
     if all(bool(torch.isfinite(vector).all()) for vector in vectors.values()):
         return None

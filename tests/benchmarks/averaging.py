@@ -26,9 +26,13 @@ def accuracy(data: str, networks: int, every: int | None, resplit: bool, epochs:
         steps = -(-60000 // networks // BATCH)
         rounds_an_epoch = 1 if every is None else round(steps / every)
         local = {"local_epochs": 1} if every is None else {"local_steps": every}
-        rounds = epochs * rounds_an_epoch
+        rounds, resplit_every = epochs * rounds_an_epoch, rounds_an_epoch if resplit else None
         config = TrainConfig(
-            **base, **local, rounds=rounds, evaluate_every=rounds, resplit_every=rounds_an_epoch if resplit else None
+            **base,
+            **local,
+            rounds=rounds,
+            evaluate_every=rounds,
+            resplit_every=resplit_every,
         )
         executor = InlineExecutor()
         with prepared(config, executor) as ready:
