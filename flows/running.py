@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import statistics
 import time
@@ -59,8 +60,9 @@ def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, 
 
 def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, float | None]]:
     """Train with a progress bar on the terminal; also how long it took since the command `began`."""
-    # The command prints errors itself, in one line; Prefect would add the traceback. Read at its import.
+    # The command prints errors in one line; Prefect (told before its import) and Dask would add tracebacks.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     from flows.progress import listener
 
     rounds: list[tuple[float, Commit]] = []

@@ -28,9 +28,11 @@ WORKER_ENVIRONMENT = {
 }
 LOCAL_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
+    "distributed.logging.distributed": "critical",
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
-    "distributed.scheduler.allowed-failures": 10,
+    "distributed.scheduler.allowed-failures": 5,
     # A worker that fetches from one that was just killed tries for this long.
     "distributed.comm.timeouts.connect": "10s",
 }
@@ -114,7 +116,7 @@ def local_cluster(workers: int) -> LocalCluster:
             threads_per_worker=1,
             processes=True,
             dashboard_address=":0",
-            silence_logs="ERROR",
+            silence_logs="CRITICAL",
             memory_limit=0,
         )
 
@@ -156,7 +158,7 @@ def usable_workers(client: Client) -> list[str]:
     """The addresses of the workers, in order; raises `ClusterError` for none, or one of several threads."""
     # Not client.scheduler_info(): a periodic callback may empty what it returns.
     deadline = time.monotonic() + WORKER_SECONDS
-    while not (threads := client.nthreads()):
+    while not (threads := _threads(client)):
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the scheduler has no workers after {WORKER_SECONDS} s; start one with `dask worker ADDRESS`"
@@ -169,6 +171,16 @@ def usable_workers(client: Client) -> list[str]:
                 "start workers with --nthreads 1 (and --nworkers for more of them)"
             )
     return sorted(threads)
+
+
+def _threads(client: Client) -> dict[str, int]:
+    try:
+        threads: dict[str, int] = client.nthreads()
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(
+            f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
+        ) from error
+    return threads
 
 
 def finished(client: Client, future: Future[Any], unless: Callable[[], bool] = lambda: False) -> Future[Any]:
@@ -192,5 +204,11 @@ def finished(client: Client, future: Future[Any], unless: Callable[[], bool] = l
         return future
     reason = future.exception() if future.status == "error" else None
     if reason is None or isinstance(reason, (KilledWorker, NoValidWorkerError)):
-        raise LostWork(str(reason) if reason else "the scheduler forgot it") from reason
+        raise LostWork(_why_lost(reason)) from reason
     raise reason
+
+
+def _why_lost(reason: BaseException | None) -> str:
+    if isinstance(reason, KilledWorker):
+        return f"{reason.allowed_failures + 1} workers died one after the other at its work; out of memory?"
+    return str(reason) if reason else "the scheduler forgot it"

@@ -27,8 +27,7 @@ PLACED = ("data", "map", "score")
 Key = tuple[str, str, int, int]
 """(kind, attempt and spread, round, block): Dask keeps durations by kind, and a key must never mean two things."""
 
-
-RESUBMISSIONS = 5
+RESUBMISSIONS = 2
 """How often in a row work that Dask lost is submitted again before a run gives up."""
 
 
@@ -45,7 +44,10 @@ class GraphExecutor:
     def fingerprints(self) -> dict[str, Fingerprint]:
         """What each worker may do to the bits."""
         usable_workers(self.client)
-        found: dict[str, Fingerprint] = self.client.run(fingerprint)
+        try:
+            found: dict[str, Fingerprint] = self.client.run(fingerprint)
+        except OSError as error:
+            raise ClusterError(f"a worker went away while the run began ({error}); start it again") from error
         return found
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
