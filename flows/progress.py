@@ -6,8 +6,6 @@ import base64
 import io
 import math
 import time
-from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -20,15 +18,11 @@ from prefect.artifacts import (
 )
 from prefect.events import emit_event
 
+from flows.listening import listener
 from storage.commits import Commit
 from storage.run import Run
 
 SECONDS_BETWEEN_UPDATES = 1.0
-
-Listener = Callable[[Commit, int], None]
-"""Called with each commit and the number of rounds there are to be."""
-
-listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 class Progress:

@@ -22,6 +22,7 @@ from rich.progress import (
 )
 
 from flows.config import TrainConfig
+from flows.listening import listener
 from flows.server import prefect_api, start_server
 from storage.commits import Commit
 from storage.errors import UsageError
@@ -63,8 +64,6 @@ def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, fl
     # The command prints errors in one line; Prefect (told before its import) and Dask would add tracebacks.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    from flows.progress import listener
-
     rounds: list[tuple[float, Commit]] = []
     with _bar(config.rounds) as shown:
 
