@@ -105,9 +105,11 @@ def prefect_api(root: Path) -> Iterator[None]:
     if server is None:
         yield
         return
-    settings = {"PREFECT_HOME": str(server.home), "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false"}
-    before = {key: os.environ.get(key) for key in (*settings, "PREFECT_API_URL")}
-    os.environ.update(settings)
+    keep_prefect_home(root)
+    before = {
+        key: os.environ.get(key) for key in ("PREFECT_API_URL", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
+    }
+    os.environ["PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED"] = "false"
     try:
         import_module("flows.training")  # Prefect takes a second to import, and its server longer to start
         os.environ["PREFECT_API_URL"] = server.url()
