@@ -29,7 +29,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "digest": run.digest,
         "loss": _last(scored["loss"]),
         "accuracy": _last(scored["accuracy"]),
-        "refused": int(run._store.schema.partitions * run.done - history["accepted"].sum()),
+        "refused": int(run.partitions * run.done - history["accepted"].sum()),
         "stop": run.stop,
         "failure": run.failure,
     }

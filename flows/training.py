@@ -12,6 +12,7 @@ from flows.starting import executor_for
 from storage.commits import Commit
 from storage.run import Run
 from tasks.executors.base import Executor
+from tasks.executors.steps import stop_reason
 from tasks.plan import window_size
 
 
@@ -30,7 +31,7 @@ def train(config: TrainConfig) -> Run:
     with executor_for(config) as executor, prepared(config, executor) as run:
         progress = Progress(run.name, config.rounds, run.done)
         commit = run.store.log.read(run.done)
-        while commit.round < config.rounds and not commit.stop:
+        while commit.round < config.rounds and not stop_reason(run.job, commit):
             size = window_size(config.window, commit.seconds if commit.round > run.done else None)
             last = min(commit.round + size, config.rounds)
             commit = run_window(executor, run, progress, commit.round + 1, last)

@@ -93,6 +93,11 @@ class Run:
         return RoundStore(self.path).rounds
 
     @property
+    def partitions(self) -> int:
+        """Into how many partitions its examples are split."""
+        return self._store.schema.partitions
+
+    @property
     def done(self) -> int:
         """The last committed round; 0 is the initial state."""
         rounds = self._store.log.rounds()
@@ -198,7 +203,7 @@ class Run:
             self.status,
             f"{self.done}/{self.rounds} rounds{uncommitted}",
             algorithm if isinstance(algorithm, str) else algorithm["name"],
-            f"{self._store.schema.partitions} partitions",
+            f"{self.partitions} partitions",
             f"{parameters:,} params",
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )

@@ -205,10 +205,10 @@ def score(tallies: Sequence[Tally]) -> Score | None:
 
 
 def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], previous: Commit | None) -> Commit:
-    """Store the state and make its round exist; does nothing once an earlier commit ended the run."""
+    """Store the state and make its round exist; does nothing once an earlier one of this attempt ended it."""
     store, state = job.open(), after.state
     previous = previous or store.log.read(state.round - 1)
-    if previous.stop:
+    if previous.stop and previous.token == job.token:
         return previous
     store.write_state(state)
     now = time.time()
@@ -220,19 +220,24 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
         seconds=max(0.0, now - max(previous.time, job.started)),
         time=now,
     )
-    return store.commit(_with_stop(job, commit, previous))
+    return store.commit(_with_best(job, commit, previous))
 
 
-def _with_stop(job: Job, commit: Commit, previous: Commit) -> Commit:
+def _with_best(job: Job, commit: Commit, previous: Commit) -> Commit:
     """Keep count of the best loss, and say so where the run ends here."""
-    if commit.score is None:
-        return replace(commit, best=previous.best, since_best=previous.since_best)
-    loss, accuracy = commit.score.loss, commit.score.accuracy
-    better = previous.best is None or loss < previous.best
-    since = 0 if better else previous.since_best + 1
-    stop = None
+    best, since_best = previous.best, previous.since_best
+    if commit.score is not None:
+        better = best is None or commit.score.loss < best
+        best, since_best = (commit.score.loss, 0) if better else (best, since_best + 1)
+    commit = replace(commit, best=best, since_best=since_best)
+    return replace(commit, stop=stop_reason(job, commit))
+
+
+def stop_reason(job: Job, commit: Commit) -> str | None:
+    """Why the run ends with this round, None where it goes on."""
+    accuracy = commit.score.accuracy if commit.score else None
     if job.target_accuracy is not None and accuracy is not None and accuracy >= job.target_accuracy:
-        stop = f"accuracy {accuracy:.4f} has reached the target {job.target_accuracy}"
-    elif job.patience is not None and since >= job.patience:
-        stop = f"{since} scores without a better loss than {previous.best:.6g}"
-    return replace(commit, best=loss if better else previous.best, since_best=since, stop=stop)
+        return f"accuracy {accuracy:.4f} has reached the target {job.target_accuracy}"
+    if job.patience is not None and commit.since_best >= job.patience:
+        return f"{commit.since_best} scores without a better loss than {commit.best:.6g}"
+    return None
