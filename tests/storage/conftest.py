@@ -18,7 +18,7 @@ LAYOUT = Layout(
     params=(
         TensorSpec("fc.weight", "float32", (3, 2)),
         TensorSpec("scale", "float32", ()),
-        TensorSpec("half", "bfloat16", (4,)),
+        TensorSpec("coarse", "bfloat16", (4,)),
     ),
     buffers=(
         TensorSpec("norm.mean", "float32", (2,)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
@@ -50,6 +50,7 @@ def bytes_of(root: Path) -> dict[str, bytes]:
     rows=st.integers(1, 4),
     zeros=st.booleans(),
 )
+@settings(deadline=None)
 def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, dtype, element, rows, zeros) -> None:
     spec = spec_of(dtype, (rows, *element), (1, *element))
     by_zarr, by_hand = tmp_path_factory.mktemp("zarr"), tmp_path_factory.mktemp("hand")
@@ -88,6 +89,7 @@ def test_a_row_may_come_without_the_axes_of_its_index(tmp_path) -> None:
 
 
 @given(seed=st.integers(0, 3), bit=st.integers(0, 8 * (24 + 4) - 1))
+@settings(deadline=None)
 def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit) -> None:
     root = tmp_path_factory.mktemp("flipped")
     spec = spec_of("float32", (1, 6), (1, 6))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from distributed.protocol import deserialize, serialize
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import ShapeMismatch
@@ -36,6 +36,7 @@ def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 @given(named_tensors())
+@settings(deadline=None)
 def test_packed_tensors_come_back_as_they_were(tensors: dict[str, torch.Tensor]) -> None:
     specs = specs_of(tensors.items())
     vectors = pack(specs, tensors)
@@ -100,6 +101,7 @@ def test_bfloat16_travels_as_its_bits() -> None:
 
 
 @given(named_tensors())
+@settings(deadline=None)
 def test_tensors_come_back_from_numpy_bit_by_bit(tensors: dict[str, torch.Tensor]) -> None:
     for tensor in tensors.values():
         assert identical(from_numpy(to_numpy(tensor), str(tensor.dtype).removeprefix("torch.")), tensor)
@@ -123,6 +125,7 @@ def through_dask(record: object) -> object:
 
 @pytest.mark.parametrize("way", [through_pickle, through_dask])
 @given(tensors=named_tensors())
+@settings(deadline=None)
 def test_records_arrive_as_they_left(way, tensors: dict[str, torch.Tensor]) -> None:
     vectors = pack(specs_of(tensors.items()), tensors)
     state = State(vectors, vectors, {}, {"velocity": vectors}, round=3)
@@ -152,7 +155,7 @@ def test_an_arrived_state_can_be_written_to() -> None:
 
 
 def test_dask_moves_a_record_without_copying_its_tensors_into_the_pickle() -> None:
-    header, frames = serialize(State({"bfloat16": torch.zeros(10_000, dtype=torch.bfloat16)}))
+    _, frames = serialize(State({"bfloat16": torch.zeros(10_000, dtype=torch.bfloat16)}))
     assert len(frames) > 1
     assert max(memoryview(frame).nbytes for frame in frames) == 20_000
     assert sum(memoryview(frame).nbytes for frame in frames) < 22_000
@@ -166,6 +169,7 @@ ALIASES = st.dictionaries(NAMES, NAMES, max_size=3).map(lambda aliases: tuple(al
 
 
 @given(st.builds(Layout, SPECS, SPECS, SPECS, ALIASES))
+@settings(deadline=None)
 def test_a_layout_comes_back_from_json(layout: Layout) -> None:
     assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
 

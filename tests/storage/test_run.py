@@ -29,7 +29,7 @@ class Net(nn.Module):
         self.head = nn.Linear(2, 3, bias=False)
         self.head.weight = self.fc.weight
         self.scale = nn.Parameter(torch.zeros(()))
-        self.half = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+        self.coarse = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
         self.norm = nn.Module()
         self.norm.register_buffer("mean", torch.zeros(2))
         self.norm.register_buffer("count", torch.tensor(0))
@@ -56,7 +56,7 @@ def test_a_tensor_over_rounds_is_that_of_the_committed_states(tiny, run) -> None
 
 
 def test_bfloat16_is_shown_as_the_numbers_it_stands_for(tiny, run) -> None:
-    array = run["half"]
+    array = run["coarse"]
     assert array.dtype == np.float32
     assert np.array_equal(array[2], tiny.state(2).params["bfloat16"].to(torch.float32).numpy())
 
@@ -110,7 +110,7 @@ def test_an_update_that_reports_no_loss_does_not_count_as_a_loss_of_zero(tiny) -
 
 def test_a_rounds_updates_are_shown_by_parameter(tiny, run) -> None:
     updates = run.round(2).updates
-    assert list(updates) == ["fc.weight", "scale", "half"]
+    assert list(updates) == ["fc.weight", "scale", "coarse"]
     assert len(updates) == 3
     array = updates["fc.weight"]
     assert array.dims == ("partition", "fc.weight.0", "fc.weight.1")
@@ -118,8 +118,10 @@ def test_a_rounds_updates_are_shown_by_parameter(tiny, run) -> None:
         direction = tiny.update(2, partition).direction
         named = views(tiny.schema.layout.params, direction)
         assert np.array_equal(array.sel(partition=partition), named["fc.weight"].numpy())
-        assert np.array_equal(updates["half"].sel(partition=partition), named["half"].to(torch.float32).numpy())
-    with pytest.raises(TensorMissing, match=r"no parameter 'x'; there are fc\.weight, scale, half"):
+        assert np.array_equal(
+            updates["coarse"].sel(partition=partition), named["coarse"].to(torch.float32).numpy()
+        )
+    with pytest.raises(TensorMissing, match=r"no parameter 'x'; there are fc\.weight, scale, coarse"):
         updates["x"]
     with pytest.raises(RoundMissing, match="round 0 has no updates"):
         run.round(0).updates["scale"]
@@ -146,7 +148,7 @@ def test_a_round_loads_into_a_fresh_network(tiny, run) -> None:
     state = tiny.state(2)
     assert torch.equal(network.fc.weight.detach().reshape(-1), state.params["float32"][:6])
     assert network.head.weight is network.fc.weight
-    assert torch.equal(network.half.detach(), state.params["bfloat16"])
+    assert torch.equal(network.coarse.detach(), state.params["bfloat16"])
     assert torch.equal(network.norm.count.reshape(1), state.buffers["int64"])
     assert torch.equal(network.mask, state.buffers["bool"])
     assert torch.equal(network.table.detach().reshape(-1), state.frozen["float32"])
@@ -154,7 +156,7 @@ def test_a_round_loads_into_a_fresh_network(tiny, run) -> None:
 
 def test_the_parameters_of_a_round_by_name(tiny, run) -> None:
     params = run.round(1).params
-    assert list(params) == ["fc.weight", "scale", "half"]
+    assert list(params) == ["fc.weight", "scale", "coarse"]
     assert params["scale"].item() == tiny.state(1).params["float32"][6].item()
 
 
@@ -220,7 +222,7 @@ def test_a_run_is_opened_by_name_or_path(tiny, monkeypatch) -> None:
 
 
 def test_a_run_that_is_not_there_names_the_nearest(tiny) -> None:
-    with pytest.raises(NotARun, match="no run 'tiny' under .*; there are none"):
+    with pytest.raises(NotARun, match=r"no run 'tiny' under .*; there are none"):
         open_run("tiny", tiny.folder)
     tiny.create()
     with pytest.raises(NotARun, match=r"did you mean tiny\?"):

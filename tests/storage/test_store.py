@@ -48,9 +48,9 @@ def test_a_run_whose_making_fails_is_not_there(tiny) -> None:
 
 def test_states_come_back_with_every_kind_of_tensor(tiny, same) -> None:
     store = tiny.train(tiny.create(), 3)
-    for store in (store, RoundStore(store.path)):
+    for opened in (store, RoundStore(store.path)):
         for round in range(4):
-            assert same(store.read_state(round), tiny.state(round))
+            assert same(opened.read_state(round), tiny.state(round))
 
 
 def test_the_committed_digests_are_those_of_the_tensors(tiny) -> None:
@@ -58,7 +58,7 @@ def test_the_committed_digests_are_those_of_the_tensors(tiny) -> None:
     commit = store.log.read(1)
     assert set(commit.tensors) == set(tiny.schema.state(1))
     half = tiny.state(1).params["bfloat16"]
-    assert commit.tensors["params/half"] == tensor_digest("params/half", half)
+    assert commit.tensors["params/coarse"] == tensor_digest("params/coarse", half)
     assert commit.tensors["frozen/shift"] == tensor_digest(
         "frozen/shift", tiny.state(0).frozen["float64"].reshape(())
     )
@@ -182,9 +182,9 @@ def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatc
     [
         "params/fc.weight/c/3/0/0",
         "params/scale/c/3",
-        "params/half/c/3/0",
+        "params/coarse/c/3/0",
         "buffers/norm.count/c/3",
-        "memory/velocity/half/c/3/0",
+        "memory/velocity/coarse/c/3/0",
     ],
 )
 def test_a_flipped_bit_falls_back_to_the_newest_whole_round(tiny, flip, same, path) -> None:
@@ -280,7 +280,7 @@ def test_recovering_sweeps_what_a_killed_writer_left(tiny) -> None:
     ]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"half")
+        path.write_bytes(b"cut")
     assert store.recover() == (1, [])
     assert not list(store.path.rglob("*.partial"))
 

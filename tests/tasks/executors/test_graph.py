@@ -1,0 +1,114 @@
+"""Carry: what partitions keep from round to round is the same wherever and in whatever windows they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from distributed import Client
+
+from storage.errors import RoundFailed
+from storage.run import Run, open_run
+from tasks.cluster import connect
+from tasks.executors.graph import GraphExecutor
+
+COUNTING = """
+from dataclasses import dataclass, replace
+import torch
+from tasks.algebra import Algorithm
+from tasks.applies import Sgd
+from tasks.maps import Gradient
+from tasks.reduces import Mean
+
+@dataclass(frozen=True)
+class Counting:
+    '''Divides its gradient by the number of rounds it was accepted in; partition 1 is unsound in round 2.'''
+    carry = ("memory",)
+    extras = ("control",)
+    def __call__(self, objective, state, examples, carry, seed):
+        update = Gradient(batch_size=8)(objective, state, examples, {}, seed)
+        zeros = {name: torch.zeros_like(vector) for name, vector in state.params.items()}
+        memory = {name: vector + 1 for name, vector in carry.get("memory", zeros).items()}
+        if state.round == 1 and examples.inputs[0, 0] == 1:
+            memory = {name: vector * float("nan") for name, vector in memory.items()}
+        direction = {name: vector / memory[name] for name, vector in update.direction.items()}
+        return replace(update, direction=direction, carry={"memory": memory}, extras={"control": update.direction})
+
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(40, 3, generator=generator)
+    inputs[:, 0] = partition
+    return inputs, (inputs[:, 1] > 0).long()
+
+def algorithm():
+    return Algorithm(Counting(), Mean(), Sgd(0.3, 0.9))
+"""
+ROUNDS = 7
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with connect(None, 2) as client:
+        yield client
+
+
+@pytest.fixture
+def fields(own) -> dict[str, object]:
+    path = own(COUNTING)
+    return {
+        "data": f"{path}:data",
+        "algorithm": f"{path}:algorithm",
+        "model": "logistic",
+        "partitions": 3,
+        "rounds": ROUNDS,
+    }
+
+
+def digests(run: Run) -> dict[int, object]:
+    found = {}
+    for number in range(1, ROUNDS + 1):
+        commit = run.round(number).commit
+        found[number] = commit.state, {p: update.digest for p, update in commit.updates.items()}, commit.carry_from
+    return found
+
+
+def test_what_a_partition_carries_is_what_it_brought_back_when_it_was_last_accepted(train, fields) -> None:
+    run = train(**fields)
+    for number in range(1, ROUNDS + 1):
+        round = run.round(number)
+        assert list(round.refused) == ([1] if number == 2 else [])
+        assert round.commit.carry_from == {0: number, 1: 1 if number == 2 else number, 2: number}
+        for partition in round.commit.accepted:
+            counted = number - 1 if partition == 1 and number > 2 else number
+            update = round.update(partition)
+            assert update.carry["memory"]["float32"].tolist() == [counted] * 8
+            scaled = update.extras["control"]["float32"] / counted
+            assert torch.equal(update.direction["float32"], scaled)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_two_workers_carry_the_same_bits_in_any_window(train, fields, client, window) -> None:
+    reference = train(**fields, name="reference")
+    assert digests(train(GraphExecutor(client), window, **fields, name="graph")) == digests(reference)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_run_resumed_with_other_executors_carries_on(train, fields, client, window) -> None:
+    reference = train(**fields, name="reference")
+    for rounds, executor in ((2, None), (5, GraphExecutor(client)), (ROUNDS, None)):
+        train(executor, window, **fields | {"rounds": rounds}, name="resumed")
+    assert digests(open_run("resumed")) == digests(reference)
+    assert len({reference.round(n).commit.token for n in range(1, ROUNDS + 1)}) == 1
+    assert len({open_run("resumed").round(n).commit.token for n in range(1, ROUNDS + 1)}) == 3
+
+
+def test_a_loss_that_fails_on_a_worker_fails_the_round_by_name(train, own, client) -> None:
+    source = """
+def loss(outputs, targets):
+    if outputs.requires_grad:
+        raise ValueError("too hot")
+    return outputs.mean()
+"""
+    with pytest.raises(RoundFailed, match="round 1: the map of partition 0 failed with ValueError: too hot"):
+        train(GraphExecutor(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")

@@ -1,0 +1,42 @@
+"""Ending a run early: at a target, or when the loss stays; and going on from there after all."""
+
+from __future__ import annotations
+
+from distributed import Client, LocalCluster
+
+from tasks.executors.graph import GraphExecutor
+
+LEARNS = {"model": "logistic", "partitions": 2, "local_epochs": 1, "rounds": 30}
+
+
+def test_a_target_ends_the_run_at_the_first_round_that_reaches_it(train) -> None:
+    run = train(**LEARNS, target_accuracy=0.85, name="target")
+    accuracy = run.history()["accuracy"]
+    assert run.done < 30
+    assert accuracy.iloc[-1] >= 0.85
+    assert (accuracy.iloc[:-1].dropna() < 0.85).all()
+    assert run.status == "complete"
+    assert "has reached the target 0.85" in run.stop
+
+
+def test_patience_counts_scores_without_a_better_loss(train) -> None:
+    run = train(**LEARNS | {"local_epochs": 20}, lr=3.0, patience=2)
+    loss = run.history()["loss"].to_numpy()[1:]
+    best = loss[:-2].argmin()
+    assert len(loss) - 1 - best == 2
+    assert f"2 scores without a better loss than {loss[best]:.6g}" in run.stop
+
+
+def test_a_window_of_tasks_ends_at_the_same_round(train) -> None:
+    reference = train(**LEARNS, target_accuracy=0.85, name="inline")
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+        run = train(GraphExecutor(client), 30, **LEARNS, target_accuracy=0.85, name="graph")
+    assert (run.done, run.digest, run.stop) == (reference.done, reference.digest, reference.stop)
+
+
+def test_a_stopped_run_goes_on_when_the_target_is_raised(train) -> None:
+    first = train(**LEARNS, target_accuracy=0.5, name="raised")
+    stopped = first.done
+    run = train(**LEARNS, target_accuracy=0.85, name="raised")
+    assert run.done > stopped
+    assert run.digest == train(**LEARNS, target_accuracy=0.85, name="at-once").digest

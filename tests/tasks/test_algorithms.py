@@ -1,0 +1,67 @@
+"""The table of named algorithms."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.errors import UsageError
+from tasks.algebra import Algorithm
+from tasks.algorithms import build_algorithm
+from tasks.applies import Sgd
+from tasks.maps import Gradient, LocalSteps
+from tasks.reduces import Mean
+from tasks.user_code import find_code
+
+
+def test_names_stand_for_three_values() -> None:
+    assert build_algorithm("sync_sgd", {"lr": 0.2, "momentum": 0.9}) == Algorithm(
+        Gradient(), Mean(), Sgd(0.2, 0.9)
+    )
+    local = LocalSteps(steps=5, batch_size=8, lr=0.3)
+    assert build_algorithm("fed_avg", {"local_steps": 5, "batch_size": 8, "lr": 0.3}) == Algorithm(
+        local, Mean(), Sgd(1.0)
+    )
+    inner = LocalSteps(steps=50, optimizer="AdamW", lr=1e-3)
+    assert build_algorithm("diloco", {}) == Algorithm(inner, Mean(), Sgd(0.7, 0.9, nesterov=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "epochs"),
+    [({}, None, 1), ({"local_steps": 5}, 5, None), ({"local_epochs": 2}, None, 2)],
+)
+def test_one_epoch_is_the_default(options, steps, epochs) -> None:
+    found = build_algorithm("fed_avg", options).map
+    assert (found.steps, found.epochs) == (steps, epochs)
+
+
+def test_epochs_replace_the_steps_of_diloco() -> None:
+    found = build_algorithm("diloco", {"local_epochs": 2}).map
+    assert (found.steps, found.epochs) == (None, 2)
+
+
+def test_an_option_that_an_algorithm_does_not_take_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="algorithm sync_sgd takes no clip_norm, outer_lr; it takes lr, momentum"):
+        build_algorithm("sync_sgd", {"lr": 0.1, "outer_lr": 1.0, "clip_norm": 1.0})
+
+
+def test_the_momentum_of_the_local_optimizer_is_not_that_of_the_outer_one() -> None:
+    found = build_algorithm("fed_avg", {"momentum": 0.5, "outer_momentum": 0.9})
+    assert found.map.options == (("momentum", 0.5),)
+    assert found.apply == Sgd(1.0, 0.9)
+
+
+def test_an_algorithm_of_ones_own_takes_the_options_it_names(own) -> None:
+    source = """
+from tasks.algebra import Algorithm
+from tasks.applies import Sgd
+from tasks.maps import Gradient
+from tasks.reduces import Mean
+def good(lr=0.5): return Algorithm(Gradient(), Mean(), Sgd(lr))
+def bad(): return 3
+"""
+    path = own(source)
+    assert build_algorithm(find_code(f"{path}:good"), {"lr": 0.25}).apply == Sgd(0.25)
+    with pytest.raises(UsageError, match="takes no momentum; it takes lr"):
+        build_algorithm(find_code(f"{path}:good"), {"momentum": 0.5})
+    with pytest.raises(UsageError, match="must return an Algorithm, not int"):
+        build_algorithm(find_code(f"{path}:bad"), {})

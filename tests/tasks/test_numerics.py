@@ -1,0 +1,102 @@
+"""What decides the bits is set inside and given back outside."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+
+from storage.errors import NumericsMismatch
+from tasks.numerics import check_fingerprint, derive_seed, fingerprint, pinned
+
+
+def test_a_seed_is_the_first_63_bits_of_sha256_of_the_parts() -> None:
+    digest = hashlib.sha256(b"0,model").hexdigest()
+    assert derive_seed(0, "model") == int(digest[:16], 16) // 2
+    assert 0 <= derive_seed(1, 2, 3) < 2**63
+    assert derive_seed(1, 23) != derive_seed(12, 3)
+
+
+def settings_now() -> tuple[object, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.get_deterministic_debug_mode(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.random.get_rng_state().tolist(),
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_everything_is_as_before_once_the_pin_is_out(fails: bool) -> None:
+    torch.manual_seed(5)
+    before = settings_now()
+    try:
+        with pinned(1, threads=torch.get_num_threads() + 1):
+            torch.rand(3)
+            torch.manual_seed(9)
+            assert settings_now() != before
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert fails
+    assert settings_now() == before
+
+
+def test_inside_the_pin_seed_threads_and_determinism_are_set() -> None:
+    def drawn(seed: int) -> list[float]:
+        with pinned(seed, threads=1):
+            assert torch.get_num_threads() == 1
+            assert torch.are_deterministic_algorithms_enabled()
+            return torch.rand(3).tolist()
+
+    assert drawn(1) == drawn(1) == torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()
+    assert drawn(1) != drawn(2)
+    with pinned(1, 1), pinned(2, 1):
+        torch.rand(5)
+    assert drawn(1) == drawn(1)
+
+
+def test_a_pin_within_a_pin_gives_the_outer_one_back() -> None:
+    with pinned(1, threads=1):
+        torch.rand(2)
+        with pinned(2, threads=2):
+            torch.rand(100)
+        assert torch.get_num_threads() == 1
+        inner = torch.rand(1)
+    with pinned(1, threads=1):
+        torch.rand(2)
+        assert torch.equal(torch.rand(1), inner)
+
+
+def test_an_operation_without_a_deterministic_form_is_refused() -> None:
+    with pinned(0, 1), pytest.raises(RuntimeError, match="deterministic"):
+        torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))
+
+
+def test_equal_fingerprints_pass_and_unequal_ones_name_what_differs() -> None:
+    mine = fingerprint()
+    assert set(mine) == {"torch", "build", "processor", "instructions", "overrides"}
+    assert mine["torch"] == torch.__version__
+    check_fingerprint(mine, dict(mine), "here")
+    other = mine | {"torch": "0.1", "instructions": "ABACUS"}
+    with pytest.raises(NumericsMismatch) as caught:
+        check_fingerprint(mine, other, "worker seven")
+    text = str(caught.value)
+    assert text.startswith("worker seven would compute other bits than this run: ")
+    assert f"torch '0.1' instead of {torch.__version__!r}" in text
+    assert f"instructions 'ABACUS' instead of {mine['instructions']!r}" in text
+    assert "build" not in text
+    with pytest.raises(NumericsMismatch, match="processor None instead of"):
+        check_fingerprint(mine, {key: value for key, value in mine.items() if key != "processor"}, "here")
+
+
+def test_overrides_count_but_thread_counts_do_not(monkeypatch) -> None:
+    before = fingerprint()
+    fingerprint.cache_clear()
+    try:
+        monkeypatch.setenv("MKL_NUM_THREADS", "7")
+        monkeypatch.setenv("MKL_CBWR", "AVX2")
+        assert set(fingerprint()["overrides"].split()) - set(before["overrides"].split()) == {"MKL_CBWR=AVX2"}
+    finally:
+        fingerprint.cache_clear()
