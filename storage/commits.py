@@ -109,7 +109,7 @@ class CommitLog:
             rounds = self.rounds()
             there = f"it has rounds {rounds[0]} to {rounds[-1]}" if rounds else "it has none"
             raise RoundMissing(f"no committed round {round} in {self.folder.parent}; {there}") from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamaged(f"{path} is no commit record: {error}") from error
 
     def create(self, commit: Commit, fsync: bool = False) -> Commit:

@@ -74,3 +74,9 @@ class RunBusy(StoreError, RuntimeError):
 
 class WriterFenced(StoreError, RuntimeError):
     """Another writer has committed the round that this one was about to commit."""
+
+
+def one_line(error: BaseException) -> str:
+    """Somebody else's error as its type and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -48,32 +49,19 @@ def _alive(pid: int, born: float) -> bool:
 
 
 def read_lease(folder: Path) -> Lease | None:
-    """The last claim on the run in this folder, fresh or not."""
+    """The last claim on the run in this folder, fresh or not; one that cannot be read claims nothing."""
     try:
         return Lease(**json.loads((folder / "lease.json").read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
 @contextmanager
 def hold_lease(folder: Path, token: str) -> Iterator[Lease]:
     """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh."""
-    former = read_lease(folder)
-    if former and former.fresh:
-        raise RunBusy(
-            f"{folder.parent} is being written by process {former.pid} on {former.host}; "
-            "wait for it, stop it, or give this run another name"
-        )
-    pid = os.getpid()
-    lease = Lease(
-        host=socket.gethostname(),
-        pid=pid,
-        born=psutil.Process(pid).create_time(),
-        token=token,
-        epoch=former.epoch + 1 if former else 1,
-        expiry=time.time() + SECONDS,
-    )
-    _write(folder, lease)
+    with (folder / "lease.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lease = _claim(folder, token)
     done = threading.Event()
     renewal = threading.Thread(target=_renew, args=(folder, lease, done), name="lease", daemon=True)
     renewal.start()
@@ -83,6 +71,21 @@ def hold_lease(folder: Path, token: str) -> Iterator[Lease]:
         done.set()
         renewal.join()
         _extend(folder, lease, expiry=0.0)
+
+
+def _claim(folder: Path, token: str) -> Lease:
+    former = read_lease(folder)
+    if former and former.fresh:
+        raise RunBusy(
+            f"{folder.parent} is being written by process {former.pid} on {former.host}; "
+            "wait for it, stop it, or give this run another name"
+        )
+    pid = os.getpid()
+    born = psutil.Process(pid).create_time()
+    epoch = former.epoch + 1 if former else 1
+    lease = Lease(socket.gethostname(), pid, born, token, epoch, time.time() + SECONDS)
+    _write(folder, lease)
+    return lease
 
 
 def _renew(folder: Path, lease: Lease, done: threading.Event) -> None:

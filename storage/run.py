@@ -64,7 +64,12 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._store = RoundStore(path)
+        self._opened = RoundStore(path)
+
+    @property
+    def _store(self) -> RoundStore:
+        self._opened = self._opened.refreshed()
+        return self._opened
 
     @property
     def name(self) -> str:
@@ -90,7 +95,7 @@ class Run:
     @property
     def rounds(self) -> int:
         """How many rounds it is to have."""
-        return RoundStore(self.path).rounds
+        return self._store.rounds
 
     @property
     def partitions(self) -> int:
@@ -165,8 +170,9 @@ class Run:
         columns = {name: self._store.read_metric(name) for name in ROUND_METRICS}
         loss, weight, accepted = (self._store.read_metric(n) for n in ("train_loss", "weight", "accepted"))
         weight = np.where(accepted == 1, weight, 0.0)
-        columns["train_loss"] = np.nansum(loss * weight, axis=1) / np.maximum(weight.sum(axis=1), 1)
-        columns["train_loss"][weight.sum(axis=1) == 0] = np.nan
+        told = np.where(np.isfinite(loss), weight, 0.0)
+        total = told.sum(axis=1)
+        columns["train_loss"] = np.nansum(loss * told, axis=1) / np.where(total > 0, total, np.nan)
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
         table = pd.DataFrame(columns, index=pd.RangeIndex(len(loss), name="round"))

@@ -86,7 +86,7 @@ class Schema:
                 dtype,
                 (rows, self.partitions, size),
                 (1, 1, size),
-                ("round", "partition", f"{dtype}.element"),
+                ("round", "partition", f"{group}/{dtype}.element"),
             )
             for group, specs in groups.items()
             for dtype, size in sizes(specs).items()

@@ -21,7 +21,7 @@ from storage.commits import PARTIAL, Commit, CommitLog
 from storage.digest import state_digest, tensor_digests, vectors_digest
 from storage.errors import ExperimentDiffers, NotARun, RoundMissing, StoreDamaged
 from storage.records import State, Update, Vectors, from_numpy, pack, to_numpy
-from storage.schema import METRIC_ROWS, ROUND_METRICS, VERSION, ArraySpec, Schema, split_array
+from storage.schema import METRIC_ROWS, PARTITION_METRICS, ROUND_METRICS, VERSION, ArraySpec, Schema, split_array
 
 
 def update_groups(update: Update) -> dict[str, Vectors]:
@@ -48,9 +48,9 @@ class RoundStore:
         self.log = CommitLog(self.path / "commits")
         try:
             self.attributes: dict[str, Any] = _json(self.path)["attributes"]
-            self.rounds: int = _json(self.path / "commits")["shape"][0] - 1
+            self.rounds = _rounds(self.path)
             self.schema = Schema.from_json(self.attributes["schema"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotARun(
                 f"{self.path} is not a run of Roundweave ({error}); `roundweave runs` lists them"
             ) from error
@@ -66,16 +66,19 @@ class RoundStore:
         partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
         partial.parent.mkdir(parents=True, exist_ok=True)
         root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
-        _create_nodes(partial, root, list(schema.arrays(rounds + 1).values()))
-        store = cls(partial)
-        store._number_rows(0)
-        store.write_state(initial)
-        store.commit(store.describe(initial, "initial", 0))
         try:
+            _create_nodes(partial, root, list(schema.arrays(rounds + 1).values()))
+            store = cls(partial)
+            store._rebuild_history(-1)
+            store.write_state(initial)
+            store.commit(store.describe(initial, "initial", 0))
             partial.rename(path)
         except OSError as error:
-            shutil.rmtree(partial)
+            if not path.exists():
+                raise
             raise ExperimentDiffers(f"{path} exists already; give the new run another name") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         return cls(path)
 
     def extend(self, rounds: int) -> RoundStore:
@@ -83,13 +86,18 @@ class RoundStore:
         if rounds <= self.rounds:
             return self
         group = zarr.open_group(self.path, mode="r+", zarr_format=3, use_consolidated=False)
-        for path, spec in self.schema.arrays(rounds + 1).items():
+        # `commits` tells how many rounds there are, so it comes last: an extension cut short is done again.
+        for path, spec in sorted(self.schema.arrays(rounds + 1).items(), key=lambda item: item[0] == "commits"):
             array = group[path]
             if isinstance(array, zarr.Array) and array.shape != spec.shape:
                 array.resize(spec.shape)
         store = RoundStore(self.path, self.fsync)
-        store._number_rows(self.rounds)
+        store._rebuild_history(self.log.rounds()[-1])
         return store
+
+    def refreshed(self) -> RoundStore:
+        """This store, opened again where it has been extended since."""
+        return self if _rounds(self.path) == self.rounds else RoundStore(self.path, self.fsync)
 
     def write_state(self, state: State) -> None:
         """Write the state's row; frozen parameters with the initial state only."""
@@ -143,7 +151,7 @@ class RoundStore:
         record = self.log.read(round).updates.get(partition)
         if record is None:
             raise RoundMissing(f"partition {partition} took no part in round {round} of {self.path}")
-        return Update(
+        update = Update(
             direction=self._vectors("updates", round, partition),
             buffers=self._vectors("updates/buffers", round, partition),
             extras={
@@ -153,6 +161,9 @@ class RoundStore:
             weight=record.weight,
             metrics=record.metrics,
         )
+        if update_digest(update) != record.digest:
+            raise StoreDamaged(f"{self.path}: the update of partition {partition} in round {round} is another one")
+        return update
 
     def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
         """What the partition carried away from a round, by slot."""
@@ -185,9 +196,13 @@ class RoundStore:
 
     def commit(self, commit: Commit) -> Commit:
         """Make a round exist, whose tensors are written; raises `WriterFenced` when another writer was first."""
-        self._write_history(commit, committed=False)
         commit = self.log.create(commit, self.fsync)
-        self._set_row("committed", commit.round, np.bool_(True))
+        for path, row in self._history_rows(commit).items():
+            spec, index = self.arrays[path], (commit.round // METRIC_ROWS,)
+            chunk = read_chunk(self.path, spec, index)
+            chunk = _empty_chunk(spec) if chunk is None else chunk
+            chunk[commit.round % METRIC_ROWS] = row
+            self._write(spec, index, chunk)
         return commit
 
     def read_metric(self, name: str) -> np.ndarray:
@@ -210,58 +225,52 @@ class RoundStore:
     def recover(self) -> tuple[int, list[int]]:
         """The newest round that is whole, and the later ones that were set aside because they are not.
 
-        Only the holder of the lease may call this: it deletes what a killed writer left half-written.
+        Only the holder of the lease may call this: it deletes what a killed writer left half-written, and makes
+        the history anew from the commits.
         """
-        self.log.clean()
         for partial in self.path.rglob(f"*{PARTIAL}"):
-            partial.unlink(missing_ok=True)
+            if partial.is_file():
+                partial.unlink(missing_ok=True)
         for round in reversed(self.log.rounds()):
             try:
                 self.read_state(round)
+                for partition, source in self.log.read(round).carry_from.items():
+                    self.read_update(source, partition)
             except StoreDamaged:
                 continue
             later = self.log.set_aside(round)
-            self._mark_committed(round)
+            self._rebuild_history(round)
             return round, later
         raise StoreDamaged(f"{self.path}: no round is whole, not even the initial state; start a new run")
 
-    def _write_history(self, commit: Commit, committed: bool) -> None:
+    def _history_rows(self, commit: Commit) -> dict[str, Any]:
+        """What a commit adds to the coordinates and metrics, by path."""
         score = commit.score
+        columns = np.full((len(PARTITION_METRICS), self.schema.partitions), np.nan)
+        for partition, update in commit.updates.items():
+            loss = update.metrics.get("train_loss", np.nan)
+            columns[:, partition] = loss, update.weight, update.refused is None, update.seconds
         values = (
             np.nan if score is None else score.loss,
             np.nan if score is None or score.accuracy is None else score.accuracy,
             commit.seconds,
         )
-        for name, value in zip(ROUND_METRICS, values, strict=True):
-            self._set_row(f"metrics/{name}", commit.round, np.float64(value))
-        if commit.updates:
-            columns = np.full((4, self.schema.partitions), np.nan)
-            for partition, update in commit.updates.items():
-                loss = update.metrics.get("train_loss", np.nan)
-                columns[:, partition] = loss, update.weight, update.refused is None, update.seconds
-            for name, column in zip(("train_loss", "weight", "accepted", "map_seconds"), columns, strict=True):
-                self._set_row(f"metrics/{name}", commit.round, column)
+        names = [*ROUND_METRICS, *PARTITION_METRICS]
+        metrics = {f"metrics/{name}": row for name, row in zip(names, (*values, *columns), strict=True)}
+        return {"committed": True, **metrics}
 
-    def _mark_committed(self, last: int) -> None:
-        for start in range(0, self.rounds + 1, METRIC_ROWS):
-            self._write(
-                self.arrays["committed"], (start // METRIC_ROWS,), np.arange(start, start + METRIC_ROWS) <= last
-            )
-
-    def _number_rows(self, first: int) -> None:
-        for start in range(first - first % METRIC_ROWS, self.rounds + 1, METRIC_ROWS):
-            rows = np.arange(start, start + METRIC_ROWS)
-            self._write(self.arrays["round"], (start // METRIC_ROWS,), rows)
-
-    def _set_row(self, path: str, round: int, value: np.ndarray | np.generic) -> None:
-        """Rewrite the chunk that holds a row; only commits do, and they follow one another."""
-        spec = self.arrays[path]
-        index = (round // METRIC_ROWS,)
-        chunk = read_chunk(self.path, spec, index)
-        if chunk is None:
-            chunk = np.full(spec.chunks, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
-        chunk[round % METRIC_ROWS] = value
-        self._write(spec, index, chunk)
+    def _rebuild_history(self, last: int) -> None:
+        """Write the coordinates and metrics of rounds up to `last` from their commits."""
+        rows = [self._history_rows(self.log.read(round)) for round in range(last + 1)]
+        for path, spec in self.schema.history(self.rounds + 1).items():
+            for start in range(0, self.rounds + 1, METRIC_ROWS):
+                chunk = _empty_chunk(spec)
+                if path == "round":
+                    chunk[:] = np.arange(start, start + METRIC_ROWS)
+                elif path != "commits":
+                    known = rows[start : start + METRIC_ROWS]
+                    chunk[: len(known)] = [row[path] for row in known] or chunk[:0]
+                self._write(spec, (start // METRIC_ROWS,), chunk)
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.path, spec, index, array, self.fsync)
@@ -276,6 +285,15 @@ def open_store(path: str, token: str, fsync: bool) -> RoundStore:
 def _json(folder: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))
     return value
+
+
+def _rounds(path: Path) -> int:
+    rows: int = _json(path / "commits")["shape"][0]
+    return rows - 1
+
+
+def _empty_chunk(spec: ArraySpec) -> np.ndarray:
+    return np.full(spec.chunks, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
 
 
 def _create_nodes(path: Path, attributes: Mapping[str, Any] | None, specs: list[ArraySpec]) -> None:

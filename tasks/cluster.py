@@ -151,7 +151,7 @@ def _current_client() -> Client | None:
         client: Client = Client.current()
     except ValueError:
         return None
-    return client
+    return client if client.status == "running" else None
 
 
 def usable_workers(client: Client) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from storage.errors import DataError
+from storage.errors import DataError, one_line
 from storage.records import Record, dtype_name
 from tasks.idx import IDX_SETS, read_images, read_labels
 from tasks.user_code import Code
@@ -125,7 +125,7 @@ class Own:
         try:
             value = self.code.load()(*((partition, partitions) if self.partitioned else ()))
         except Exception as error:
-            raise DataError(f"{name} failed with {type(error).__name__}: {error}") from error
+            raise DataError(f"{name} failed with {one_line(error)}") from error
         pairs = _pairs(value, name)
         train = _examples(*pairs[0], name)
         held_out = _examples(*pairs[1], name) if len(pairs) == 2 else None
@@ -136,13 +136,21 @@ class Own:
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
-    if isinstance(value, Sequence) and len(value) == 2:
-        pairs = list(value) if isinstance(value[0], tuple | list) and len(value[0]) == 2 else [tuple(value)]
-        if all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-            return [(pair[0], pair[1]) for pair in pairs]
+    if isinstance(value, tuple | list) and len(value) == 2:
+        if all(map(_is_pair, value)):
+            return [(pair[0], pair[1]) for pair in value]
+        if not isinstance(value[0], tuple):
+            return [(value[0], value[1])]
     raise DataError(
         f"{name} must return (inputs, targets) or ((inputs, targets), (held_out_inputs, held_out_targets))"
     )
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether it is two collections; a pair of numbers is an example, not a pair of inputs and targets."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    return all(hasattr(member, "__len__") for member in value)
 
 
 def _examples(inputs: Any, targets: Any, name: str) -> Examples:
@@ -155,7 +163,7 @@ def _examples(inputs: Any, targets: Any, name: str) -> Examples:
 def _tensor(value: Any, name: str) -> torch.Tensor:
     try:
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise DataError(f"{name} gives a {type(value).__name__} that is no array: {error}") from error
     if tensor.ndim == 0:
         raise DataError(f"{name} gives a single number where an array of examples belongs")

@@ -19,25 +19,30 @@ SUFFIXES = ("idx{rank}-ubyte.gz", "idx{rank}-ubyte")
 
 def read_images(folder: str, part: str) -> torch.Tensor:
     """The images of a part, `train` or `t10k`, as uint8 (images, 1, height, width)."""
-    return torch.from_numpy(_read(folder, f"{part}-images", rank=3)).unsqueeze(1)
+    return torch.from_numpy(_read(_find(folder, f"{part}-images", rank=3), rank=3)).unsqueeze(1)
 
 
 def read_labels(folder: str, part: str) -> torch.Tensor:
     """The labels of a part, `train` or `t10k`, as int64 (images,), from 0 to 9."""
-    labels = _read(folder, f"{part}-labels", rank=1)
+    path = _find(folder, f"{part}-labels", rank=1)
+    labels = _read(path, rank=1)
     if labels.max(initial=0) > 9:
         worst = int(labels.argmax())
         raise DataError(
-            f"{folder}: label {labels[worst]} of {part} image {worst} is out of range 0 to 9; fetch the file again"
+            f"{path}: label {labels[worst]} of {part} image {worst} is out of range 0 to 9; fetch the file again"
         )
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _read(folder: str, stem: str, rank: int) -> np.ndarray:
+def _find(folder: str, stem: str, rank: int) -> Path:
     names = [f"{stem}-{suffix.format(rank=rank)}" for suffix in SUFFIXES]
     path = next((path for name in names if (path := Path(folder, name)).is_file()), None)
     if path is None:
         raise DataError(f"no {names[0]} or {names[1]} in {folder}; put the four IDX files of the data set there")
+    return path
+
+
+def _read(path: Path, rank: int) -> np.ndarray:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

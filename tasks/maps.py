@@ -69,8 +69,13 @@ class LocalSteps:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise UsageError("local training needs either steps or epochs, not both")
-        if not hasattr(torch.optim, self.optimizer):
+        kind = getattr(torch.optim, self.optimizer, None)
+        if kind is torch.optim.Optimizer or not (
+            isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        ):
             raise UsageError(f"torch.optim has no optimizer {self.optimizer!r}")
+        if "lr" in dict(self.options):
+            raise UsageError("give lr as lr, not among the optimizer's options")
         if self.options:
             self._optimizer([torch.nn.Parameter(torch.zeros(1))])
 
@@ -119,7 +124,7 @@ class LocalSteps:
     def _optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         kind: Any = getattr(torch.optim, self.optimizer)
         try:
-            optimizer: torch.optim.Optimizer = kind(parameters, **{**dict(self.options), "lr": self.lr})
+            optimizer: torch.optim.Optimizer = kind(parameters, **{"lr": self.lr, **dict(self.options)})
         except (TypeError, ValueError) as error:
             raise UsageError(f"optimizer {self.optimizer}: {error}") from error
         return optimizer

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from storage.errors import ModelError, RoundweaveError
+from storage.errors import ModelError, RoundweaveError, one_line
 from storage.records import Layout, State, dtype_name, pack, specs_of, views
 from tasks.numerics import derive_seed, pinned
 from tasks.partition import Partitions
@@ -106,8 +106,10 @@ class ModelSpec:
                     network = self.model.load()(**options)
                 else:
                     network = MODELS[self.model](self.inputs, self.outputs, **options)
-            except TypeError as error:
-                raise ModelError(f"model {name} with options {options}: {error}") from error
+            except RoundweaveError:
+                raise
+            except Exception as error:
+                raise ModelError(f"model {name} with options {options} fails with {one_line(error)}") from error
         if not isinstance(network, nn.Module):
             raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
         if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
@@ -203,9 +205,9 @@ def check_fit(objective: Objective, partitions: Partitions, classes: int, partit
     examples = partitions.sample(partition)
     model = objective.model.model
     name = model.reference if isinstance(model, Code) else model
-    network = objective.network(objective.initial()).eval()
     where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
     try:
+        network = objective.network(objective.initial()).eval()
         with torch.no_grad(), pinned(0, threads=1):
             outputs = network(examples.inputs)
             fits = outputs.shape[1] >= classes if outputs.ndim == 2 and objective.loss == "cross_entropy" else True
@@ -213,12 +215,8 @@ def check_fit(objective: Objective, partitions: Partitions, classes: int, partit
     except RoundweaveError:
         raise
     except Exception as error:
-        raise ModelError(f"{where} fails with {type(error).__name__}: {_first_line(error)}") from error
+        raise ModelError(f"{where} fails with {one_line(error)}") from error
     if not fits:
         raise ModelError(f"{where} gives {outputs.shape[1]} outputs, but labels go up to {classes - 1}")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise ModelError(f"{where}: the loss must be a single number, the mean over the examples")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]

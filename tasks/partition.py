@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+import torch
 
 from storage.digest import json_digest, tensor_digest
 from storage.errors import DataError
@@ -116,7 +117,9 @@ class Partitions:
         if dataset.held_out is not None:
             pool, held = np.arange(len(dataset.train)), np.arange(len(dataset.held_out))
         else:
-            pool, held = hold_out(dataset.train.targets.numpy(), self.held_out, self.split.seed)
+            targets = dataset.train.targets
+            known = targets.to(torch.float64) if targets.is_floating_point() else targets
+            pool, held = hold_out(known.numpy(), self.held_out, self.split.seed)
         if self.source.partitioned:
             return [pool], [held]
         return self.split.rows(pool, number), np.array_split(held, self.split.partitions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import json
@@ -17,7 +18,10 @@ from typing import Any
 
 import cloudpickle
 
-from storage.errors import CodeError
+from storage.errors import CodeError, one_line
+
+OWN_PACKAGES = ("flows", "tasks", "storage", "roundweave")
+"""Names that a module beside the user's cannot take."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Code:
     reference: str
     name: str
     source: str
-    folder: str = ""
+    path: str = ""
     package: str = ""
     siblings: tuple[tuple[str, str], ...] = ()
     pickled: str = ""
@@ -46,9 +50,9 @@ class Code:
         if self.pickled:
             return _checked(cloudpickle.loads(base64.b64decode(self.pickled)), self.reference)
         for name, digest in self.siblings:
-            path = Path(self.folder, name)
-            if not path.is_file() or _file_digest(path) != digest:
-                raise CodeError(f"{self.reference} imports {path}, which has changed or gone; restore it")
+            sibling = Path(self.path).with_name(name)
+            if not sibling.is_file() or _file_digest(sibling) != digest:
+                raise CodeError(f"{self.reference} imports {sibling}, which has changed or gone; restore it")
         return _checked(getattr(_module(self), self.name, None), self.reference)
 
 
@@ -83,30 +87,38 @@ def _from_file(path: Path, name: str, reference: str, package: str = "") -> Code
         raise CodeError(
             f"{reference}: cannot read {path} ({getattr(error, 'strerror', None) or error})"
         ) from error
-    folder = str(path.resolve().parent)
-    code = Code(reference, name, source, folder, package)
+    path = path.resolve()
+    try:
+        siblings = _siblings(source, path.parent)
+    except SyntaxError as error:
+        file = error.filename if error.filename != "<unknown>" else "the file"
+        raise CodeError(f"{reference}: {file} does not run: {one_line(error)}") from error
+    code = Code(reference, name, source, str(path), package, tuple(sorted(siblings.items())))
     code.load()
-    siblings = _siblings(source, Path(folder))
-    return Code(reference, name, source, folder, package, tuple(sorted(siblings.items())))
+    return code
 
 
 def _siblings(source: str, folder: Path) -> dict[str, str]:
     """The modules of the folder that a source imports, directly or through one another, with their digests."""
     found: dict[str, str] = {}
-    todo = [source]
+    todo = [(source, "the file")]
     while todo:
         for module in _imported(todo.pop()):
             path = folder / f"{module.partition('.')[0]}.py"
-            if path.name not in found and path.is_file():
+            if path.name not in found and path.stem not in OWN_PACKAGES and path.is_file():
                 found[path.name] = _file_digest(path)
-                todo.append(path.read_text(encoding="utf-8"))
+                todo.append((path.read_text(encoding="utf-8"), str(path)))
     return found
 
 
-def _imported(source: str) -> list[str]:
-    nodes = list(ast.walk(ast.parse(source)))
-    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return plain + [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+def _imported(source: tuple[str, str]) -> list[str]:
+    """The modules that a (text, file name) imports; of a package's `from . import a, b`, those names."""
+    nodes = list(ast.walk(ast.parse(*source)))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            names += [node.module] if node.module else [alias.name for alias in node.names]
+    return names
 
 
 def _from_callable(function: Callable[..., Any]) -> Code:
@@ -123,22 +135,32 @@ def _from_callable(function: Callable[..., Any]) -> Code:
 
 
 def _module(code: Code) -> ModuleType:
-    """The kept source as a module of its own, made once per process."""
-    name = f"roundweave_code_{hashlib.sha256((code.folder + code.source).encode()).hexdigest()[:16]}"
+    """The kept source as a module of its own, made once per process for the same siblings."""
+    key = repr((code.path, code.source, code.siblings))
+    name = f"roundweave_code_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    if code.folder not in sys.path and not code.package:
-        sys.path.insert(0, code.folder)
+    _make_room(code)
     module = ModuleType(name)
-    module.__file__ = str(Path(code.folder, code.reference.rpartition(":")[0]).resolve())
+    module.__file__ = code.path
     module.__package__ = code.package
     sys.modules[name] = module
     try:
-        exec(compile(code.source, module.__file__, "exec"), module.__dict__)
+        exec(compile(code.source, code.path, "exec"), module.__dict__)
     except Exception as error:
         del sys.modules[name]
-        raise CodeError(f"{code.reference}: the file does not run: {_reason(error)}") from error
+        raise CodeError(f"{code.reference}: the file does not run: {one_line(error)}") from error
     return module
+
+
+def _make_room(code: Code) -> None:
+    """Have siblings imported from the code's folder as they are now, not another folder's or an older text."""
+    folder = str(Path(code.path).parent)
+    if not code.package:
+        sys.path[:] = [folder, *(place for place in sys.path if place != folder)]
+    importlib.invalidate_caches()
+    for sibling, _ in code.siblings:
+        sys.modules.pop(f"{code.package}.{Path(sibling).stem}".lstrip("."), None)
 
 
 def _checked(function: Any, reference: str) -> Callable[..., Any]:
@@ -149,8 +171,3 @@ def _checked(function: Any, reference: str) -> Callable[..., Any]:
 
 def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

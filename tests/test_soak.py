@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def kill_now_and_then(done: threading.Event, seed: int) -> None:
     """SIGKILL one or all worker processes of this process's cluster at random moments."""
     draw = random.Random(seed)
-    while not done.wait(draw.uniform(0.2, 3.0)):
+    while not done.wait(draw.uniform(1.0, 8.0)):
         workers = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
         for worker in workers if draw.random() < 0.3 else workers[:1]:
             os.kill(worker.pid, signal.SIGKILL)

@@ -11,16 +11,17 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from storage.commits import Commit, Score, UpdateRecord
-from storage.errors import RoundFailed, RoundweaveError
-from storage.records import State, Update, Vectors
+from storage.errors import RoundFailed, RoundweaveError, one_line
+from storage.records import Layout, State, Update, Vectors
 from storage.store import RoundStore, open_store, update_digest
 from tasks.algebra import Algorithm, Node, fold
 from tasks.data import Examples, is_label
-from tasks.guard import MISSHAPEN, fault
+from tasks.guard import checked, misshapen, non_finite
 from tasks.models import Objective
 from tasks.numerics import Fingerprint, check_fingerprint, fingerprint, pinned
 from tasks.partition import Partition, Partitions
@@ -117,19 +118,18 @@ def map_block(job: Job, before: Outcome, data: Sequence[Partition], block: int) 
         began = time.perf_counter()
         source = before.carry_from.get(partition)
         carry = {} if source is None else store.read_carry(source, partition)
-        update = _map_partition(job, before.state, examples, carry, round, partition)
-        refused = fault(job.objective.layout, update)
+        found = _map_partition(job, before.state, examples, carry, round, partition)
+        update, refused = checked(store.schema.layout, found, store.schema.carry, store.schema.extras)
         updates[partition] = update
         records[partition] = UpdateRecord(
             digest=update_digest(update),
             weight=update.weight,
             refused=refused,
-            metrics={name: value for name, value in update.metrics.items() if math.isfinite(value)},
+            metrics={name: float(value) for name, value in update.metrics.items() if _is_number(value)},
             seconds=time.perf_counter() - began,
             worker=f"{socket.gethostname()}:{os.getpid()}",
         )
-        if refused is None or MISSHAPEN not in refused:
-            store.write_update(round, partition, update)
+        store.write_update(round, partition, update)
 
     def leaf(first: int, last: int) -> Node | None:
         if last - first > 1:
@@ -150,8 +150,25 @@ def _map_partition(
         raise
     except Exception as error:
         raise RoundFailed(
-            f"round {round}: the map of partition {partition} failed with {type(error).__name__}: {error}"
+            f"round {round}: the map of partition {partition} failed with {one_line(error)}"
         ) from error
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_state(layout: Layout, state: State, round: int) -> None:
+    for specs, vectors in ((layout.params, state.params), (layout.buffers, state.buffers)):
+        reason = misshapen(specs, vectors) or non_finite(specs, vectors)
+        if reason:
+            raise RoundFailed(
+                f"round {round}: the new state is unsound, {reason}. Rounds to {round - 1} are kept; "
+                "try a smaller lr or outer lr"
+            )
 
 
 def reduce_apply(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
@@ -166,9 +183,13 @@ def reduce_apply(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Ou
             f"partition {partition}: {reason}. Rounds to {round - 1} are kept; try a smaller lr, or check the data"
         )
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
-    root = fold(job.algorithm.reduce, job.plan.root, lambda first, last: nodes[first, last])
-    with pinned(job.plan.map_seed(round, -1), job.threads):
-        state = job.algorithm.apply(before.state, job.algorithm.reduce.finish(before.state, root))
+    try:
+        with pinned(job.plan.map_seed(round, -1), job.threads):
+            root = fold(job.algorithm.reduce, job.plan.root, lambda first, last: nodes[first, last])
+            state = job.algorithm.apply(before.state, job.algorithm.reduce.finish(before.state, root))
+    except Exception as error:
+        raise RoundFailed(f"round {round}: the reduce or apply failed with {one_line(error)}") from error
+    _check_state(job.open().schema.layout, state, round)
     carried = dict.fromkeys(accepted, round) if job.open().schema.carry else {}
     return Outcome(state, records, dict(before.carry_from) | carried)
 
@@ -210,7 +231,8 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
     previous = previous or store.log.read(state.round - 1)
     if previous.stop and previous.token == job.token:
         return previous
-    store.write_state(state)
+    if not store.log.has(state.round):
+        store.write_state(state)
     now = time.time()
     commit = replace(
         store.describe(state, job.token, job.epoch),

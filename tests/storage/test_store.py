@@ -148,9 +148,9 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*DEATHS, "numbering"])
+@pytest.mark.parametrize("name", DEATHS)
 def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatch, name) -> None:
-    """The process dies as it is about to resize this array, or to number the new rows."""
+    """The process dies as it is about to resize this array."""
     store = tiny.create(rounds=1)
     resize = zarr.Array.resize
 
@@ -159,12 +159,8 @@ def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatc
             raise Killed
         resize(array, shape)
 
-    def dead(*_: object) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(zarr.Array, "resize", dying)
-        patch.setattr(RoundStore, "_number_rows", dead)
         store.extend(METRIC_ROWS)
     RoundStore(store.path).extend(METRIC_ROWS)
     arrays = store.schema.arrays(METRIC_ROWS + 1)

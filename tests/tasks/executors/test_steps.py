@@ -172,11 +172,11 @@ def test_numbers_of_other_types_are_taken_or_refused_but_never_break_the_commit(
 
 def test_one_unsound_weight_among_sound_ones_is_refused_and_recorded(train, own) -> None:
     """Of 1618 examples in three partitions the last has 540, the others 539."""
-    returned = "replace(update, weight=torch.tensor(5) if len(examples) == 540 else update.weight)"
+    returned = "replace(update, weight=5.5 if len(examples) == 540 else update.weight)"
     path = own(OWN.format(returned=returned, applied="state"))
     run = train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=1)
     assert run.round(1).commit.accepted == [0, 1]
-    assert run.round(1).refused == {2: "weight tensor(5) is no positive integer"}
+    assert run.round(1).refused == {2: "weight 5.5 is no positive integer"}
     assert run.history().loc[1, "examples"] == 2 * 539
 
 
