@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
-import xarray as xr
 
 from storage.commits import Commit, Score
 from storage.errors import NotARun, RoundMissing, TensorMissing
@@ -21,6 +19,8 @@ from storage.schema import ROUND_METRICS
 from storage.store import RoundStore
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
     from matplotlib.figure import Figure
 
 SUFFIX = ".zarr"
@@ -142,6 +142,8 @@ class Run:
 
     def __getitem__(self, name: str) -> xr.DataArray:
         """A tensor over rounds, (round, *shape), read when its values are used; raises `TensorMissing`."""
+        import xarray as xr  # here and below: a flow that only trains need not wait for it
+
         path = self._find(name)
         group, _, variable = path.rpartition("/")
         with xr.open_zarr(
@@ -167,6 +169,8 @@ class Run:
 
     def history(self) -> pd.DataFrame:
         """A row for each committed round: loss, accuracy, seconds; train_loss, examples and accepted updates."""
+        import pandas as pd
+
         columns = {name: self._store.read_metric(name) for name in ROUND_METRICS}
         loss, weight, accepted = (self._store.read_metric(n) for n in ("train_loss", "weight", "accepted"))
         weight = np.where(accepted == 1, weight, 0.0)
@@ -272,7 +276,7 @@ class Round:
         return f"<Round {self.number}{result} · {len(self.commit.accepted)} updates · {self.commit.state[:12]}>"
 
 
-class Updates(Mapping[str, xr.DataArray]):
+class Updates(Mapping[str, "xr.DataArray"]):
     """The directions of a round by parameter, (partition, *shape); refused ones are left out."""
 
     def __init__(self, round: Round) -> None:
@@ -282,6 +286,8 @@ class Updates(Mapping[str, xr.DataArray]):
         return self._round._store.schema.layout.params
 
     def __getitem__(self, name: str) -> xr.DataArray:
+        import xarray as xr
+
         specs = self._specs()
         spec = next((spec for spec in specs if spec.name == name), None)
         if spec is None:
