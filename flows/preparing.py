@@ -33,12 +33,11 @@ PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run ready for its next round; `done` is the last committed one, `set_aside` lists damaged later ones."""
+    """A run ready for its next round; `done` is the last committed one."""
 
     job: Job
     store: RoundStore
     done: int
-    set_aside: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -52,7 +51,9 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     config = checked(config)
     algorithm = find_algorithm(config)
     partitions = _partitions(config)
-    description = _describe(partitions, executor)
+    descriptions = _describe(partitions, executor)
+    description = combine(descriptions)
+    partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
     objective = _objective(config, description)
     if partitions.source.partitioned:
         executor.gather(partial(check_fit, objective, partitions, description.classes), range(1))
@@ -61,7 +62,7 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     token = secrets.token_hex(4)
     with hold_lease(store.log.folder, token) as lease, _failure_recorded(store):
         store = store.extend(config.rounds)
-        done, set_aside = store.recover()
+        done, _ = store.recover()
         if not partitions.source.partitioned:
             for number in range(partitions.split.number(config.rounds) + 1):
                 store.write_split(number, partitions.assignment)
@@ -82,7 +83,7 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
             patience=config.patience,
             fsync=config.fsync,
         )
-        yield Prepared(job, store, done, tuple(set_aside))
+        yield Prepared(job, store, done)
 
 
 def checked(config: TrainConfig) -> TrainConfig:
@@ -113,10 +114,10 @@ def _partitions(config: TrainConfig) -> Partitions:
     return Partitions(find_source(config.data), split, config.dtype, config.held_out)
 
 
-def _describe(partitions: Partitions, executor: Executor) -> Description:
+def _describe(partitions: Partitions, executor: Executor) -> list[Description]:
     if not partitions.source.partitioned:
-        return partitions.describe(0)
-    return combine(executor.gather(partitions.describe, range(partitions.split.partitions)))
+        return [partitions.describe(0)]
+    return executor.gather(partitions.describe, range(partitions.split.partitions))
 
 
 def _objective(config: TrainConfig, description: Description) -> Objective:

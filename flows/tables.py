@@ -53,6 +53,8 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
             f"first round after {seconds['first_round_seconds']:.1f} s, then {seconds['seconds_per_round']:.3f} s "
             f"a round; {seconds['seconds']:.1f} s in all"
         )
+    if run.damaged:
+        console.print(f"[yellow]rounds {run.damaged} were found damaged and done again")
     if summary["refused"]:
         console.print(
             f"[yellow]{summary['refused']} updates were refused; `roundweave show {run.name}` names them"
@@ -74,7 +76,8 @@ def print_run(run: Run) -> None:
         "stored in": run.path,
         "digest": run.digest,
     }
-    for name, value in {**facts, "stopped": run.stop, "failed": run.failure}.items():
+    damaged = f"rounds {run.damaged} were found damaged and done again" if run.damaged else None
+    for name, value in {**facts, "stopped": run.stop, "failed": run.failure, "damaged": damaged}.items():
         if value is not None:
             console.print(f"[bold]{name:10}[/bold]", value, markup=True, soft_wrap=True)
     console.print(_history_table(run))

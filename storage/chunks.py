@@ -13,7 +13,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from storage.commits import PARTIAL
+from storage.commits import PARTIAL, sync_folder
 from storage.errors import ShapeMismatch, StoreDamaged
 from storage.schema import ArraySpec
 
@@ -48,6 +48,8 @@ def write_chunk(
         if fsync:
             os.fsync(file.fileno())
     partial.replace(path)
+    if fsync:
+        sync_folder(path.parent)
 
 
 def read_chunk(root: Path, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:

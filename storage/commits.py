@@ -134,6 +134,10 @@ class CommitLog:
             self._path(round).rename(self.folder / f"damaged-{round}-{secrets.token_hex(4)}.json")
         return later
 
+    def damaged(self) -> list[int]:
+        """The rounds whose records were set aside."""
+        return sorted({int(path.name.split("-")[1]) for path in self.folder.glob("damaged-*-*.json")})
+
     def clean(self) -> None:
         """Delete what a killed writer left half-written."""
         for path in self.folder.glob(f"*{PARTIAL}"):
@@ -172,7 +176,7 @@ def write_exclusively(path: Path, text: str, fsync: bool = False) -> bool:
     finally:
         partial.unlink()
     if fsync:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     return True
 
 
@@ -191,7 +195,8 @@ def _write_partial(path: Path, text: str, fsync: bool) -> Path:
     return partial
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -126,6 +126,11 @@ class Run:
         return self._store.log.failure
 
     @property
+    def damaged(self) -> list[int]:
+        """The rounds that were found damaged when the run went on, and were done again."""
+        return self._store.log.damaged()
+
+    @property
     def status(self) -> str:
         """``complete``, ``running``, ``failed`` or ``interrupted``: read from the store alone."""
         lease = read_lease(self._store.log.folder)

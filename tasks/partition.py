@@ -88,17 +88,21 @@ class Description:
 
 @dataclass(frozen=True)
 class Partitions:
-    """All examples of a run by partition: what a worker needs to load its own."""
+    """All examples of a run by partition: what a worker needs to load its own.
+
+    `digests` are those of what the source must load: of each partition, or of everything; none are not checked.
+    """
 
     source: Source
     split: Split
     dtype: str = "float32"
     held_out: float = 0.1
+    digests: tuple[str, ...] = ()
 
-    def load(self, number: int, partition: int, digest: str | None = None) -> Partition:
-        """A partition under the given split; raises `DataError` when the data are not those of the digest."""
+    def load(self, number: int, partition: int) -> Partition:
+        """A partition under the given split; raises `DataError` when the data are not those of the digests."""
         dataset, found = self._dataset(partition)
-        if digest not in (None, found):
+        if self.digests and found != self.digests[partition if self.source.partitioned else 0]:
             raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
         train, held_out = self.rows(dataset, number)
         given = dataset.held_out is not None

@@ -125,3 +125,14 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path) -> None:
 def test_the_users_own_api_is_respected(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     assert start_server(tmp_path) is None
+
+
+def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(root) -> None:
+    run = rw.train(rw.TrainConfig(**SMALL, rounds=3, name="damaged", root=root))
+    before = run.digest
+    chunk = run.path / "params" / "1.weight" / "c" / "3" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[0] ^= 1
+    chunk.write_bytes(content)
+    again = rw.train(rw.TrainConfig(**SMALL, rounds=3, name="damaged", root=root))
+    assert (again.done, again.digest, again.damaged) == (3, before, [3])
