@@ -108,17 +108,13 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
         yield _loosened(client)
 
 
-def local_cluster(workers: int) -> LocalCluster:
+@contextmanager
+def local_cluster(workers: int) -> Iterator[LocalCluster]:
     """Worker processes of one thread each on this machine."""
-    with dask.config.set(LOCAL_SETTINGS):
-        return LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=":0",
-            silence_logs="CRITICAL",
-            memory_limit=0,
-        )
+    options = {"processes": True, "dashboard_address": ":0", "silence_logs": "CRITICAL", "memory_limit": 0}
+    # Some settings are read when the cluster is made, others when a worker is lost.
+    with dask.config.set(LOCAL_SETTINGS), LocalCluster(workers, threads_per_worker=1, **options) as cluster:
+        yield cluster
 
 
 def _client(scheduler: str) -> Client:
