@@ -61,11 +61,7 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     store = _open_or_create(config, objective, algorithm, description, fingerprint)
     token = secrets.token_hex(4)
     with hold_lease(store.log.folder, token) as lease, _failure_recorded(store):
-        store = store.extend(config.rounds)
-        done, _ = store.recover()
-        if not partitions.source.partitioned:
-            for number in range(partitions.split.number(config.rounds) + 1):
-                store.write_split(number, partitions.assignment)
+        store, done = _recovered(store, config.rounds, partitions)
         job = Job(
             store=str(store.path.resolve()),
             token=token,
@@ -84,6 +80,16 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
             fsync=config.fsync,
         )
         yield Prepared(job, store, done)
+
+
+def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
+    """The store with room for its rounds and splits, and the last round that is whole."""
+    store = store.extend(rounds)
+    done, _ = store.recover()
+    if not partitions.source.partitioned:
+        for number in range(partitions.split.number(rounds) + 1):
+            store.write_split(number, partitions.assignment)
+    return store, done
 
 
 def checked(config: TrainConfig) -> TrainConfig:

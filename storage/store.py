@@ -20,8 +20,9 @@ from storage.chunks import read_chunk, write_chunk
 from storage.commits import PARTIAL, Commit, CommitLog
 from storage.digest import state_digest, tensor_digests, vectors_digest
 from storage.errors import ExperimentDiffers, NotARun, RoundMissing, StoreDamaged
+from storage.history import empty_chunk, history_rows
 from storage.records import State, Update, Vectors, from_numpy, pack, to_numpy
-from storage.schema import METRIC_ROWS, PARTITION_METRICS, ROUND_METRICS, VERSION, ArraySpec, Schema, split_array
+from storage.schema import METRIC_ROWS, VERSION, ArraySpec, Schema, split_array
 
 
 def update_groups(update: Update) -> dict[str, Vectors]:
@@ -197,10 +198,10 @@ class RoundStore:
     def commit(self, commit: Commit) -> Commit:
         """Make a round exist, whose tensors are written; raises `WriterFenced` when another writer was first."""
         commit = self.log.create(commit, self.fsync)
-        for path, row in self._history_rows(commit).items():
+        for path, row in history_rows(commit, self.schema.partitions).items():
             spec, index = self.arrays[path], (commit.round // METRIC_ROWS,)
             chunk = read_chunk(self.path, spec, index)
-            chunk = _empty_chunk(spec) if chunk is None else chunk
+            chunk = empty_chunk(spec) if chunk is None else chunk
             chunk[commit.round % METRIC_ROWS] = row
             self._write(spec, index, chunk)
         return commit
@@ -243,28 +244,12 @@ class RoundStore:
             return round, later
         raise StoreDamaged(f"{self.path}: no round is whole, not even the initial state; start a new run")
 
-    def _history_rows(self, commit: Commit) -> dict[str, Any]:
-        """What a commit adds to the coordinates and metrics, by path."""
-        score = commit.score
-        columns = np.full((len(PARTITION_METRICS), self.schema.partitions), np.nan)
-        for partition, update in commit.updates.items():
-            loss = update.metrics.get("train_loss", np.nan)
-            columns[:, partition] = loss, update.weight, update.refused is None, update.seconds
-        values = (
-            np.nan if score is None else score.loss,
-            np.nan if score is None or score.accuracy is None else score.accuracy,
-            commit.seconds,
-        )
-        names = [*ROUND_METRICS, *PARTITION_METRICS]
-        metrics = {f"metrics/{name}": row for name, row in zip(names, (*values, *columns), strict=True)}
-        return {"committed": True, **metrics}
-
     def _rebuild_history(self, last: int) -> None:
         """Write the coordinates and metrics of rounds up to `last` from their commits."""
-        rows = [self._history_rows(self.log.read(round)) for round in range(last + 1)]
+        rows = [history_rows(self.log.read(round), self.schema.partitions) for round in range(last + 1)]
         for path, spec in self.schema.history(self.rounds + 1).items():
             for start in range(0, self.rounds + 1, METRIC_ROWS):
-                chunk = _empty_chunk(spec)
+                chunk = empty_chunk(spec)
                 if path == "round":
                     chunk[:] = np.arange(start, start + METRIC_ROWS)
                 elif path != "commits":
@@ -290,10 +275,6 @@ def _json(folder: Path) -> dict[str, Any]:
 def _rounds(path: Path) -> int:
     rows: int = _json(path / "commits")["shape"][0]
     return rows - 1
-
-
-def _empty_chunk(spec: ArraySpec) -> np.ndarray:
-    return np.full(spec.chunks, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
 
 
 def _create_nodes(path: Path, attributes: Mapping[str, Any] | None, specs: list[ArraySpec]) -> None:
