@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,12 +31,19 @@ LOCAL_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
     "distributed.logging.distributed": "critical",
+    # This module, for `dask_setup`.
+    "distributed.worker.preload": ["tasks.cluster"],
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.scheduler.allowed-failures": 5,
     # A worker that fetches from one that was just killed tries for this long.
     "distributed.comm.timeouts.connect": "10s",
 }
+
+
+def dask_setup(worker: Any) -> None:
+    """Called in each local worker process: Ctrl-C is for the flow, which then ends its workers in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class LostWork(Exception):
