@@ -115,5 +115,7 @@ def problems(error: ValidationError) -> list[str]:
             lines.append(f"unknown field {field!r}; {hint}")
         else:
             message = detail["msg"].removeprefix("Value error, ")
+            if detail["type"] == "string_pattern_mismatch":
+                message = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
             lines.append(f"{field} = {detail['input']!r}: {message}" if field else message)
     return list(dict.fromkeys(lines))

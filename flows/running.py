@@ -55,6 +55,8 @@ def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, 
             f"{path} is outside {root or default_root()} and holds code ({', '.join(code)}); "
             "read it, then use --trust to run it, or --root for a root of your own"
         )
+    if changes.get("rounds", found.done) < found.done:
+        raise UsageError(f"{found.name} has {found.done} rounds already; give --rounds a larger number")
     fixed = {"root": path.parent, "name": found.name, "rounds": found.rounds}
     return TrainConfig(**recorded | fixed | changes)
 

@@ -55,11 +55,22 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
         )
     if run.damaged:
         console.print(f"[yellow]rounds {run.damaged} were found damaged and done again")
+    _print_unscored(run, console)
     if summary["refused"]:
         console.print(
             f"[yellow]{summary['refused']} updates were refused; `roundweave show {run.name}` names them"
         )
     console.print(f"stored in {run.path}, digest {summary['digest'][:16]}")
+
+
+def _print_unscored(run: Run, console: Console) -> None:
+    """Say so where the last score leaves out held-out examples, because their loss is no number."""
+    score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
+    if score and score.examples < held_out:
+        left_out = held_out - score.examples
+        console.print(
+            f"[yellow]{left_out} of {held_out} held-out examples were not scored: a loss there is no number"
+        )
 
 
 def print_run(run: Run) -> None:
@@ -81,6 +92,7 @@ def print_run(run: Run) -> None:
         if value is not None:
             console.print(f"[bold]{name:10}[/bold]", value, markup=True, soft_wrap=True)
     console.print(_history_table(run))
+    _print_unscored(run, console)
     for number in range(1, run.done + 1):
         for partition, reason in run.round(number).refused.items():
             console.print(f"[yellow]round {number} refused partition {partition}:[/yellow] {reason}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from storage.commits import Commit, Score
-from storage.errors import RoundMissing, TensorMissing
+from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
 from storage.records import State, TensorSpec, Update, views
 from storage.store import RoundStore
 
@@ -58,11 +58,16 @@ class Round:
         return self._store.read_update(self.number, partition)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
-        """Load parameters and buffers into a network of the same architecture, and return it."""
+        """Load parameters and buffers into a network of this architecture; else `ShapeMismatch`."""
         named = self.state.named(self._store.schema.layout)
         tensors = {path.partition("/")[2]: t for path, t in named.items() if not path.startswith("memory/")}
         tensors |= {alias: tensors[name] for alias, name in self._store.schema.layout.aliases}
-        network.load_state_dict(tensors)
+        try:
+            network.load_state_dict(tensors)
+        except RuntimeError as error:
+            layout = self._store.schema.layout
+            names = ", ".join(spec.name for spec in (*layout.params, *layout.frozen, *layout.buffers))
+            raise ShapeMismatch(f"round {self.number} is of another architecture; it has {names}") from error
         return network
 
     def __repr__(self) -> str:

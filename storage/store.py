@@ -52,9 +52,7 @@ class RoundStore:
             self.rounds = _rounds(self.path)
             self.schema = Schema.from_json(self.attributes["schema"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotARun(
-                f"{self.path} is not a run of Roundweave ({error}); `roundweave runs` lists them"
-            ) from error
+            raise NotARun(f"{self.path} is not a run of Roundweave; `roundweave runs` lists them") from error
         if self.attributes["version"] != VERSION:
             raise NotARun(f"{self.path} has store version {self.attributes['version']}, this is version {VERSION}")
         self.arrays = self.schema.arrays(self.rounds + 1)
