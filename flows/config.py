@@ -99,10 +99,6 @@ class TrainConfig(Experiment, Execution):
         """The part that resuming compares."""
         return Experiment(**{name: getattr(self, name) for name in Experiment.model_fields})
 
-    def given(self) -> dict[str, Any]:
-        """The fields that were set, by the caller or in a file."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
-
 
 def problems(error: ValidationError) -> list[str]:
     """What is wrong with a configuration, a line a field; an unknown one names the nearest."""

@@ -180,11 +180,14 @@ class RoundStore:
 
     def write_split(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
         """Keep which partition each example went to, int32 (examples,), unless it is kept already."""
-        if not (self.path / "partitions" / str(number)).exists():
-            owners = owner(number)
-            spec = split_array(number, len(owners))
+        place = self.path / "partitions" / str(number)
+        if (place / "c").exists():
+            return
+        owners = owner(number)
+        spec = split_array(number, len(owners))
+        if not place.exists():
             _create_nodes(self.path, None, [spec])
-            self._write(spec, (0,), owners)
+        self._write(spec, (0,), owners)
 
     def describe(self, state: State, token: str, epoch: int) -> Commit:
         """The commit of a state, as yet without its updates."""

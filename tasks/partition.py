@@ -104,9 +104,10 @@ class Partitions:
         dataset, found = self._dataset(partition)
         if self.digests and found != self.digests[partition if self.source.partitioned else 0]:
             raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
-        train, held_out = self.rows(dataset, number)
+        whole = not self.source.partitioned
+        train, held_out = _whole_rows(self, number) if whole else self.rows(dataset, number)
         given = dataset.held_out is not None
-        place = 0 if self.source.partitioned else partition
+        place = partition if whole else 0
         return Partition(
             dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
         )
@@ -157,6 +158,12 @@ class Partitions:
         if self.source.partitioned:
             return _load(self.source, partition, self.split.partitions)
         return _load(self.source, 0, 1)
+
+
+@functools.lru_cache(maxsize=2)
+def _whole_rows(partitions: Partitions, number: int) -> tuple[list[Rows], list[Rows]]:
+    """The rows of all partitions, dealt once a split and not once for each partition that is loaded."""
+    return partitions.rows(partitions._dataset(0)[0], number)
 
 
 @functools.lru_cache(maxsize=1)
