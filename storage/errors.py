@@ -28,8 +28,16 @@ class ModelError(RoundweaveError, ValueError):
     """The network cannot be built, or its output does not fit the targets."""
 
 
+class UnitsUnsound(RoundweaveError, RuntimeError):
+    """Permuting the units that were found changes the network's function."""
+
+
 class ShapeMismatch(RoundweaveError, ValueError):
     """Tensors do not have the names, types or shapes of the layout."""
+
+
+class CheckpointError(RoundweaveError, ValueError):
+    """A file of named tensors is missing, broken, holds code, or does not fit the network."""
 
 
 class RoundFailed(RoundweaveError, RuntimeError):

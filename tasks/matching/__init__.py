@@ -1,0 +1,1 @@
+"""Merging networks that were trained apart: which hidden units are interchangeable, and how to match them."""

@@ -1,0 +1,91 @@
+"""The check that permuting the discovered units leaves a network's function alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from storage.errors import UnitsUnsound
+from tasks.matching.tracing import plain_attention
+from tasks.matching.units import UnitGroups
+
+TOLERANCE = 1e-10
+"""Largest relative difference of outputs in float64 that rounding may make."""
+
+
+def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups, seed: int = 0) -> float:
+    """How much a random permutation changes the outputs: largest difference over the outputs' spread, in float64.
+
+    All parameters are drawn at random first: with a head of zeros nothing would show.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    network = copy.deepcopy(model).double().eval()
+    _randomise(network, generator)
+    doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
+    with torch.no_grad(), plain_attention(), _AllDouble():
+        before = _outputs(network, doubled)
+        state = network.state_dict()
+        network.load_state_dict(units.permute(state, units.random(generator)))
+        after = _outputs(network, doubled)
+    return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+
+
+def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:
+    """The function error; raises `UnitsUnsound` where it is above 1e-10."""
+    error = function_error(model, inputs, units)
+    if not error <= TOLERANCE:
+        raise UnitsUnsound(
+            f"permuting the units of {type(model).__name__} changes its outputs by {error:.2g} (relative, float64), "
+            f"more than {TOLERANCE:g}: it is not merged; an operation with a wrong rule, or one that draws "
+            "random numbers, is the likely cause"
+        )
+    return error
+
+
+class _AllDouble(TorchDispatchMode):
+    """Some networks cast to float32 inside; here they get float64, or rounding would hide small faults."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        dtype = given.get("dtype")
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            given["dtype"] = torch.float64
+        return func(*args, **given)
+
+
+def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    # `clone`, since a network may hand out one of its own tensors.
+    return [leaf.double().clone() for leaf in _tensors(pytree.tree_leaves(network(*inputs)))]
+
+
+def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
+    if not before.numel():
+        return 0.0
+    spread = (before - before.mean()).abs().max().item()
+    difference = (before - after).abs().max().item()
+    return difference / spread if spread > 0 else math.inf if difference > 0 else 0.0
+
+
+def _randomise(network: nn.Module, generator: torch.Generator) -> None:
+    """Draw parameters of the usual size, and statistics that no unit shares with another."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            fan = math.prod(parameter.shape[1:])
+            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.copy_(values / math.sqrt(fan) if parameter.ndim > 1 else 0.75 + 0.25 * values)
+        persistent = network.state_dict()
+        for name, buffer in network.named_buffers():
+            if name in persistent and buffer.is_floating_point():
+                values = torch.rand(buffer.shape, generator=generator, dtype=torch.float64)
+                buffer.copy_(values + 0.5)

@@ -1,0 +1,348 @@
+"""Which units stand along the axes of a tensor, and how operations make those of two tensors the same.
+
+An axis is a direct sum of segments, a segment is a row-major product of atoms, and an atom is a set of indices of
+known size: ``cat`` makes sums, ``view`` makes products. Two axes that an operation pairs are unified atom by atom
+(union-find), and an atom is cut or factored as soon as the other side is. What is never pinned may be permuted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import product
+
+Segment = list["Atom"]
+Axis = list[Segment]
+Layout = list[Axis]
+
+
+OPERATION: ContextVar[str] = ContextVar("operation", default="")
+"""The operation whose rule is applied, for the reasons of what it pins."""
+
+
+class LayoutMismatch(Exception):
+    """Two axes of different lengths are paired; the operation that asked for it counts as unknown."""
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Atom:
+    """A set of indices; `pinned` says why it must keep its order, None that nothing has been found yet.
+
+    `parts` is what it was cut or factored into. `chosen` holds, for an atom that stands beside it and each index of
+    that atom, the atom which takes its place there: the values of packed queries and keys are different units.
+    """
+
+    size: int
+    pinned: str | None = None
+    parts: Axis | None = None
+    chosen: dict[Atom, dict[int, Atom]] = field(default_factory=dict)
+    link: Atom | None = None
+
+
+def find(atom: Atom) -> Atom:
+    """The atom that stands for all that were unified with this one."""
+    while atom.link is not None:
+        if atom.link.link is not None:
+            atom.link = atom.link.link
+        atom = atom.link
+    return atom
+
+
+def new_axis(size: int, pinned: str | None = None) -> Axis:
+    """An axis of one new atom."""
+    return [[Atom(size, pinned)]]
+
+
+def new_layout(shape: Sequence[int], pinned: str | None = None) -> Layout:
+    """A new axis for each dimension."""
+    return [new_axis(size, pinned) for size in shape]
+
+
+def length(axis: Axis) -> int:
+    """How many indices an axis has."""
+    return sum(math.prod(atom.size for atom in segment) for segment in axis)
+
+
+def factors(segment: Segment) -> Segment:
+    """A segment with factored atoms replaced by their factors; atoms of size one are left out."""
+    found = []
+    for atom in map(find, segment):
+        if atom.parts is not None and len(atom.parts) == 1:
+            found += factors(atom.parts[0])
+        elif atom.size != 1:
+            found.append(atom)
+    return found
+
+
+def expand(axis: Axis) -> Axis:
+    """An axis with atoms replaced by what they were cut and factored into; atoms cut within a product stay."""
+    found: Axis = []
+    for segment in map(factors, axis):
+        if len(segment) == 1 and segment[0].parts is not None:
+            found += expand(segment[0].parts)
+        else:
+            found.append(segment)
+    return found
+
+
+def as_factors(axis: Axis) -> Segment:
+    """The axis as one segment; a sum becomes a single atom that is cut into it."""
+    axis = expand(axis)
+    return axis[0] if len(axis) == 1 else [Atom(length(axis), parts=axis)]
+
+
+def lone_atom(axis: Axis) -> Atom | None:
+    """The atom that makes up the whole axis, None where there are several."""
+    axis = expand(axis)
+    return axis[0][0] if len(axis) == 1 and len(axis[0]) == 1 else None
+
+
+def pin(axis: Axis, why: str) -> None:
+    """Keep the order of all units on the axis."""
+    for segment in axis:
+        for atom in map(find, segment):
+            if atom.parts is not None:
+                pin(atom.parts, why)
+            elif atom.pinned is None:
+                atom.pinned = why
+
+
+def pin_all(layout: Layout, why: str) -> None:
+    """Keep the order of all units of a tensor."""
+    for axis in layout:
+        pin(axis, why)
+
+
+def factor(axis: Axis, *sizes: int) -> list[Axis]:
+    """The axis as a row-major product of axes of these sizes."""
+    found = [Atom(size) for size in sizes]
+    unify(axis, [found])
+    return [[[atom]] for atom in found]
+
+
+def leaves(axis: Axis) -> Iterator[Atom]:
+    """All atoms of an axis that are neither cut nor factored, those in choices included."""
+    for segment in axis:
+        for atom in map(find, segment):
+            if atom.parts is not None:
+                yield from leaves(atom.parts)
+            else:
+                yield atom
+            for choice in atom.chosen.values():
+                yield from leaves([[chosen] for chosen in choice.values()])
+
+
+def cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
+    """The axis as a concatenation of axes of these sizes."""
+    found = [Atom(size) for size in sizes]
+    unify(axis, [[atom] for atom in found])
+    return [[[atom]] for atom in found]
+
+
+def unify(left: Axis, right: Axis) -> None:
+    """Make two axes carry the same units; raises `LayoutMismatch` where they have different lengths.
+
+    Where one groups its units in a way that does not fit the other, both keep their order.
+    """
+    if length(left) != length(right):
+        raise LayoutMismatch(f"axes of {length(left)} and {length(right)} units are paired")
+    left, right = expand(left), expand(right)
+    while left and right:
+        small, large = sorted((left, right), key=lambda axis: length(axis[:1]))
+        if length(small[:1]) < length(large[:1]):
+            if not _cut_segment(large, length(small[:1])):
+                _clash([*left, *right], "cuts across a product of units")
+                return
+        else:
+            _unify_products(left.pop(0), right.pop(0))
+        left, right = expand(left), expand(right)
+
+
+def _cut_segment(axis: Axis, first: int) -> bool:
+    """Cut the first segment after so many indices, if its leading atom has a boundary there."""
+    (atom, *rest), block = axis[0], length([axis[0][1:]])
+    if atom.parts is not None or first % block:
+        return False
+    count = first // block
+    atom.parts = [[Atom(count, atom.pinned)], [Atom(atom.size - count, atom.pinned)]]
+    axis[:1] = [[*part, *rest] for part in atom.parts]
+    return True
+
+
+def _clash(axis: Axis, what: str) -> None:
+    pin(axis, f"operation {OPERATION.get()} {what}")
+
+
+def _unify_products(left: Segment, right: Segment) -> None:
+    left, right = factors(left), factors(right)
+    while left and right:
+        a, b = left.pop(), right.pop()
+        if a.size == b.size:
+            merge(a, b)
+        else:
+            small, large = (a, b) if a.size < b.size else (b, a)
+            if large.parts is not None or large.size % small.size:
+                _clash([[*left, *right, a, b]], f"groups units by {small.size} and by {large.size}")
+                return
+            large.parts = [[Atom(large.size // small.size, large.pinned), Atom(small.size, large.pinned)]]
+            left.append(a)
+            right.append(b)
+        left, right = factors(left), factors(right)
+
+
+def merge(a: Atom, b: Atom) -> None:
+    """Make two atoms of one size the same."""
+    a, b = find(a), find(b)
+    if a is b:
+        return
+    if a.parts is not None and b.parts is not None:
+        unify(a.parts, b.parts)
+        a, b = find(a), find(b)
+        if a is b:
+            return
+    kept, gone = (a, b) if a.parts is not None or b.parts is None else (b, a)
+    why = kept.pinned or gone.pinned
+    gone.link = kept
+    if why is not None:
+        pin([[kept]], why)
+    for beside, atoms in gone.chosen.items():
+        for index, atom in atoms.items():
+            _keep_choice(kept, beside, index, atom)
+
+
+def _keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
+    known = atom.chosen.setdefault(find(beside), {})
+    if index in known:
+        merge(known[index], choice)
+    else:
+        known[index] = choice
+
+
+def choose(axis: Axis, beside: Atom, index: int) -> Axis:
+    """The units of an axis where the atom beside it has this index: units of their own."""
+    chosen: Axis = []
+    for segment in expand(axis):
+        atoms = []
+        for atom in segment:
+            if atom.pinned is not None or atom.parts is not None:
+                atoms.append(atom)
+                continue
+            known = atom.chosen.setdefault(beside, {})
+            atoms.append(known.setdefault(index, Atom(atom.size)))
+        chosen.append(atoms)
+    return chosen
+
+
+def broadcast(*layouts: Layout) -> Layout:
+    """The layout of an elementwise operation: axes are paired from the right, those of length one stretch."""
+    found: Layout = []
+    for position in range(1, max(map(len, layouts)) + 1):
+        axes = [layout[-position] for layout in layouts if len(layout) >= position]
+        long = [axis for axis in axes if length(axis) != 1]
+        for axis in long[1:]:
+            unify(long[0], axis)
+        found.append((long or axes)[0])
+    return found[::-1]
+
+
+def view(layout: Layout, shape: Sequence[int]) -> Layout:
+    """The layout of the same elements in another shape."""
+    found: Layout = []
+    for axes, sizes in _view_groups(layout, shape):
+        if len(axes) == 1 and len(sizes) == 1:
+            found.append(axes[0])
+            continue
+        targets = [Atom(size) for size in sizes]
+        _unify_products([atom for axis in axes for atom in as_factors(axis)], list(targets))
+        found += [[[atom]] for atom in targets]
+    return found
+
+
+def _view_groups(layout: Layout, shape: Sequence[int]) -> Iterator[tuple[list[Axis], list[int]]]:
+    """The shortest runs of axes and sizes with equal products."""
+    axes, sizes = list(layout), list(shape)
+    while axes or sizes:
+        run, group = axes[:1], sizes[:1]
+        del axes[:1], sizes[:1]
+        while (have := math.prod(map(length, run))) != (want := math.prod(group)):
+            if have < want:
+                run.append(axes.pop(0))
+            else:
+                group.append(sizes.pop(0))
+        yield run, group
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of an axis that is a plain product of atoms: where it starts, and the stride of each atom."""
+
+    atoms: tuple[Atom, ...] = ()
+    strides: tuple[int, ...] = ()
+    offset: int = 0
+
+
+def blocks(axis: Axis) -> list[Block]:
+    """The axis as plain products, the atoms that were cut or chosen followed into each."""
+    return [chosen for block in plain_blocks(axis) for chosen in _follow_choices(block)]
+
+
+def plain_blocks(axis: Axis) -> list[Block]:
+    """The same without following choices."""
+    found, offset = [], 0
+    for segment in axis:
+        found += [_moved(block, offset, 1) for block in _segment_blocks(segment)]
+        offset += length([segment])
+    return found
+
+
+def _moved(block: Block, offset: int, stride: int) -> Block:
+    return Block(block.atoms, tuple(s * stride for s in block.strides), block.offset * stride + offset)
+
+
+def _segment_blocks(segment: Segment) -> list[Block]:
+    choices: list[list[Block]] = []
+    stride = length([segment])
+    for atom in map(find, segment):
+        stride //= atom.size
+        if atom.parts is not None:
+            choices.append([_moved(block, 0, stride) for block in plain_blocks(atom.parts)])
+        elif atom.size != 1:
+            choices.append([Block((atom,), (stride,))])
+    return _combined(choices)
+
+
+def _combined(choices: list[list[Block]], offset: int = 0) -> list[Block]:
+    """The products of one block from each list."""
+    return [
+        Block(
+            tuple(atom for block in combination for atom in block.atoms),
+            tuple(stride for block in combination for stride in block.strides),
+            offset + sum(block.offset for block in combination),
+        )
+        for combination in product(*choices)
+    ]
+
+
+def _follow_choices(block: Block) -> list[Block]:
+    """Where an atom's units depend on the index of another in the block, one block for each such index."""
+    for position, beside in enumerate(block.atoms):
+        chosen = {i: atom.chosen[beside] for i, atom in enumerate(block.atoms) if beside in atom.chosen}
+        if chosen:
+            return [
+                further
+                for index in range(beside.size)
+                for replaced in _at_index(block, position, index, chosen)
+                for further in _follow_choices(replaced)
+            ]
+    return [block]
+
+
+def _at_index(block: Block, position: int, index: int, chosen: dict[int, dict[int, Atom]]) -> list[Block]:
+    choices = []
+    for i, (atom, stride) in enumerate(zip(block.atoms, block.strides, strict=True)):
+        if i != position:
+            here = chosen.get(i, {}).get(index, atom)
+            choices.append([_moved(part, 0, stride) for part in plain_blocks([[here]])])
+    return _combined(choices, block.offset + index * block.strides[position])

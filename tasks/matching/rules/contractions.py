@@ -1,0 +1,164 @@
+"""Products of tensors that sum over a shared axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tasks.matching.layouts import (
+    Atom,
+    Axis,
+    Layout,
+    as_factors,
+    broadcast,
+    factor,
+    length,
+    new_axis,
+    new_layout,
+    pin,
+    unify,
+)
+from tasks.matching.rules.registry import Site, Unknown, rule
+
+
+@rule("linear")
+def _linear(site: Site, input: Layout, weight: Layout, bias: Layout | None = None) -> Layout:
+    unify(input[-1], weight[-1])
+    site.contract([input[-1]], [])
+    if len(weight) == 1:
+        return input[:-1]
+    if bias is not None:
+        unify(weight[0], bias[0])
+    return [*input[:-1], weight[0]]
+
+
+@rule("addmm", "addbmm", "baddbmm", "addmv")
+def _add_product(site: Site, self: Layout, **factors: Any) -> Layout:
+    left, right = (value for value in factors.values() if isinstance(value, list))
+    return broadcast(self, _matmul(site, left, right))
+
+
+@rule("matmul", "mm", "bmm", "mv", "dot")
+def _product(site: Site, self: Layout, **other: Layout) -> Layout:
+    return _matmul(site, self, next(iter(other.values())))
+
+
+def _matmul(site: Site, left: Layout, right: Layout) -> Layout:
+    rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else []
+    unify(left[-1], right[-2 if len(right) > 1 else -1])
+    batches = [part for part in (left[:-2], right[:-2]) if part]
+    batch = broadcast(*batches) if batches else []
+    site.contract([left[-1]], batch if len(batches) == 2 else [])
+    return [*batch, *rows, *columns]
+
+
+@rule("einsum")
+def _einsum(site: Site, equation: str, tensors: Sequence[Layout], **_: Any) -> Layout:
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow or "." in equation or any(len(set(term)) != len(term) for term in terms):
+        raise Unknown
+    axes: dict[str, Axis] = {}
+    for term, layout in zip(terms, tensors, strict=True):
+        for letter, axis in zip(term, layout, strict=True):
+            unify(axes.setdefault(letter, axis), axis)
+    for letter, axis in axes.items():
+        if letter not in right:
+            together = [t for t in terms if letter in t]
+            shared = set(together[0]).intersection(*together[1:])
+            site.contract(
+                [axes[one] for one in shared if one not in right], [axes[one] for one in shared & set(right)]
+            )
+    return [axes[letter] for letter in right]
+
+
+@rule("scaled_dot_product_attention")
+def _attention(
+    site: Site,
+    query: Layout,
+    key: Layout,
+    value: Layout,
+    attn_mask: Layout | None = None,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+    **_: Any,
+) -> Layout:
+    if enable_gqa and length(query[-3]) != length(key[-3]):
+        key, value = ([*part[:-3], _repeated(query, part), *part[-2:]] for part in (key, value))
+    unify(query[-1], key[-1])
+    unify(key[-2], value[-2])
+    batch = broadcast(query[:-2], key[:-2], value[:-2])
+    site.contract([query[-1]], batch)
+    site.contract([key[-2]], [*batch, query[-2]])
+    if attn_mask is not None:
+        broadcast(attn_mask, [*batch, query[-2], key[-2]])
+    if is_causal:
+        pin(query[-2], "causal mask")
+        pin(key[-2], "causal mask")
+    return [*batch, query[-2], value[-1]]
+
+
+def _repeated(query: Layout, part: Layout) -> Axis:
+    """The head axis of keys or values as the queries see it: each head serves several."""
+    return [[*as_factors(part[-3]), Atom(length(query[-3]) // length(part[-3]))]]
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def _convolution(
+    site: Site, input: Layout, weight: Layout, bias: Layout | None = None, groups: int = 1, **_: Any
+) -> Layout:
+    return _convolved(site, input, weight, bias, groups, turned=False)
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _transposed(
+    site: Site, input: Layout, weight: Layout, bias: Layout | None = None, groups: int = 1, **_: Any
+) -> Layout:
+    return _convolved(site, input, weight, bias, groups, turned=True)
+
+
+@rule("convolution", "_convolution")
+def _any_convolution(
+    site: Site, input: Layout, weight: Layout, bias: Layout | None, transposed: bool, groups: int, **_: Any
+) -> Layout:
+    return _convolved(site, input, weight, bias, groups, turned=transposed)
+
+
+def _convolved(
+    site: Site, layout: Layout, weight: Layout, bias: Layout | None, groups: int, turned: bool
+) -> Layout:
+    """Weights are (out, in / groups, …), of a transposed convolution (in, out / groups, …)."""
+    spatial = len(weight) - 2
+    images, channels = layout[: -spatial - 1], layout[-spatial - 1]
+    mine, theirs = (weight[1], weight[0]) if turned else (weight[0], weight[1])
+    group, inner = factor(channels, groups, length(channels) // groups)
+    if turned:
+        unify(theirs, channels)
+        outer = mine
+    else:
+        unify(theirs, inner)
+        _, outer = factor_with(mine, group)
+    found = [[*as_factors(group), *as_factors(outer)]]
+    site.contract([inner], [group])
+    for axis in (*layout[-spatial:], *weight[2:]):
+        pin(axis, "spatial")
+    if bias is not None:
+        unify(bias[0], found)
+    return [*images, found, *new_layout(site.shape[-spatial:], "spatial")]
+
+
+def factor_with(axis: Axis, leading: Axis) -> tuple[Axis, Axis]:
+    """The axis as a product that begins with the units of another axis."""
+    rest = new_axis(length(axis) // length(leading))
+    unify(axis, [[*as_factors(leading), *as_factors(rest)]])
+    return leading, rest
+
+
+@rule("bilinear")
+def _bilinear(site: Site, input1: Layout, input2: Layout, weight: Layout, bias: Layout | None = None) -> Layout:
+    for axis, layout in ((weight[1], input1), (weight[2], input2)):
+        unify(axis, layout[-1])
+        site.contract([axis], [])
+    if bias is not None:
+        unify(weight[0], bias[0])
+    return [*broadcast(input1[:-1], input2[:-1]), weight[0]]

@@ -1,0 +1,251 @@
+"""Operations on each element, and constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.matching.layouts import Layout, broadcast, new_layout, pin, pin_all, unify
+from tasks.matching.rules.registry import Site, rule
+
+UNARY = [
+    "abs",
+    "acos",
+    "acosh",
+    "alias",
+    "alpha_dropout",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bernoulli",
+    "bitwise_not",
+    "bool",
+    "ceil",
+    "celu",
+    "clamp_max",
+    "clamp_min",
+    "clone",
+    "contiguous",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "detach",
+    "digamma",
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "elu",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "feature_alpha_dropout",
+    "feature_dropout",
+    "fix",
+    "float",
+    "floor",
+    "frac",
+    "gelu",
+    "half",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "leaky_relu",
+    "lgamma",
+    "lift",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "log_sigmoid",
+    "logical_not",
+    "logit",
+    "mish",
+    "mul_scalar",
+    "nan_to_num",
+    "native_dropout",
+    "neg",
+    "negative",
+    "positive",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "requires_grad",
+    "round",
+    "rrelu",
+    "rsqrt",
+    "selu",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sinc",
+    "sinh",
+    "softplus",
+    "softshrink",
+    "special_erf",
+    "special_erfc",
+    "special_expit",
+    "special_expm1",
+    "special_log1p",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+    "to",
+    "trunc",
+    "type_as",
+    "_to_copy",
+    "_conj",
+    "conj",
+    "imag",
+    "real",
+    "view_as_real_copy",
+]
+
+ELEMENTWISE = [
+    "add",
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "clamp",
+    "copysign",
+    "div",
+    "divide",
+    "eq",
+    "equal_elements",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "ge",
+    "greater",
+    "greater_equal",
+    "gt",
+    "heaviside",
+    "hypot",
+    "le",
+    "less",
+    "less_equal",
+    "lerp",
+    "logaddexp",
+    "logaddexp2",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "lt",
+    "maximum",
+    "masked_fill",
+    "minimum",
+    "mul",
+    "multiply",
+    "ne",
+    "nextafter",
+    "not_equal",
+    "pow",
+    "remainder",
+    "rsub",
+    "special_xlog1py",
+    "sub",
+    "subtract",
+    "true_divide",
+    "where",
+    "xlogy",
+    "__and__",
+    "__or__",
+    "__xor__",
+]
+
+UNIFORM = [
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "fill",
+    "fill_",
+    "full",
+    "full_like",
+    "new_empty",
+    "new_full",
+    "new_ones",
+    "new_zeros",
+    "ones",
+    "ones_like",
+    "scalar_tensor",
+    "zero",
+    "zeros",
+    "zeros_like",
+]
+"""Every element is the same, so their order says nothing."""
+
+
+@rule(*UNARY)
+def _unary(site: Site, **arguments: Any) -> Layout | tuple[Layout, ...]:
+    layout: Layout = next(value for value in arguments.values() if _is_layout(value))
+    return layout if len(site.shapes) == 1 else tuple(layout for _ in site.shapes)
+
+
+@rule(*ELEMENTWISE)
+def _elementwise(site: Site, **arguments: Any) -> Layout:
+    return broadcast(*(value for value in arguments.values() if _is_layout(value)))
+
+
+@rule(*UNIFORM)
+def _uniform(site: Site, **_: Any) -> Layout:
+    return new_layout(site.shape)
+
+
+@rule("arange", "linspace", "eye", "rand", "randn", "rand_like", "randn_like", "one_hot")
+def _numbered(site: Site, **_: Any) -> Layout:
+    return new_layout(site.shape, f"{site.name} numbers it")
+
+
+@rule("tril", "triu")
+def _triangle(site: Site, self: Layout, **_: Any) -> Layout:
+    for axis in self[-2:]:
+        pin(axis, f"{site.name} depends on the order")
+    return self
+
+
+@rule("prelu")
+def _prelu(site: Site, self: Layout, weight: Layout) -> Layout:
+    if site.shape[1:] and weight and len(self) > 1:
+        broadcast([self[1]], weight)
+    return self
+
+
+@rule("copy", "copy_")
+def _copy(site: Site, self: Layout, src: Layout, **_: Any) -> Layout:
+    for mine, other in zip(self[::-1], broadcast(self, src)[::-1], strict=False):
+        unify(mine, other)
+    return self
+
+
+@rule("type_as", "view_as_complex", "bernoulli")
+def _first(site: Site, self: Layout, **_: Any) -> Layout:
+    return self
+
+
+@rule("polar", "complex")
+def _pair(site: Site, **arguments: Layout) -> Layout:
+    found = broadcast(*(value for value in arguments.values() if _is_layout(value)))
+    pin_all(found, site.name)
+    return found
+
+
+def _is_layout(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(axis, list) for axis in value)

@@ -1,0 +1,102 @@
+"""Normalisation, pooling, resizing, gates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.matching.layouts import Layout, cut, factor, length, new_layout, pin, unify
+from tasks.matching.rules.registry import Result, Site, rule
+
+
+@rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+def _batch_norm(site: Site, input: Layout, **more: Any) -> Result:
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if more.get(name) is not None:
+            unify(input[1], more[name][0])
+    return input if len(site.shapes) == 1 else (input, [input[1]], [input[1]])
+
+
+@rule("instance_norm")
+def _instance_norm(site: Site, input: Layout, **more: Any) -> Layout:
+    _batch_norm(site, input, **more)
+    return input
+
+
+@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
+def _layer_norm(site: Site, input: Layout, normalized_shape: list[int], **more: Any) -> Result:
+    axes = input[-len(normalized_shape) :]
+    batch = input[: -len(normalized_shape)]
+    site.contract(list(axes), batch)
+    for name in ("weight", "bias"):
+        if more.get(name) is not None:
+            for axis, own in zip(axes, more[name], strict=True):
+                unify(axis, own)
+    return (
+        input
+        if len(site.shapes) == 1
+        else (input, *(batch + new_layout([1] * len(axes)) for _ in site.shapes[1:]))
+    )
+
+
+@rule("group_norm")
+def _group_norm(site: Site, input: Layout, num_groups: int, **more: Any) -> Layout:
+    channels = input[1]
+    group, inner = factor(channels, num_groups, length(channels) // num_groups)
+    site.contract([inner], [input[0], group])
+    for name in ("weight", "bias"):
+        if more.get(name) is not None:
+            unify(channels, more[name][0])
+    return input
+
+
+POOLING = [
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "max_pool1d_with_indices",
+    "max_pool2d_with_indices",
+    "max_pool3d_with_indices",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+    "lp_pool2d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_bicubic2d",
+    "upsample_trilinear3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+]
+
+
+@rule(*POOLING)
+def _pooled(site: Site, **arguments: Any) -> Result:
+    layout: Layout = arguments.get("self") or arguments["input"]
+    spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
+    for axis in layout[-spatial:]:
+        pin(axis, "spatial")
+    found = [*layout[:-spatial], *new_layout(site.shape[-spatial:], "spatial")]
+    return found if len(site.shapes) == 1 else (found, found)
+
+
+@rule("glu")
+def _glu(site: Site, self: Layout, dim: int = -1) -> Layout:
+    half = length(self[dim]) // 2
+    values, gates = cut(self[dim], [half, half])
+    unify(values, gates)
+    found = list(self)
+    found[dim] = values
+    return found

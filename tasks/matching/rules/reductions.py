@@ -1,0 +1,81 @@
+"""Operations that sum, compare or normalise over axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.matching.layouts import Layout, new_axis, pin
+from tasks.matching.rules.registry import Result, Site, Unknown, dimensions, rule
+
+
+@rule(
+    *[
+        "all",
+        "amax",
+        "amin",
+        "any",
+        "logsumexp",
+        "max_values",
+        "mean",
+        "norm",
+        "linalg_vector_norm",
+        "nansum",
+        "nanmean",
+        "prod",
+        "std",
+        "sum",
+        "var",
+    ]
+)
+def _reduction(site: Site, self: Layout, dim: Any = None, keepdim: bool = False, **_: Any) -> Layout:
+    return _reduced(site, self, dimensions(dim, len(self)), len(site.shape) == len(self))
+
+
+def _reduced(site: Site, layout: Layout, dims: list[int], keepdim: bool) -> Layout:
+    rest = [axis for d, axis in enumerate(layout) if d not in dims]
+    site.contract([layout[d] for d in dims], rest)
+    return [new_axis(1) if d in dims else axis for d, axis in enumerate(layout) if keepdim or d not in dims]
+
+
+@rule("var_mean", "std_mean")
+def _moments(site: Site, self: Layout, dim: Any = None, keepdim: bool = False, **_: Any) -> Result:
+    found = _reduced(site, self, dimensions(dim, len(self)), keepdim)
+    return found, found
+
+
+@rule("max", "min", "median", "mode", "kthvalue")
+def _extreme(site: Site, self: Layout, dim: int | None = None, keepdim: bool = False, **more: Any) -> Result:
+    if "other" in more:
+        raise Unknown
+    if dim is None:
+        return _reduced(site, self, list(range(len(self))), keepdim=False)
+    if 1 in site.used:
+        pin(self[dim], f"{site.name} gives its indices")
+    found = _reduced(site, self, dimensions(dim, len(self)), keepdim)
+    return found, found
+
+
+@rule("argmax", "argmin")
+def _which(site: Site, self: Layout, dim: int | None = None, keepdim: bool = False, **_: Any) -> Layout:
+    for d in dimensions(dim, len(self)):
+        pin(self[d], f"{site.name} gives its indices")
+    return _reduced(site, self, dimensions(dim, len(self)), keepdim)
+
+
+@rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
+def _softmax(site: Site, self: Layout, dim: int, **_: Any) -> Layout:
+    _reduced(site, self, dimensions(dim, len(self)), keepdim=False)
+    return self
+
+
+@rule(
+    *["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "diff", "sort", "argsort", "flip", "roll", "topk"]
+)
+def _ordered(site: Site, self: Layout, **more: Any) -> Result:
+    """What depends on the order along some dimensions, and treats all others alike."""
+    given = more.get("dims", more.get("dim", -1))
+    dims = dimensions(given, len(self))
+    for d in dims:
+        pin(self[d], f"{site.name} depends on the order")
+    found = [new_axis(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
+    return found if len(site.shapes) == 1 else tuple(found for _ in site.shapes)

@@ -1,0 +1,258 @@
+"""Operations that move elements without changing them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tasks.matching.layouts import (
+    Atom,
+    Axis,
+    Layout,
+    as_factors,
+    choose,
+    cut,
+    expand,
+    factor,
+    find,
+    length,
+    lone_atom,
+    new_axis,
+    new_layout,
+    pin,
+    unify,
+    view,
+)
+from tasks.matching.rules.registry import Result, Site, Unknown, dimensions, rule
+
+
+@rule(
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as", "_reshape_alias", "ravel"
+)
+def _view(site: Site, self: Layout, **_: Any) -> Layout:
+    return view(self, site.shape)
+
+
+@rule("permute")
+def _permute(site: Site, self: Layout, dims: Sequence[int]) -> Layout:
+    return [self[d] for d in dims]
+
+
+@rule("transpose", "swapaxes", "swapdims")
+def _transpose(site: Site, self: Layout, **which: int) -> Layout:
+    first, second = which.values()
+    found = list(self)
+    found[first], found[second] = self[second], self[first]
+    return found
+
+
+@rule("t", "mT", "numpy_T", "adjoint", "matrix_H")
+def _turned(site: Site, self: Layout) -> Layout:
+    return self if len(self) < 2 else [*self[:-2], self[-1], self[-2]] if site.name != "numpy_T" else self[::-1]
+
+
+@rule("movedim", "moveaxis")
+def _movedim(site: Site, self: Layout, source: Any, destination: Any) -> Layout:
+    sources, places = (dimensions(value, len(self)) for value in (source, destination))
+    found: list[Axis | None] = [None] * len(self)
+    for s, d in zip(sources, places, strict=True):
+        found[d] = self[s]
+    rest = iter([axis for d, axis in enumerate(self) if d not in sources])
+    return [next(rest) if axis is None else axis for axis in found]
+
+
+@rule("unsqueeze")
+def _unsqueeze(site: Site, self: Layout, dim: int) -> Layout:
+    place = dim % (len(self) + 1)
+    return [*self[:place], new_axis(1), *self[place:]]
+
+
+@rule("squeeze")
+def _squeeze(site: Site, self: Layout, dim: Any = None) -> Layout:
+    dims = dimensions(dim, len(self))
+    return [axis for d, axis in enumerate(self) if d not in dims or length(axis) != 1]
+
+
+@rule("expand", "broadcast_to", "expand_as")
+def _expand(site: Site, self: Layout, **_: Any) -> Layout:
+    """Copies along a dimension are alike, so their order says nothing."""
+    layout = [new_axis(1) for _ in site.shape[len(self) :]] + self
+    return [
+        axis if length(axis) == size else new_axis(size) for axis, size in zip(layout, site.shape, strict=True)
+    ]
+
+
+@rule("repeat", "tile")
+def _repeat(site: Site, self: Layout, **_: Any) -> Layout:
+    layout = [new_axis(1) for _ in site.shape[len(self) :]] + self
+    return [
+        axis if length(axis) == size else [[Atom(size // length(axis)), *as_factors(axis)]]
+        for axis, size in zip(layout, site.shape, strict=True)
+    ]
+
+
+@rule("repeat_interleave")
+def _repeat_interleave(site: Site, self: Layout, repeats: Any, dim: int | None = None, **_: Any) -> Layout:
+    if not isinstance(repeats, int) or dim is None:
+        raise Unknown
+    found = list(self)
+    found[dim] = [[*as_factors(self[dim]), Atom(repeats)]]
+    return found
+
+
+@rule("cat", "concat", "concatenate")
+def _cat(site: Site, tensors: Sequence[Layout], dim: int = 0) -> Layout:
+    tensors = [layout for layout in tensors if math.prod(map(length, layout)) > 0]
+    place = dim % len(site.shape)
+    for layout in tensors[1:]:
+        for d, axis in enumerate(layout):
+            if d != place:
+                unify(tensors[0][d], axis)
+    found = list(tensors[0])
+    found[place] = [segment for layout in tensors for segment in expand(layout[place])]
+    return found
+
+
+@rule("stack")
+def _stack(site: Site, tensors: Sequence[Layout], dim: int = 0) -> Layout:
+    """The stacked tensors keep units of their own where they are free: choices beside the new axis."""
+    new = Atom(len(tensors), "stack")
+    found = [[[atom]] for atom in map(Atom, map(length, tensors[0]))]
+    for position, (axis, others) in enumerate(zip(found, zip(*tensors, strict=True), strict=True)):
+        if length(axis) == 1 or any(lone_atom(other) is None for other in others):
+            for other in others:
+                unify(axis, other)
+        else:
+            axis[0][0].chosen[new] = {i: other[0][0] for i, other in enumerate(map(expand, others))}
+        found[position] = axis
+    place = dim % len(site.shape)
+    return [*found[:place], [[new]], *found[place:]]
+
+
+@rule("chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "tensor_split")
+def _split(site: Site, self: Layout, dim: int = 0, **_: Any) -> Result:
+    place = dim % len(self)
+    sizes = [shape[place] for shape in site.shapes]
+    atom = lone_atom(self[place])
+    if atom is not None and atom.pinned and set(sizes) == {1}:
+        return tuple(_chosen(self, place, atom, i, keep=True) for i in range(len(sizes)))
+    return tuple([*self[:place], part, *self[place + 1 :]] for part in cut(self[place], sizes))
+
+
+@rule("slice", "narrow")
+def _slice(site: Site, self: Layout, dim: int = 0, start: int | None = None, step: int = 1, **_: Any) -> Layout:
+    place = dim % len(self)
+    whole, size = length(self[place]), site.shape[place]
+    if size == whole:
+        return self
+    first = min(max((start or 0) + (whole if (start or 0) < 0 else 0), 0), whole)
+    atom = lone_atom(self[place])
+    if atom is not None and atom.pinned and size == 1:
+        return _chosen(self, place, atom, first, keep=True)
+    if step != 1:
+        pin(self[place], "a slice with a step")
+        return [*self[:place], new_axis(size, "a slice with a step"), *self[place + 1 :]]
+    sizes = [s for s in (first, size, whole - first - size) if s > 0]
+    return [*self[:place], cut(self[place], sizes)[1 if first else 0], *self[place + 1 :]]
+
+
+@rule("select")
+def _select(site: Site, self: Layout, dim: int, index: int) -> Layout:
+    return _selected(self, dim % len(self), index)
+
+
+@rule("unbind")
+def _unbind(site: Site, self: Layout, dim: int = 0) -> Result:
+    return tuple(_selected(self, dim % len(self), index) for index in range(len(site.shapes)))
+
+
+def _selected(layout: Layout, place: int, index: int) -> Layout:
+    pin(layout[place], "one of them is selected")
+    atom = lone_atom(layout[place])
+    if atom is None:
+        return [*layout[:place], *layout[place + 1 :]]
+    return _chosen(layout, place, atom, index % atom.size, keep=False)
+
+
+def _chosen(layout: Layout, place: int, atom: Atom, index: int, keep: bool) -> Layout:
+    """The layout at one index of a pinned atom, beside which every other unit may be another one."""
+    found = [choose(axis, find(atom), index) for axis in layout]
+    return [*found[:place], *([new_axis(1)] if keep else []), *found[place + 1 :]]
+
+
+@rule("index")
+def _index(site: Site, self: Layout, indices: Sequence[Layout | None]) -> Layout:
+    """Advanced indexing pins the axes that are indexed; the others go on."""
+    places = [d for d, index in enumerate(indices) if index is not None]
+    for d in places:
+        pin(self[d], "it is indexed")
+    rest = [axis for d, axis in enumerate(self) if d not in places]
+    together = places == list(range(places[0], places[0] + len(places)))
+    first = places[0] if together else 0
+    added = new_layout(site.shape[first : len(site.shape) - len(rest) + first], "it is indexed")
+    return [*rest[:first], *added, *rest[first:]]
+
+
+@rule("index_select")
+def _index_select(site: Site, self: Layout, dim: int, index: Layout) -> Layout:
+    pin(self[dim], "it is indexed")
+    found = list(self)
+    found[dim] = new_axis(site.shape[dim], "it is indexed")
+    return found
+
+
+@rule("gather", "take_along_dim")
+def _gather(site: Site, self: Layout, index: Layout, dim: int, **_: Any) -> Layout:
+    for d, (axis, other) in enumerate(zip(self, index, strict=True)):
+        if d != dim % len(self) and length(axis) == length(other):
+            unify(axis, other)
+        else:
+            pin(axis, "it is indexed")
+            pin(other, "it is indexed")
+    return index
+
+
+@rule("embedding")
+def _embedding(site: Site, weight: Layout, indices: Layout, **_: Any) -> Layout:
+    pin(weight[0], "vocabulary")
+    return [*indices, weight[1]]
+
+
+@rule("constant_pad_nd", "pad")
+def _pad(site: Site, self: Layout, pad: Sequence[int], mode: str = "constant", **_: Any) -> Layout:
+    found = list(self)
+    for i in range(0, len(pad), 2):
+        place = len(self) - 1 - i // 2
+        before, after = pad[i], pad[i + 1]
+        if not before and not after:
+            continue
+        if mode != "constant" or before < 0 or after < 0:
+            pin(self[place], f"{mode} padding")
+            found[place] = new_axis(site.shape[place], f"{mode} padding")
+        else:
+            # All padded units are the same constant, so their order says nothing.
+            found[place] = (
+                [[Atom(n)] for n in (before,) if n] + expand(self[place]) + [[Atom(n)] for n in (after,) if n]
+            )
+    return found
+
+
+@rule("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(site: Site, self: Layout, groups: int) -> Layout:
+    outer, inner = factor(self[1], groups, length(self[1]) // groups)
+    return [self[0], [[*as_factors(inner), *as_factors(outer)]], *self[2:]]
+
+
+@rule("pixel_shuffle")
+def _pixel_shuffle(site: Site, self: Layout, upscale_factor: int) -> Layout:
+    channels, across, down = factor(self[-3], site.shape[-3], upscale_factor, upscale_factor)
+    pin(across, "pixel_shuffle")
+    pin(down, "pixel_shuffle")
+    return [*self[:-3], channels, *new_layout(site.shape[-2:], "spatial")]
+
+
+@rule("pixel_unshuffle")
+def _pixel_unshuffle(site: Site, self: Layout, downscale_factor: int) -> Layout:
+    added = [Atom(downscale_factor, "pixel_unshuffle") for _ in range(2)]
+    return [*self[:-3], [[*as_factors(self[-3]), *added]], *new_layout(site.shape[-2:], "spatial")]

@@ -1,0 +1,124 @@
+"""Tiny models of the transformers package, built from configurations without any weights to download.
+
+The package is imported where a model is built: the tests are collected without it too.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Member = tuple[nn.Module, tuple[Tensor, ...]]
+
+TRANSFORMERS: dict[str, Callable[[], Member]] = {}
+
+LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+TEXT = {"vocab_size": 30, "max_position_embeddings": 12, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
+
+
+class Logits(nn.Module):
+    """A model that gives its logits alone.
+
+    Most models of transformers 5 cannot be configured to: their own inner calls fail under `return_dict=False`.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x).logits
+
+
+def member(*variants: str) -> Callable[[Callable[..., Member]], Callable[..., Member]]:
+    """Enter a builder once for each implementation of attention named, seeded and in eval mode."""
+
+    def enter(build: Callable[..., Member]) -> Callable[..., Member]:
+        @functools.wraps(build)
+        def seeded(*variant: str) -> Member:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(zlib.crc32(build.__name__.encode()))
+                model, inputs = build(*variant)
+                _leave_initial_values(model)
+            return model.eval(), inputs
+
+        for variant in variants:
+            TRANSFORMERS[f"{build.__name__}_{variant}"] = functools.partial(seeded, variant)
+        if not variants:
+            TRANSFORMERS[build.__name__] = seeded
+        return seeded
+
+    return enter
+
+
+def _leave_initial_values(model: nn.Module) -> None:
+    # Biases of zero and scales of one or nearly zero would hide a unit that was moved without them.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.normal_(std=0.2)
+            elif name.endswith("running_var"):
+                buffer.uniform_(0.5, 1.5)
+
+
+@member("sdpa", "eager")
+def bert(attention: str) -> Member:
+    """With a mask, as its tokenizer gives one: the last places of the second text are padding."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(**LAYERS, **TEXT, num_labels=5, return_dict=False, attn_implementation=attention)
+    mask = torch.ones(3, 7, dtype=torch.long)
+    mask[1, 5:] = 0
+    return BertForSequenceClassification(config), (torch.randint(2, 30, (3, 7)), mask)
+
+
+@member("sdpa", "eager")
+def gpt2(attention: str) -> Member:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 30, "n_positions": 12, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    tokens = {"bos_token_id": 1, "eos_token_id": 1}
+    config = GPT2Config(**sizes, **tokens, use_cache=False, attn_implementation=attention)
+    return Logits(GPT2LMHeadModel(config)), (torch.randint(2, 30, (3, 7)),)
+
+
+@member("sdpa", "eager")
+def vit(attention: str) -> Member:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(**LAYERS, num_labels=5, image_size=12, patch_size=4, attn_implementation=attention)
+    return Logits(ViTForImageClassification(config)), (torch.randn(2, 3, 12, 12),)
+
+
+@member("sdpa", "eager")
+def llama(attention: str) -> Member:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = LAYERS | TEXT | {"num_key_value_heads": 2, "tie_word_embeddings": False}
+    config = LlamaConfig(**shape, use_cache=False, attn_implementation=attention)
+    return Logits(LlamaForCausalLM(config)), (torch.randint(2, 30, (3, 7)),)
+
+
+@member()
+def resnet() -> Member:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    shape = {"embedding_size": 8, "hidden_sizes": [16, 24, 32], "depths": [2, 2, 1], "layer_type": "bottleneck"}
+    config = ResNetConfig(**shape, num_labels=5, return_dict=False)
+    return ResNetForImageClassification(config), (torch.randn(2, 3, 48, 48),)
+
+
+@member()
+def convnext() -> Member:
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    shape = {"hidden_sizes": [8, 16, 24], "depths": [1, 2, 1], "num_stages": 3, "patch_size": 4}
+    return Logits(ConvNextForImageClassification(ConvNextConfig(**shape, num_labels=5))), (
+        torch.randn(2, 3, 48, 48),
+    )
