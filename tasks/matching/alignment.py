@@ -1,0 +1,171 @@
+"""Search for the order of a source network's units that makes it most like a target.
+
+A greedy pass from the input up gives the start, then coordinate descent takes one group after the other with all
+others held (Git Re-Basin, Ainsworth et al. 2023, Algorithm 1), and again only groups whose neighbours changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from tasks.matching.assignment import assign
+from tasks.matching.similarity import HERE, Compared, Metric, Term, overall, similarity
+from tasks.matching.units import Group, Permutation
+
+SWEEPS = 50
+"""Visits of each group after which the descent ends; as a rule it ends by itself long before."""
+
+GAIN = 1e-4
+"""A new order must be better by this share of the similarity, or the descent would go on for next to nothing."""
+
+Assign = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class Aligner:
+    """Terms over groups of units; `assign` makes an order, or a mixture, of similarities.
+
+    A group on which others depend is compared by pairs, each of its target units with each of its source units, for
+    which those others are aligned in turn.
+    """
+
+    terms: Sequence[Term]
+    groups: Mapping[str, Group]
+    metric: Metric = "l2"
+    assign: Assign = assign
+    kept: dict[tuple[int, int], tuple[list[torch.Tensor], Compared]] = field(default_factory=dict)
+
+    def align(self, start: Permutation | None = None, sweeps: int = SWEEPS) -> dict[str, torch.Tensor]:
+        """The permutation: new unit i is the source's unit ``p[..., i]``; `start` takes the greedy pass's place."""
+        known = dict(start) if start is not None else self.greedy()
+        waiting = dict.fromkeys(self._roots())
+        for _ in range(sweeps * len(waiting)):
+            if not waiting:
+                break
+            root = next(iter(waiting))
+            del waiting[root]
+            if self._improve(root, known):
+                waiting |= dict.fromkeys(self._neighbours(root))
+        return known
+
+    def greedy(self) -> dict[str, torch.Tensor]:
+        """Groups one after the other, as soon as the other side of one of their tensors is in order."""
+        known: dict[str, torch.Tensor] = {}
+        left = self._roots()
+        while left:
+            root = next((name for name in left if self._reached(name, known)), left[0])
+            left.remove(root)
+            known |= self._best(root, known)
+        return known
+
+    def _roots(self) -> list[str]:
+        return [name for name, group in self.groups.items() if not group.parents]
+
+    def _tree(self, root: str) -> set[str]:
+        return {root, *(name for name, group in self.groups.items() if root in group.parents)}
+
+    def _neighbours(self, root: str) -> list[str]:
+        tree = self._tree(root)
+        near = {label for term in self.terms if tree & set(term.labels) for label in term.labels}
+        return [other for other in self._roots() if near & self._tree(other)]
+
+    def _reached(self, root: str, known: Permutation) -> bool:
+        """Whether some tensor shows the group's units beside nothing but units in order."""
+        tree = self._tree(root)
+        return any(
+            len(term.labels) > 1
+            and term.labels.count(root) == 1
+            and all(label is None or label in known or label in tree for label in term.labels)
+            for term in self.terms
+        )
+
+    def _improve(self, root: str, known: dict[str, torch.Tensor]) -> bool:
+        """Give a group, and those that depend on it, a better order if there is one."""
+        if self._tree(root) == {root}:
+            scores = similarity(self._parts(root, known), self.metric)
+            found = {root: self.assign(scores)}
+            before, after = (scores.gather(1, order[:, None]).sum().item() for order in (known[root], found[root]))
+        else:
+            found = self._by_pairs(root, known)
+            before, after = self._value(root, known), self._value(root, known | found)
+        if after <= before + GAIN * abs(before):
+            return False
+        known |= found
+        return True
+
+    def _value(self, root: str, known: Permutation) -> float:
+        tree = self._tree(root)
+        return overall([t.settled(self.groups, known) for t in self.terms if tree & set(t.labels)], self.metric)
+
+    def _best(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
+        if self._tree(root) == {root}:
+            return {root: self.assign(similarity(self._parts(root, known), self.metric))}
+        return self._by_pairs(root, known)
+
+    def _parts(self, root: str, known: Permutation) -> list[Compared]:
+        """The group's units in each of its tensors, everything else in order as far as it is known."""
+        places = [(n, dim) for n, t in enumerate(self.terms) for dim, name in enumerate(t.labels) if name == root]
+        settled = {place: self._settled(*place, known) for place in places}
+        chosen = comparable([part.term for part in settled.values()], {HERE})
+        whole = {id(part.term): part for part in settled.values()}
+        return [whole.get(id(term)) or Compared(term) for term in chosen]
+
+    def _settled(self, number: int, dim: int, known: Permutation) -> Compared:
+        """A term with all but one dimension in order, kept until one of the other groups changes."""
+        term = self.terms[number]
+        others = [known[name] for d, name in enumerate(term.labels) if d != dim and name in known]
+        before, part = self.kept.get((number, dim), (None, None))
+        if part is None or before is None or [*map(id, before)] != [*map(id, others)]:
+            part = Compared(term.marked(dim).settled(self.groups, known))
+            self.kept[number, dim] = (others, part)
+        return part
+
+    def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
+        """The order of a group and of those that depend on it, from the best alignment of each pair of its units."""
+        tree = self._tree(root)
+        outside = {name: table for name, table in known.items() if name not in tree}
+        terms = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
+        terms = comparable(terms, tree)
+        inner = {
+            name: replace(group, parents=group.parents[1:]) for name, group in self.groups.items() if name in tree - {root}
+        }
+        size = self.groups[root].size
+        scores, found = torch.zeros(size, size), {}
+        for i in range(size):
+            for j in range(size):
+                pair = Aligner([term.at(root, i, j) for term in terms], inner, self.metric)
+                found[i, j] = pair.align()
+                scores[i, j] = overall([t.settled(inner, found[i, j]) for t in pair.terms], self.metric)
+        order = assign(scores)
+        chosen = [found[i, j] for i, j in enumerate(order.tolist())]
+        return {root: order} | {name: torch.stack([one[name] for one in chosen]) for name in inner}
+
+
+def comparable(terms: Sequence[Term], keep: Collection[str]) -> Sequence[Term]:
+    """The terms whose only labels are those to keep; where they say little, all, by what no order changes."""
+    closed = [term for term in terms if all(label is None or label in keep for label in term.labels)]
+    if any(term.informed for term in closed):
+        return closed
+    return [term.unordered(keep) for term in terms]
+
+
+def align(
+    terms: Sequence[Term], groups: Mapping[str, Group], metric: Metric, start: Permutation | None = None
+) -> dict[str, torch.Tensor]:
+    """The order of the source's units by these terms."""
+    return Aligner(terms, groups, metric).align(start)
+
+
+def soft_align(
+    terms: Sequence[Term], groups: Mapping[str, Group], metric: Metric, mixture: Assign
+) -> dict[str, torch.Tensor]:
+    """A greedy pass with mixtures in the place of orders: each is carried on before the next layer is compared."""
+    return Aligner(terms, groups, metric, mixture).greedy()
+
+
+def moved(before: Permutation, after: Permutation) -> Iterable[tuple[str, float]]:
+    """The share of each group's units that two permutations place differently."""
+    return ((name, (before[name] != after[name]).double().mean().item()) for name in before)
