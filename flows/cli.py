@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from flows.config import Execution, Experiment, TrainConfig, problems
+from flows.config import Execution, Experiment, Placement, TrainConfig, problems
+from flows.merge_config import Architecture, MergeConfig, Merging
 from flows.options import given, with_options
 from storage.errors import CodeError, RoundweaveError, UsageError
 
@@ -120,6 +121,45 @@ def init(
         for path in write_templates(folder):
             typer.echo(f"wrote {path}")
         typer.echo("now: roundweave train train.toml")
+
+
+@app.command()
+@with_options(Architecture, Merging, Placement)
+def merge(
+    networks: Annotated[list[str], typer.Argument(help="torch or safetensors files, or stored rounds RUN@12")],
+    out: Annotated[str | None, typer.Option(help="where to write the merged network: .safetensors, .pt")] = None,
+    plot: Annotated[
+        str | None, typer.Option(help="where to draw the path of two networks; default: by out")
+    ] = None,
+    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Merge networks that were trained apart: match their hidden units, then average."""
+    with _clear_errors(as_json):
+        from flows.merge_result import print_merge
+        from flows.running import merge_quietly
+
+        values = given(options, Architecture, Merging, Placement)
+        result = merge_quietly(MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values))
+        if as_json:
+            _print_json(result.summary())
+        else:
+            print_merge(result)
+
+
+@app.command()
+@with_options(Architecture)
+def units(as_json: Json = False, **options: Any) -> None:
+    """Show which hidden units of a network are interchangeable, and what is pinned and why."""
+    with _clear_errors(as_json):
+        from flows.unit_report import print_units, unit_report
+
+        report = unit_report(Architecture(**given(options, Architecture)))
+        if as_json:
+            _print_json(report)
+        else:
+            print_units(report)
 
 
 def _train(config: TrainConfig, as_json: bool) -> None:

@@ -35,7 +35,7 @@ class Experiment(BaseModel):
     model: NamedOrOwn = Field("mlp", description="linear, logistic, mlp, cnn, FILE.py:fn")
     model_options: dict[str, Any] = Field({}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
-    algorithm: NamedOrOwn = Field("fed_avg", description="sync_sgd, fed_avg, diloco, or FILE.py:fn")
+    algorithm: NamedOrOwn = Field("fed_avg", description="sync_sgd, fed_avg, diloco, matched, or FILE.py:fn")
     partitions: int = Field(4, ge=1, description="into how many parts the examples are split")
     split: Literal["iid", "contiguous"] = Field("iid", description="how examples are dealt to partitions")
     resplit_every: int | None = Field(None, ge=1, description="a new random split every so many rounds")
@@ -52,6 +52,18 @@ class Experiment(BaseModel):
     outer_lr: float | None = Field(None, gt=0, description="learning rate of the optimizer that sees averages")
     outer_momentum: float | None = Field(None, ge=0, lt=1, description="its momentum")
     outer_nesterov: bool | None = Field(None, description="whether that momentum is Nesterov's")
+    init: Literal["shared", "per-partition"] | None = Field(
+        None, description="initial weights: one for all, or each partition its own (shared)"
+    )
+    match: Literal["weights", "activations", "mixed"] | None = Field(
+        None, description="match hidden units before averaging, compared by this"
+    )
+    match_to: Literal["start", "first", "many"] | None = Field(
+        None, description="match to the round's start, the first network, or all to one another"
+    )
+    soft: int | None = Field(
+        None, ge=0, description="mix the k most similar units, 0 all, in place of a permutation"
+    )
     quorum: int = Field(1, ge=1, description="a round with fewer accepted updates fails")
     seed: int = Field(0, ge=0, description="decides every random number")
     dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="type of the parameters")
@@ -69,26 +81,31 @@ class Experiment(BaseModel):
         return self
 
 
-class Execution(BaseModel):
-    """How and how long the run is run; may change when it is resumed."""
+class Placement(BaseModel):
+    """Where work is run, and where its results are kept."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rounds: int = Field(20, ge=1, description="rounds in all; more than stored goes on")
     workers: int = Field(2, ge=1, description="processes of the local Dask cluster")
     scheduler: str | None = Field(None, description="address or file of a running Dask scheduler")
     executor: Literal["graph", "inline"] = Field("graph", description="Dask cluster, or a loop in this process")
-    window: int | None = Field(None, ge=1, description="rounds submitted at once; default: about a second of them")
-    evaluate_every: int = Field(1, ge=1, description="score the held-out examples every so many rounds")
-    target_accuracy: float | None = Field(None, gt=0, le=1, description="stop when this is reached")
-    patience: int | None = Field(None, ge=1, description="stop after so many scores without a better loss")
-    fsync: bool = Field(False, description="make commits survive a power loss")
     root: Path = Field(
         default_factory=lambda: Path(os.environ.get(ROOT_VARIABLE, "runs")), description="folder of all runs"
     )
     name: str | None = Field(
         None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
     )
+
+
+class Execution(Placement):
+    """How and how long the run is run; may change when it is resumed."""
+
+    rounds: int = Field(20, ge=1, description="rounds in all; more than stored goes on")
+    window: int | None = Field(None, ge=1, description="rounds submitted at once; default: about a second of them")
+    evaluate_every: int = Field(1, ge=1, description="score the held-out examples every so many rounds")
+    target_accuracy: float | None = Field(None, gt=0, le=1, description="stop when this is reached")
+    patience: int | None = Field(None, ge=1, description="stop after so many scores without a better loss")
+    fsync: bool = Field(False, description="make commits survive a power loss")
 
 
 class TrainConfig(Experiment, Execution):

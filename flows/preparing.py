@@ -21,6 +21,7 @@ from storage.lease import hold_lease
 from storage.schema import Schema
 from storage.store import RoundStore
 from tasks.algebra import Algorithm
+from tasks.algorithms import bound
 from tasks.executors.base import Executor
 from tasks.executors.steps import Job
 from tasks.models import ModelSpec, Objective, check_fit
@@ -54,7 +55,8 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     descriptions = _describe(partitions, executor)
     description = combine(descriptions)
     partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
-    objective = _objective(config, description)
+    objective = describe_objective(config, description)
+    algorithm = bound(algorithm, objective, partitions)
     if partitions.source.partitioned:
         executor.gather(partial(check_fit, objective, partitions, description.classes), range(1))
     fingerprint = _common_fingerprint(executor, config)
@@ -100,7 +102,7 @@ def checked(config: TrainConfig) -> TrainConfig:
     if not partitions.source.partitioned:
         description = partitions.describe(0)
         partitions.split.check(description.examples)
-        check_fit(_objective(config, description), partitions, description.classes, 0)
+        check_fit(describe_objective(config, description), partitions, description.classes, 0)
     return config
 
 
@@ -126,7 +128,8 @@ def _describe(partitions: Partitions, executor: Executor) -> list[Description]:
     return executor.gather(partitions.describe, range(partitions.split.partitions))
 
 
-def _objective(config: TrainConfig, description: Description) -> Objective:
+def describe_objective(config: TrainConfig, description: Description) -> Objective:
+    """The network and loss for examples of this description."""
     loss = find_loss(config, description.labels)
     outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
     options = json.dumps(config.model_options, sort_keys=True)
@@ -162,6 +165,7 @@ def _open_or_create(
             memory=tuple(initial.memory),
             carry=getattr(algorithm.map, "carry", ()),
             extras=getattr(algorithm.map, "extras", ()),
+            matches=getattr(algorithm.reduce, "matches", ()),
         )
         attributes = {
             "config": config.model_dump(mode="json", exclude={"root"}),

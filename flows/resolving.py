@@ -19,6 +19,7 @@ from tasks.user_code import Code, find_code, is_reference
 ALGORITHM_OPTIONS = (
     *("lr", "momentum", "nesterov", "local_steps", "local_epochs", "batch_size", "optimizer"),
     *("optimizer_options", "clip_norm", "outer_lr", "outer_momentum", "outer_nesterov"),
+    *("init", "match", "match_to", "soft"),
 )
 """The fields that belong to the algorithm; those that are None are left to its defaults."""
 
@@ -26,14 +27,19 @@ ALGORITHM_OPTIONS = (
 def with_own_code(config: TrainConfig) -> TrainConfig:
     """The configuration with the user's functions kept by value."""
     known = {"model": MODELS, "loss": LOSSES, "algorithm": ALGORITHMS}
-    own = {field: _named_or_own(field, getattr(config, field), names) for field, names in known.items()}
-    data = config.data
-    if isinstance(data, str) and data != "digits" and data.partition(":")[0] not in IDX_SETS:
-        own["data"] = _named_or_own("data", data, ["digits", *(f"{name}:DIR" for name in IDX_SETS)])
-    return config.model_copy(update=own)
+    own = {field: named_or_own(field, getattr(config, field), names) for field, names in known.items()}
+    return config.model_copy(update={**own, "data": own_data(config.data)})
 
 
-def _named_or_own(field: str, value: str | Code | None, names: Iterable[str]) -> str | Code | None:
+def own_data(data: str | Code) -> str | Code:
+    """A built-in source of examples, or the user's function kept by value."""
+    if isinstance(data, Code) or data == "digits" or data.partition(":")[0] in IDX_SETS:
+        return data
+    return find_code(named_or_own("data", data, ["digits", *(f"{name}:DIR" for name in IDX_SETS)]) or data)
+
+
+def named_or_own(field: str, value: str | Code | None, names: Iterable[str]) -> str | Code | None:
+    """A built-in name, or the user's function kept by value; raises `UsageError` for an unknown name."""
     if value is None or isinstance(value, Code) or value in names:
         return value
     if is_reference(value):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -28,6 +28,10 @@ from storage.commits import Commit
 from storage.errors import UsageError
 from storage.run import Run, default_root, open_run
 
+if TYPE_CHECKING:
+    from flows.merge_config import MergeConfig
+    from flows.merge_result import MergeResult
+
 
 def train(config: TrainConfig) -> Run:
     """Run the `train` flow: on the user's Prefect API, or with a server whose files lie under the root."""
@@ -43,29 +47,55 @@ def train(config: TrainConfig) -> Run:
         return run
 
 
+def merge(config: MergeConfig) -> MergeResult:
+    """Run the `merge` flow, reporting like `train`."""
+    from flows.starting import executor_ahead
+
+    start_server(config.root)
+    with executor_ahead(config), prefect_api(config.root):
+        from flows.merging import merge as flow
+
+        result: MergeResult = flow(config)
+        return result
+
+
+def merge_quietly(config: MergeConfig) -> MergeResult:
+    """Merge without the messages of Prefect and Dask."""
+    _quiet()
+    return merge(config)
+
+
 def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
     """The configuration kept in a run's store, with changes to its execution; `UsageError` for foreign code."""
     found = open_run(run, root)
     path = found.path.resolve()
     recorded = found.config
-    own = path.parent == (root or default_root()).resolve()
-    code = [value["reference"] for value in recorded.values() if isinstance(value, dict) and "reference" in value]
-    if code and not own and not trust:
-        raise UsageError(
-            f"{path} is outside {root or default_root()} and holds code ({', '.join(code)}); "
-            "read it, then use --trust to run it, or --root for a root of your own"
-        )
+    if recorded["algorithm"] == "merge":
+        raise UsageError(f"{found.name} is a merge, which has nothing to go on with; merge again instead")
+    checked_trust(found, root, trust)
     if changes.get("rounds", found.done) < found.done:
         raise UsageError(f"{found.name} has {found.done} rounds already; give --rounds a larger number")
     fixed = {"root": path.parent, "name": found.name, "rounds": found.rounds}
     return TrainConfig(**recorded | fixed | changes)
 
 
+def checked_trust(run: Run, root: Path | None, trust: bool) -> None:
+    """Raise `UsageError` where a run from outside the root holds code that the user does not trust."""
+    path = run.path.resolve()
+    own = path.parent == (root or default_root()).resolve()
+    code = [
+        value["reference"] for value in run.config.values() if isinstance(value, dict) and "reference" in value
+    ]
+    if code and not own and not trust:
+        raise UsageError(
+            f"{path} is outside {root or default_root()} and holds code ({', '.join(code)}); "
+            "read it, then use --trust to run it, or --root for a root of your own"
+        )
+
+
 def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, float | None]]:
     """Train with a progress bar on the terminal; also how long it took since the command `began`."""
-    # The command prints errors in one line; Prefect (told before its import) and Dask would add tracebacks.
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    _quiet()
     rounds: list[tuple[float, Commit]] = []
     with _bar(config.rounds) as shown:
 
@@ -84,6 +114,12 @@ def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, fl
         "first_round_seconds": rounds[0][0] if rounds else None,
         "seconds_per_round": statistics.median(per_round) if per_round else None,
     }
+
+
+def _quiet() -> None:
+    # The command prints errors in one line; Prefect (told before its import) and Dask would add tracebacks.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from flows.config import TrainConfig
+from flows.config import Placement
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 
@@ -14,7 +14,7 @@ _ahead: ContextVar[Executor | None] = ContextVar("ahead", default=None)
 
 
 @contextmanager
-def executor_ahead(config: TrainConfig) -> Iterator[None]:
+def executor_ahead(config: Placement) -> Iterator[None]:
     """Start the executor, and let flows find it: a cluster comes up while Prefect's server does."""
     with open_executor(config.executor, config.scheduler, config.workers) as executor:
         token = _ahead.set(executor)
@@ -25,7 +25,7 @@ def executor_ahead(config: TrainConfig) -> Iterator[None]:
 
 
 @contextmanager
-def executor_for(config: TrainConfig) -> Iterator[Executor]:
+def executor_for(config: Placement) -> Iterator[Executor]:
     """The executor that was started ahead, else a new one."""
     ahead = _ahead.get()
     if ahead is not None:

@@ -17,7 +17,10 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """What the commit says of one partition's update; `refused` is the reason, None where it was accepted."""
+    """What the commit says of one partition's update; `refused` is the reason, None where it was accepted.
+
+    `match` is the digest of how its units were matched, where they were.
+    """
 
     digest: str
     weight: int
@@ -25,6 +28,7 @@ class UpdateRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     worker: str = ""
+    match: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Commit:
 
     def identity(self) -> tuple[Any, ...]:
         """What two commits of the same work share: all but the writer, times and places."""
-        updates = [(p, u.digest, u.weight, u.refused) for p, u in self.updates.items()]
+        updates = [(p, u.digest, u.weight, u.refused, u.match) for p, u in self.updates.items()]
         return self.round, self.state, dict(self.tensors), updates, dict(self.carry_from)
 
     def to_json(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.records import Vectors, dtype_name, to_numpy
+from storage.records import Match, Update, Vectors, dtype_name, to_numpy
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
@@ -46,6 +46,32 @@ def vectors_digest(groups: Mapping[str, Vectors]) -> str:
             for name in sorted(vectors)
         ]
     )
+
+
+def update_groups(update: Update) -> dict[str, Vectors]:
+    """The vectors of an update by their group in the store."""
+    return {
+        "updates": update.direction,
+        "updates/buffers": update.buffers,
+        **{f"updates/extras/{name}": vectors for name, vectors in update.extras.items()},
+        **{f"carry/{slot}": vectors for slot, vectors in update.carry.items()},
+    }
+
+
+def update_digest(update: Update) -> str:
+    """The digest of all vectors of an update."""
+    return vectors_digest(update_groups(update))
+
+
+def match_tensors(match: Match) -> dict[str, torch.Tensor]:
+    """The tensors of a match by their path in the store."""
+    kinds = {"permutations": match.permutation, "similarities": match.similarity}
+    return {f"{kind}/{group}": tensor for kind, tensors in kinds.items() for group, tensor in tensors.items()}
+
+
+def match_digest(match: Match) -> str:
+    """The digest of a match's tensors."""
+    return vectors_digest({"": match_tensors(match)})
 
 
 def text_digest(text: str) -> str:

@@ -188,12 +188,25 @@ class State(Record):
 
 
 @dataclass(frozen=True)
+class Match(Record):
+    """How a reduce matched one partition's units, by group of interchangeable units.
+
+    `permutation` tells which of its units came to each place, or, as a row-stochastic matrix, in what mixture;
+    `similarity` is the cosine between the matched units' weights, a number a unit.
+    """
+
+    permutation: Mapping[str, torch.Tensor]
+    similarity: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
 class Update(Record):
     """What one partition sends back, and what a reduce returns.
 
     `direction` is something to subtract from the parameters: a gradient, or start minus arrived.
     `buffers` are the values arrived at; `extras` are further named vectors, reduced like the direction.
-    `weight` is an integer, as a rule the number of examples. `carry` stays with the partition.
+    `weight` is an integer, as a rule the number of examples. `carry` stays with the partition. `matches` is what a
+    reduce that matches units tells of each update that it was given.
     """
 
     direction: Vectors
@@ -202,3 +215,4 @@ class Update(Record):
     weight: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
     carry: Mapping[str, Vectors] = field(default_factory=dict)
+    matches: tuple[Match, ...] = ()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from storage.commits import Commit, Score
+from storage.digest import match_tensors
 from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
-from storage.records import State, TensorSpec, Update, views
+from storage.records import Match, State, TensorSpec, Update, views
 from storage.store import RoundStore
 
 if TYPE_CHECKING:
@@ -52,6 +53,20 @@ class Round:
     def updates(self) -> Updates:
         """The directions that the partitions sent, ``updates["fc1.weight"]`` (partition, *shape)."""
         return Updates(self)
+
+    @property
+    def permutations(self) -> Matches:
+        """Which unit the reduce brought to each place, ``permutations["fc1"]`` (partition, unit)."""
+        return Matches(self, "permutations")
+
+    @property
+    def similarities(self) -> Matches:
+        """How alike the matched units are, ``similarities["fc1"]`` (partition, unit), at most 1."""
+        return Matches(self, "similarities")
+
+    def match(self, partition: int) -> Match:
+        """How one partition's units were matched; raises `RoundMissing` where they were not."""
+        return self._store.read_match(self.number, partition)
 
     def update(self, partition: int) -> Update:
         """One partition's update; raises `RoundMissing` where it took no part."""
@@ -106,3 +121,30 @@ class Updates(Mapping[str, "xr.DataArray"]):
 
     def __len__(self) -> int:
         return len(self._specs())
+
+
+class Matches(Mapping[str, "xr.DataArray"]):
+    """Permutations or similarities of a round by group of units, (partition, …, unit)."""
+
+    def __init__(self, round: Round, kind: str) -> None:
+        self._round = round
+        self._kind = kind
+
+    def __getitem__(self, group: str) -> xr.DataArray:
+        import xarray as xr
+
+        if group not in list(self):
+            raise TensorMissing(f"no group of units {group!r} is matched; there are {', '.join(self) or 'none'}")
+        partitions = [p for p, record in self._round.commit.updates.items() if record.match is not None]
+        if not partitions:
+            raise RoundMissing(f"round {self._round.number} matched no units")
+        tensors = [match_tensors(self._round.match(p))[f"{self._kind}/{group}"] for p in partitions]
+        values = torch.stack(tensors).numpy()
+        dims = ("partition", *(f"{group}.{axis}" for axis in range(values.ndim - 1)))
+        return xr.DataArray(values, dims=dims, coords={"partition": partitions}, name=group)
+
+    def __iter__(self) -> Iterator[str]:
+        return (spec.name for spec in self._round._store.schema.matches)
+
+    def __len__(self) -> int:
+        return len(self._round._store.schema.matches)

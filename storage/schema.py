@@ -56,13 +56,18 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """What a run stores; `memory`, `carry` and `extras` name slots that are shaped as the parameters."""
+    """What a run stores; `memory`, `carry` and `extras` name slots that are shaped as the parameters.
+
+    `matches` has a spec for each group of units that a reduce matches: the group's name, and dtype and shape of
+    its permutation.
+    """
 
     layout: Layout
     partitions: int
     memory: tuple[str, ...] = ()
     carry: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    matches: tuple[TensorSpec, ...] = ()
 
     def state(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of the state by path; frozen parameters are stored once, without a round."""
@@ -92,6 +97,26 @@ class Schema:
             for dtype, size in sizes(specs).items()
         }
 
+    def matching(self, rows: int) -> dict[str, ArraySpec]:
+        """The arrays of permutations and similarities by path: one chunk for each (round, partition)."""
+        arrays = [self._match("permutations", s.name, s.dtype, s.shape, rows) for s in self.matches]
+        # A mixture has a row a unit, so its similarities drop the last dimension; a permutation's do not.
+        arrays += [
+            self._match("similarities", s.name, "float32", s.shape[:1] if s.dtype == "float32" else s.shape, rows)
+            for s in self.matches
+        ]
+        return {array.path: array for array in arrays}
+
+    def _match(self, kind: str, group: str, dtype: str, shape: tuple[int, ...], rows: int) -> ArraySpec:
+        path = f"{kind}/{group}"
+        return ArraySpec(
+            path,
+            dtype,
+            (rows, self.partitions, *shape),
+            (1, 1, *shape),
+            ("round", "partition", *_axes(path, shape)),
+        )
+
     def history(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of numbers by path: coordinates and metrics."""
         columns = {"round": "int64", "committed": "bool", "commits": "int64"}
@@ -111,18 +136,20 @@ class Schema:
 
     def arrays(self, rows: int) -> dict[str, ArraySpec]:
         """Every array of the run by path, for so many rows."""
-        return self.state(rows) | self.vectors(rows) | self.history(rows)
+        return self.state(rows) | self.vectors(rows) | self.matching(rows) | self.history(rows)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` rebuilds the schema."""
         slots = {"memory": list(self.memory), "carry": list(self.carry), "extras": list(self.extras)}
-        return {"layout": self.layout.to_json(), "partitions": self.partitions, **slots}
+        matches = [[s.name, s.dtype, list(s.shape)] for s in self.matches]
+        return {"layout": self.layout.to_json(), "partitions": self.partitions, **slots, "matches": matches}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
         """The inverse of `to_json`."""
         slots = {name: tuple(value[name]) for name in ("memory", "carry", "extras")}
-        return cls(Layout.from_json(value["layout"]), value["partitions"], **slots)
+        matches = tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in value.get("matches", ()))
+        return cls(Layout.from_json(value["layout"]), value["partitions"], **slots, matches=matches)
 
 
 def split_array(number: int, examples: int) -> ArraySpec:

@@ -18,26 +18,11 @@ from zarr.core.metadata import ArrayV3Metadata
 
 from storage.chunks import read_chunk, write_chunk
 from storage.commits import PARTIAL, Commit, CommitLog
-from storage.digest import state_digest, tensor_digests, vectors_digest
+from storage.digest import match_digest, match_tensors, state_digest, tensor_digests, update_digest, update_groups
 from storage.errors import ExperimentDiffers, NotARun, RoundMissing, StoreDamaged
 from storage.history import empty_chunk, history_rows
-from storage.records import State, Update, Vectors, from_numpy, pack, to_numpy
+from storage.records import Match, State, Update, Vectors, from_numpy, pack, to_numpy
 from storage.schema import METRIC_ROWS, VERSION, ArraySpec, Schema, split_array
-
-
-def update_groups(update: Update) -> dict[str, Vectors]:
-    """The vectors of an update by their group in the store."""
-    return {
-        "updates": update.direction,
-        "updates/buffers": update.buffers,
-        **{f"updates/extras/{name}": vectors for name, vectors in update.extras.items()},
-        **{f"carry/{slot}": vectors for slot, vectors in update.carry.items()},
-    }
-
-
-def update_digest(update: Update) -> str:
-    """The digest of all vectors of an update."""
-    return vectors_digest(update_groups(update))
 
 
 class RoundStore:
@@ -177,6 +162,30 @@ class RoundStore:
                     raise StoreDamaged(f"{self.path}: round {round} has no {path} of partition {partition}")
                 vectors[spec.dtype] = from_numpy(array.reshape(-1), spec.dtype)
         return vectors
+
+    def write_match(self, round: int, partition: int, match: Match) -> None:
+        """Write how one partition's units were matched."""
+        for path, tensor in match_tensors(match).items():
+            self._write(self.arrays[path], (round, partition), to_numpy(tensor))
+
+    def read_match(self, round: int, partition: int) -> Match:
+        """How a partition's units were matched in a round; raises `RoundMissing` where they were not."""
+        record = self.log.read(round).updates.get(partition)
+        if record is None or record.match is None:
+            raise RoundMissing(f"round {round} of {self.path} matched no units of partition {partition}")
+        found = {}
+        for path, spec in self.schema.matching(self.rounds + 1).items():
+            array = read_chunk(self.path, spec, (round, partition))
+            if array is None:
+                raise StoreDamaged(f"{self.path}: round {round} has no {path} of partition {partition}")
+            found[path] = from_numpy(array[0, 0], spec.dtype)
+        names = [spec.name for spec in self.schema.matches]
+        match = Match(
+            {n: found[f"permutations/{n}"] for n in names}, {n: found[f"similarities/{n}"] for n in names}
+        )
+        if match_digest(match) != record.match:
+            raise StoreDamaged(f"{self.path}: the match of partition {partition} in round {round} is another one")
+        return match
 
     def write_split(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
         """Keep which partition each example went to, int32 (examples,), unless it is kept already."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from storage.errors import UsageError
-from tasks.algebra import Algorithm
+from tasks.algebra import Algorithm, Reduce
 from tasks.applies import Sgd
 from tasks.maps import Gradient, LocalSteps
+from tasks.matching.matched import Matched, To
+from tasks.matching.networks import By
+from tasks.models import Objective
+from tasks.partition import Partitions
 from tasks.reduces import Mean
 from tasks.user_code import Code
 
@@ -36,10 +41,15 @@ def local_training(
     outer_lr: float = 1.0,
     outer_momentum: float = 0.0,
     outer_nesterov: bool = False,
+    init: Literal["shared", "per-partition"] = "shared",
+    match: By | None = None,
+    match_to: To | None = None,
+    soft: int | None = None,
 ) -> Algorithm:
     """Local training with periodic averaging; epochs go before steps, and one epoch is the default.
 
-    As `fed_avg`, McMahan et al. 2017, Algorithm 1; as `diloco`, Douillard et al. 2023, Algorithm 1.
+    As `fed_avg`, McMahan et al. 2017, Algorithm 1; as `diloco`, Douillard et al. 2023, Algorithm 1; as `matched`
+    with hidden units matched before the mean, to the round's start, or to one another where each began on its own.
     """
     options = dict(optimizer_options or {})
     options |= {} if momentum is None else {"momentum": momentum}
@@ -53,8 +63,18 @@ def local_training(
         lr=lr,
         options=tuple(options.items()),
         clip_norm=clip_norm,
+        init=init,
     )
-    return Algorithm(local, Mean(), Sgd(outer_lr, outer_momentum, outer_nesterov))
+    return Algorithm(local, _reduce(init, match, match_to, soft), Sgd(outer_lr, outer_momentum, outer_nesterov))
+
+
+def _reduce(init: str, match: By | None, to: To | None, soft: int | None) -> Reduce:
+    if match is None:
+        if to is not None or soft is not None:
+            raise UsageError("match_to and soft need match: by what the units are compared")
+        return Mean()
+    own: To = "many" if soft is None else "first"
+    return Matched(Mean(), match, to=to or (own if init == "per-partition" else "start"), soft=soft)
 
 
 DILOCO: dict[str, Any] = {
@@ -66,6 +86,7 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
     "sync_sgd": synchronous,
     "fed_avg": local_training,
     "diloco": partial(local_training, **DILOCO),
+    "matched": partial(local_training, match="weights"),
 }
 
 
@@ -80,3 +101,9 @@ def build_algorithm(named: str | Code, options: Mapping[str, Any]) -> Algorithm:
     if not isinstance(algorithm, Algorithm):
         raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")
     return algorithm
+
+
+def bound(algorithm: Algorithm, objective: Objective, partitions: Partitions) -> Algorithm:
+    """The algorithm for a run's networks: a reduce that must know them is told."""
+    bind = getattr(algorithm.reduce, "bound", None)
+    return algorithm if bind is None else replace(algorithm, reduce=bind(objective, partitions))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -55,7 +55,8 @@ class LocalSteps:
 
     Walks `steps` batches, or `epochs` passes, in an order drawn from the seed, with a torch optimizer that
     starts afresh each round. `batch_size` None means the whole partition; `clip_norm` bounds the gradient's
-    L2 norm. The weight is the partition's number of examples (McMahan et al. 2017, Algorithm 1).
+    L2 norm. The weight is the partition's number of examples (McMahan et al. 2017, Algorithm 1). With `init`
+    ``per-partition`` each partition begins round 1 from initial weights of its own, drawn from its seed.
     """
 
     steps: int | None = None
@@ -65,6 +66,7 @@ class LocalSteps:
     lr: float = 0.1
     options: tuple[tuple[str, Any], ...] = ()
     clip_norm: float | None = None
+    init: Literal["shared", "per-partition"] = "shared"
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -88,7 +90,8 @@ class LocalSteps:
         seed: int,
     ) -> Update:
         """Train, and send back how far the parameters went."""
-        network = objective.network(state)
+        own = self.init == "per-partition" and state.round == 0
+        network = objective.network(objective.seeded(seed).initial() if own else state)
         parameters = [p for p in network.parameters() if p.requires_grad]
         step = self._stepper(parameters)
         steps = self.steps or (self.epochs or 0) * -(-len(examples) // (self.batch_size or len(examples)))

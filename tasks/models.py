@@ -7,7 +7,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -164,6 +164,10 @@ class Objective:
             buffers=pack(layout.buffers, tensors),
             frozen=pack(layout.frozen, tensors),
         )
+
+    def seeded(self, seed: int) -> Objective:
+        """The same with other initial weights."""
+        return replace(self, model=replace(self.model, seed=seed))
 
     def network(self, state: State) -> nn.Module:
         """A network of its own over a copy of the state, in training mode."""

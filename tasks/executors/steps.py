@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from storage.commits import Commit, Score, UpdateRecord
+from storage.digest import match_digest, update_digest
 from storage.errors import RoundFailed, RoundweaveError, one_line
-from storage.records import Layout, State, Update, Vectors
-from storage.store import RoundStore, open_store, update_digest
+from storage.records import Layout, Match, State, Update, Vectors
+from storage.store import RoundStore, open_store
 from tasks.algebra import Algorithm, Node, fold
 from tasks.data import Examples, is_label
 from tasks.guard import checked, misshapen, non_finite
@@ -75,11 +76,15 @@ class BlockResult:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The state after a round, and what its commit says of the updates; `carry_from` as in `Commit`."""
+    """The state after a round, what its commit says of the updates, and how the reduce matched their units.
+
+    `carry_from` is as in `Commit`.
+    """
 
     state: State
     records: Mapping[int, UpdateRecord] = field(default_factory=dict)
     carry_from: Mapping[int, int] = field(default_factory=dict)
+    matches: Mapping[int, Match] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -186,29 +191,35 @@ def reduce_apply(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Ou
     try:
         with pinned(job.plan.map_seed(round, -1), job.threads):
             root = fold(job.algorithm.reduce, job.plan.root, lambda first, last: nodes[first, last])
-            state = job.algorithm.apply(before.state, job.algorithm.reduce.finish(before.state, root))
+            reduced = job.algorithm.reduce.finish(before.state, root)
+            state = job.algorithm.apply(before.state, reduced)
+    except RoundweaveError:
+        raise
     except Exception as error:
         raise RoundFailed(f"round {round}: the reduce or apply failed with {one_line(error)}") from error
     _check_state(job.open().schema.layout, state, round)
     carried = dict.fromkeys(accepted, round) if job.open().schema.carry else {}
-    return Outcome(state, records, dict(before.carry_from) | carried)
+    matches = dict(zip(accepted, reduced.matches, strict=False))
+    records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
+    return Outcome(state, records, dict(before.carry_from) | carried, matches)
 
 
 def score_block(job: Job, after: Outcome, data: Sequence[Partition]) -> list[Tally]:
     """Score the network on the held-out examples of a block's partitions."""
     network = job.objective.network(after.state).eval()
     with torch.no_grad(), pinned(0, job.threads):
-        return [_tally(job, network, partition.held_out) for partition in data]
+        return [tally(job.objective, network, partition.held_out) for partition in data]
 
 
-def _tally(job: Job, network: torch.nn.Module, held_out: Examples) -> Tally:
+def tally(objective: Objective, network: torch.nn.Module, held_out: Examples) -> Tally:
+    """Sums of loss and of right classes over held-out examples, in batches of a fixed size."""
     loss, right = 0.0, 0
     classes = False
     for first in range(0, len(held_out), SCORE_BATCH):
         inputs = held_out.inputs[first : first + SCORE_BATCH]
         targets = held_out.targets[first : first + SCORE_BATCH]
         outputs = network(inputs)
-        loss += job.objective.value(outputs, targets).item() * len(inputs)
+        loss += objective.value(outputs, targets).item() * len(inputs)
         classes = outputs.ndim == 2 and is_label(targets)
         right += int((outputs.argmax(1) == targets).sum()) if classes else 0
     return Tally(loss, right if classes else None, len(held_out))
@@ -233,6 +244,8 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
         return previous
     if not store.log.has(state.round):
         store.write_state(state)
+        for partition, match in after.matches.items():
+            store.write_match(state.round, partition, match)
     now = time.time()
     commit = replace(
         store.describe(state, job.token, job.epoch),

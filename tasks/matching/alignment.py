@@ -6,7 +6,7 @@ others held (Git Re-Basin, Ainsworth et al. 2023, Algorithm 1), and again only g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -28,8 +28,8 @@ Assign = Callable[[torch.Tensor], torch.Tensor]
 class Aligner:
     """Terms over groups of units; `assign` makes an order, or a mixture, of similarities.
 
-    A group on which others depend is compared by pairs, each of its target units with each of its source units, for
-    which those others are aligned in turn.
+    A group on which others depend is compared by pairs, each of its target units with each of its source units,
+    for which those others are aligned in turn.
     """
 
     terms: Sequence[Term]
@@ -39,9 +39,9 @@ class Aligner:
     kept: dict[tuple[int, int], tuple[list[torch.Tensor], Compared]] = field(default_factory=dict)
 
     def align(self, start: Permutation | None = None, sweeps: int = SWEEPS) -> dict[str, torch.Tensor]:
-        """The permutation: new unit i is the source's unit ``p[..., i]``; `start` takes the greedy pass's place."""
+        """The permutation: new unit i is the source's ``p[..., i]``; `start` takes the greedy pass's place."""
         known = dict(start) if start is not None else self.greedy()
-        waiting = dict.fromkeys(self._roots())
+        waiting = dict.fromkeys(r for r in self._roots() if start is not None or not self._alone(r))
         for _ in range(sweeps * len(waiting)):
             if not waiting:
                 break
@@ -71,6 +71,10 @@ class Aligner:
         tree = self._tree(root)
         near = {label for term in self.terms if tree & set(term.labels) for label in term.labels}
         return [other for other in self._roots() if near & self._tree(other)]
+
+    def _alone(self, root: str) -> bool:
+        """Whether its order depends on no other, so that there is nothing to come back for."""
+        return self._neighbours(root) == [root] and all(t.labels.count(root) < 2 for t in self.terms)
 
     def _reached(self, root: str, known: Permutation) -> bool:
         """Whether some tensor shows the group's units beside nothing but units in order."""
@@ -116,7 +120,7 @@ class Aligner:
     def _settled(self, number: int, dim: int, known: Permutation) -> Compared:
         """A term with all but one dimension in order, kept until one of the other groups changes."""
         term = self.terms[number]
-        others = [known[name] for d, name in enumerate(term.labels) if d != dim and name in known]
+        others = [known[name] for d, name in enumerate(term.labels) if d != dim and name and name in known]
         before, part = self.kept.get((number, dim), (None, None))
         if part is None or before is None or [*map(id, before)] != [*map(id, others)]:
             part = Compared(term.marked(dim).settled(self.groups, known))
@@ -124,14 +128,13 @@ class Aligner:
         return part
 
     def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
-        """The order of a group and of those that depend on it, from the best alignment of each pair of its units."""
+        """The order of a group and of those that depend on it, from the best alignment of each pair of units."""
         tree = self._tree(root)
         outside = {name: table for name, table in known.items() if name not in tree}
-        terms = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
-        terms = comparable(terms, tree)
-        inner = {
-            name: replace(group, parents=group.parents[1:]) for name, group in self.groups.items() if name in tree - {root}
-        }
+        settled = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
+        terms = comparable(settled, tree)
+        dependent = [self.groups[name] for name in self.groups if name in tree - {root}]
+        inner = {group.name: replace(group, parents=group.parents[1:]) for group in dependent}
         size = self.groups[root].size
         scores, found = torch.zeros(size, size), {}
         for i in range(size):
@@ -150,22 +153,3 @@ def comparable(terms: Sequence[Term], keep: Collection[str]) -> Sequence[Term]:
     if any(term.informed for term in closed):
         return closed
     return [term.unordered(keep) for term in terms]
-
-
-def align(
-    terms: Sequence[Term], groups: Mapping[str, Group], metric: Metric, start: Permutation | None = None
-) -> dict[str, torch.Tensor]:
-    """The order of the source's units by these terms."""
-    return Aligner(terms, groups, metric).align(start)
-
-
-def soft_align(
-    terms: Sequence[Term], groups: Mapping[str, Group], metric: Metric, mixture: Assign
-) -> dict[str, torch.Tensor]:
-    """A greedy pass with mixtures in the place of orders: each is carried on before the next layer is compared."""
-    return Aligner(terms, groups, metric, mixture).greedy()
-
-
-def moved(before: Permutation, after: Permutation) -> Iterable[tuple[str, float]]:
-    """The share of each group's units that two permutations place differently."""
-    return ((name, (before[name] != after[name]).double().mean().item()) for name in before)

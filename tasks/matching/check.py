@@ -18,10 +18,12 @@ from tasks.matching.units import UnitGroups
 
 TOLERANCE = 1e-10
 """Largest relative difference of outputs in float64 that rounding may make."""
+LEAST_SPREAD = 1e-4
+"""Outputs are compared with their spread, or with this share of their size where that is more."""
 
 
 def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups, seed: int = 0) -> float:
-    """How much a random permutation changes the outputs: largest difference over the outputs' spread, in float64.
+    """How much a random permutation changes the outputs: largest difference over an output's spread, in float64.
 
     All parameters are drawn at random first: with a head of zeros nothing would show.
     """
@@ -42,9 +44,9 @@ def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
     error = function_error(model, inputs, units)
     if not error <= TOLERANCE:
         raise UnitsUnsound(
-            f"permuting the units of {type(model).__name__} changes its outputs by {error:.2g} (relative, float64), "
-            f"more than {TOLERANCE:g}: it is not merged; an operation with a wrong rule, or one that draws "
-            "random numbers, is the likely cause"
+            f"permuting the units of {type(model).__name__} changes its outputs by {error:.2g} (relative, "
+            f"float64), more than {TOLERANCE:g}: it is not merged; an operation with a wrong rule, or one that "
+            "draws random numbers, is the likely cause"
         )
     return error
 
@@ -72,9 +74,14 @@ def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
 def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
     if not before.numel():
         return 0.0
-    spread = (before - before.mean()).abs().max().item()
-    difference = (before - after).abs().max().item()
-    return difference / spread if spread > 0 else math.inf if difference > 0 else 0.0
+    finite = before[before.isfinite()]
+    same = (before == after) | (before.isnan() & after.isnan())
+    if not finite.numel() or not (same | (before - after).isfinite()).all():
+        return math.inf
+    # A single number, or many that are nearly the same, has no spread to speak of.
+    scale = max((finite - finite.mean()).abs().max().item(), LEAST_SPREAD * finite.abs().max().item())
+    difference = torch.where(same, 0.0, before - after).abs().max().item()
+    return difference / scale if scale > 0 else math.inf if difference > 0 else 0.0
 
 
 def _randomise(network: nn.Module, generator: torch.Generator) -> None:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import product
 
 Segment = list["Atom"]
 Axis = list[Segment]
@@ -30,8 +29,8 @@ class LayoutMismatch(Exception):
 class Atom:
     """A set of indices; `pinned` says why it must keep its order, None that nothing has been found yet.
 
-    `parts` is what it was cut or factored into. `chosen` holds, for an atom that stands beside it and each index of
-    that atom, the atom which takes its place there: the values of packed queries and keys are different units.
+    `parts` is what it was cut or factored into. `chosen` holds, for an atom that stands beside it and each index
+    of that atom, the atom which takes its place there: the values of packed queries and keys are different units.
     """
 
     size: int
@@ -122,16 +121,22 @@ def factor(axis: Axis, *sizes: int) -> list[Axis]:
     return [[[atom]] for atom in found]
 
 
-def leaves(axis: Axis) -> Iterator[Atom]:
-    """All atoms of an axis that are neither cut nor factored, those in choices included."""
+def walk(axis: Axis, seen: set[Atom] | None = None) -> Iterator[Atom]:
+    """All atoms of an axis, each once: what they were cut and factored into, and those in choices, included."""
+    seen = set() if seen is None else seen
     for segment in axis:
         for atom in map(find, segment):
-            if atom.parts is not None:
-                yield from leaves(atom.parts)
-            else:
+            if atom not in seen:
+                seen.add(atom)
                 yield atom
-            for choice in atom.chosen.values():
-                yield from leaves([[chosen] for chosen in choice.values()])
+                yield from walk(atom.parts or [], seen)
+                for choice in atom.chosen.values():
+                    yield from walk([[chosen] for chosen in choice.values()], seen)
+
+
+def leaves(axis: Axis) -> Iterator[Atom]:
+    """The atoms of an axis that are neither cut nor factored, those in choices included."""
+    return (atom for atom in walk(axis) if atom.parts is None)
 
 
 def cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
@@ -272,77 +277,3 @@ def _view_groups(layout: Layout, shape: Sequence[int]) -> Iterator[tuple[list[Ax
             else:
                 group.append(sizes.pop(0))
         yield run, group
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of an axis that is a plain product of atoms: where it starts, and the stride of each atom."""
-
-    atoms: tuple[Atom, ...] = ()
-    strides: tuple[int, ...] = ()
-    offset: int = 0
-
-
-def blocks(axis: Axis) -> list[Block]:
-    """The axis as plain products, the atoms that were cut or chosen followed into each."""
-    return [chosen for block in plain_blocks(axis) for chosen in _follow_choices(block)]
-
-
-def plain_blocks(axis: Axis) -> list[Block]:
-    """The same without following choices."""
-    found, offset = [], 0
-    for segment in axis:
-        found += [_moved(block, offset, 1) for block in _segment_blocks(segment)]
-        offset += length([segment])
-    return found
-
-
-def _moved(block: Block, offset: int, stride: int) -> Block:
-    return Block(block.atoms, tuple(s * stride for s in block.strides), block.offset * stride + offset)
-
-
-def _segment_blocks(segment: Segment) -> list[Block]:
-    choices: list[list[Block]] = []
-    stride = length([segment])
-    for atom in map(find, segment):
-        stride //= atom.size
-        if atom.parts is not None:
-            choices.append([_moved(block, 0, stride) for block in plain_blocks(atom.parts)])
-        elif atom.size != 1:
-            choices.append([Block((atom,), (stride,))])
-    return _combined(choices)
-
-
-def _combined(choices: list[list[Block]], offset: int = 0) -> list[Block]:
-    """The products of one block from each list."""
-    return [
-        Block(
-            tuple(atom for block in combination for atom in block.atoms),
-            tuple(stride for block in combination for stride in block.strides),
-            offset + sum(block.offset for block in combination),
-        )
-        for combination in product(*choices)
-    ]
-
-
-def _follow_choices(block: Block) -> list[Block]:
-    """Where an atom's units depend on the index of another in the block, one block for each such index."""
-    for position, beside in enumerate(block.atoms):
-        chosen = {i: atom.chosen[beside] for i, atom in enumerate(block.atoms) if beside in atom.chosen}
-        if chosen:
-            return [
-                further
-                for index in range(beside.size)
-                for replaced in _at_index(block, position, index, chosen)
-                for further in _follow_choices(replaced)
-            ]
-    return [block]
-
-
-def _at_index(block: Block, position: int, index: int, chosen: dict[int, dict[int, Atom]]) -> list[Block]:
-    choices = []
-    for i, (atom, stride) in enumerate(zip(block.atoms, block.strides, strict=True)):
-        if i != position:
-            here = chosen.get(i, {}).get(index, atom)
-            choices.append([_moved(part, 0, stride) for part in plain_blocks([[here]])])
-    return _combined(choices, block.offset + index * block.strides[position])

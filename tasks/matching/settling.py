@@ -1,12 +1,12 @@
-"""Settle a trace: which choices stand, which units depend on which others, where each group of units is found."""
+"""Settle a trace: which choices stand, and which units may depend on which others."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import product
 
-from tasks.matching.layouts import Atom, Block, Layout, blocks, find, leaves, merge, plain_blocks
+from tasks.matching.blocks import Block, products, stages
+from tasks.matching.layouts import Atom, find, merge, walk
 from tasks.matching.tracing import Trace
 
 Companions = dict[Atom, set[Atom]]
@@ -14,119 +14,87 @@ Companions = dict[Atom, set[Atom]]
 
 def settle(trace: Trace) -> None:
     """Undo choices that are not legal: beside what they depend on, units must stand wherever they stand."""
-    layouts = [*trace.tensors.values(), *trace.intermediate.values()]
-    changed = True
-    while changed:
-        changed = False
-        heads = {atom for layout in layouts for axis in layout for atom in leaves(axis) if atom.chosen}
-        heads |= {atom for layout in layouts for axis in layout for atom in _cut_heads(axis)}
-        together = companions(trace, plain=True)
-        for head in heads:
-            changed |= _settle_head(head, together)
+    while True:
+        heads = _heads(trace)
+        if sum(_tidy(head) for head in heads):
+            continue
+        if not heads:
+            return
+        together = companions(trace)
+        illegal = [head for head in heads if not set(head.chosen) <= together.get(head, set())]
+        if not illegal:
+            return
+        for head in illegal:
+            _give_up(head, next(iter(head.chosen), None))
 
 
-def _cut_heads(axis: Iterable[Iterable[Atom]]) -> Iterable[Atom]:
-    for segment in axis:
-        for atom in map(find, segment):
-            if atom.parts is not None:
-                yield from _cut_heads(atom.parts)
-                if atom.chosen:
-                    yield atom
+def _heads(trace: Trace) -> list[Atom]:
+    """All units with choices, in an order that does not depend on the process."""
+    seen: set[Atom] = set()
+    layouts = (*trace.tensors.values(), *trace.intermediate.values())
+    return [atom for layout in layouts for axis in layout for atom in walk(axis, seen) if atom.chosen]
 
 
-def _settle_head(head: Atom, together: Companions) -> bool:
-    """Bring a unit's choices under their present names; give up those that are not legal."""
-    for beside, choices in list(head.chosen.items()):
-        current = find(beside)
-        if current is not beside:
-            del head.chosen[beside]
-            for index, atom in choices.items():
-                known = head.chosen.setdefault(current, {})
+def _tidy(head: Atom) -> bool:
+    """Bring choices under the present names of what they depend on; give up those that make no sense."""
+    if find(head) is not head:
+        return False
+    for beside in head.chosen:
+        if find(beside) is not beside:
+            known = head.chosen.setdefault(find(beside), {})
+            for index, atom in head.chosen.pop(beside).items():
                 merge(known.setdefault(index, atom), atom)
             return True
-        legal = head.parts is None and head.pinned is None and beside in together.get(head, {beside})
-        if not legal or beside.parts is not None or any(find(atom) is head for atom in choices.values()):
-            del head.chosen[beside]
-            for atom in choices.values():
-                merge(head, atom)
-            return True
+    for number, (beside, choices) in enumerate(head.chosen.items()):
+        reached = set(walk([[choice] for choice in choices.values()]))
+        changed = number > 0 or head.parts is not None or head.pinned is not None or beside.parts is not None
+        if changed or head in reached or beside in reached:
+            return _give_up(head, beside)
     return False
 
 
-def companions(trace: Trace, plain: bool) -> Companions:
-    """For each unit, those that stand beside it wherever it stands and wherever it is summed over."""
-    of = plain_blocks if plain else blocks
+def _give_up(head: Atom, beside: Atom | None) -> bool:
+    """Let the units be the same at each index of what they depended on."""
+    choices = head.chosen.pop(beside, {}) if beside is not None else {}
+    for atom in choices.values():
+        merge(head, atom)
+    return True
+
+
+def companions(trace: Trace) -> Companions:
+    """For each unit, those that stand beside it, once, wherever it stands and wherever it is summed over."""
     found: Companions = {}
-
-    def note(members: Iterable[Atom], beside: Iterable[Atom]) -> None:
-        everybody = set(beside)
-        for member in members:
-            found[member] = found[member] & everybody if member in found else set(everybody)
-
-    for layout in (*trace.tensors.values(), *trace.intermediate.values()):
-        for atoms in _combinations(layout, of):
-            note(atoms, atoms)
-    for axes, batch in trace.contractions:
-        for around in _combinations(batch, of):
-            note(around, around)
-            for atoms in _combinations(axes, of):
-                note(atoms, (*atoms, *around))
+    for members, around in trace.dependences():
+        for block in products([*members, *around]):
+            for stage in stages(block):
+                present = Counter((*stage.atoms, *stage.fixed))
+                beside = {atom for atom, count in present.items() if count == 1}
+                for atom, axis in zip(stage.atoms, stage.axes, strict=True):
+                    if axis < len(members):
+                        found[atom] = found[atom] & beside if atom in found else beside
     return {atom: others - {atom} for atom, others in found.items()}
 
 
-def _combinations(layout: Layout, of: object) -> Iterable[tuple[Atom, ...]]:
-    parts = [of(axis) for axis in layout]  # type: ignore[operator]
-    for combination in product(*parts):
-        yield tuple(atom for block in combination for atom in block.atoms)
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A part of a tensor that is a plain product of units: where it starts, its strides, its atoms."""
-
-    atoms: tuple[Atom, ...]
-    strides: tuple[int, ...]
-    offset: int
-    axes: tuple[int, ...]
-
-
-def placed(layout: Layout, shape: tuple[int, ...]) -> list[Placed]:
-    """A contiguous tensor as strided parts, one atom a dimension; `axes` says on which axis each lies."""
-    steps = [1] * len(shape)
-    for axis in reversed(range(len(shape) - 1)):
-        steps[axis] = steps[axis + 1] * shape[axis + 1]
-    return [_placed(combination, steps) for combination in product(*(blocks(axis) for axis in layout))]
-
-
-def _placed(combination: tuple[Block, ...], steps: list[int]) -> Placed:
-    located = list(zip(combination, steps, range(len(steps)), strict=True))
-    return Placed(
-        tuple(atom for block, _, _ in located for atom in block.atoms),
-        tuple(stride * step for block, step, _ in located for stride in block.strides),
-        sum(block.offset * step for block, step, _ in located),
-        tuple(axis for block, _, axis in located for _ in block.atoms),
-    )
-
-
-def ancestors(free: set[Atom], together: Companions, parts: Iterable[Placed]) -> Mapping[Atom, tuple[Atom, ...]]:
+def ancestors(free: Iterable[Atom], together: Companions, parts: Iterable[Block]) -> dict[Atom, tuple[Atom, ...]]:
     """For each unit the chain of others on whose index its order may depend, the outermost first.
 
     The dimensions of an attention head may be permuted for each head alone, since wherever they stand the head
     stands beside them.
     """
+    order = {atom: number for number, atom in enumerate(free)}
     found: dict[Atom, set[Atom]] = {}
-    for atom in free:
-        beside = together.get(atom, set()) & free
+    for atom in order:
+        beside = together.get(atom, set()) & order.keys()
         found[atom] = {other for other in beside if atom not in together.get(other, set())}
     for part in parts:
-        for atom in set(part.atoms) & free:
+        for atom in set(part.atoms) & order.keys():
             found[atom] &= {other for other in part.atoms if part.atoms.count(other) == 1}
-    return {atom: _chain(atom, found) for atom in free}
+    return {atom: _chain(atom, found, order) for atom in order}
 
 
-def _chain(atom: Atom, beside: Mapping[Atom, set[Atom]]) -> tuple[Atom, ...]:
+def _chain(atom: Atom, beside: Mapping[Atom, set[Atom]], order: Mapping[Atom, int]) -> tuple[Atom, ...]:
     chain: list[Atom] = []
-    for other in sorted(beside[atom], key=lambda one: (len(beside[one]), one.size)):
+    for other in sorted(beside[atom], key=lambda one: (len(beside[one]), one.size, order[one])):
         if set(chain) == beside[other] & beside[atom] and beside[other] <= beside[atom]:
             chain.append(other)
     return tuple(chain)

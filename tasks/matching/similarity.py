@@ -145,6 +145,18 @@ class MomentTerm:
         paired = torch.einsum(moments, [*range(count), *source], [*kept, *(count + d for d in kept)])
         return MomentTerm(paired, tuple(self.labels[d] for d in kept))
 
+    def ordered(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
+        """The moments with the target's units in another order."""
+        count = len(self.labels)
+        return replace(
+            self, moments=rearranged(self.moments, (*self.labels, *[None] * count), groups, permutation)
+        )
+
+    def turned(self) -> MomentTerm:
+        """Target and source exchanged."""
+        count = len(self.labels)
+        return replace(self, moments=self.moments.permute(*range(count, 2 * count), *range(count)))
+
     def unordered(self, keep: Collection[str]) -> MomentTerm:
         """Summed over the other labels: the moments of the units' sums."""
         count = len(self.labels)
@@ -212,15 +224,32 @@ def _comparable(values: torch.Tensor) -> torch.Tensor:
 
 
 def similarity(parts: Sequence[Compared], metric: Metric) -> torch.Tensor:
-    """Similarities (target unit, source unit) of one group, from all of its terms."""
-    total = torch.stack([part.scores for part in parts]).sum(0) if len(parts) > 1 else parts[0].scores
+    """Similarities (target unit, source unit) of one group, from all of its terms.
+
+    Of weights and of activations both, it is the mean of the two similarities.
+    """
+    kinds = [[p for p in parts if isinstance(p.term, kind)] for kind in (WeightTerm, MomentTerm)]
+    found = [_similarity(same, metric) for same in kinds if same]
+    return found[0] if len(found) == 1 else torch.stack(found).mean(0)
+
+
+def _similarity(parts: Sequence[Compared], metric: Metric) -> torch.Tensor:
+    total = parts[0].scores if len(parts) == 1 else torch.stack([part.scores for part in parts]).sum(0)
     if metric == "l2":
         return total
-    target, source = (torch.stack(each).sum(0).sqrt().clamp_min(1e-30) for each in zip(*(p.norms for p in parts)))
+    target, source = (
+        torch.stack(each).sum(0).sqrt().clamp_min(1e-30) for each in zip(*(p.norms for p in parts), strict=True)
+    )
     return total / target[:, None] / source[None, :]
 
 
 def overall(terms: Sequence[Term], metric: Metric) -> float:
     """How alike two networks are as they stand."""
+    kinds = [[t for t in terms if isinstance(t, kind)] for kind in (WeightTerm, MomentTerm)]
+    found = [_overall(same, metric) for same in kinds if same]
+    return sum(found) / len(found)
+
+
+def _overall(terms: Sequence[Term], metric: Metric) -> float:
     product, target, source = (sum(each) for each in zip(*(term.value() for term in terms), strict=True))
     return float(product if metric == "l2" else product / max((target * source) ** 0.5, 1e-30))

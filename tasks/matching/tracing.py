@@ -15,13 +15,25 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from storage.errors import ModelError, one_line
-from tasks.matching.layouts import OPERATION, Layout, LayoutMismatch, new_layout, pin_all
+from tasks.matching.layouts import OPERATION, Layout, LayoutMismatch, length, new_layout, pin_all, unify
 from tasks.matching.rules import RULES, Result, Site, Unknown
 from tasks.matching.rules.elementwise import UNIFORM
-from tasks.matching.rules.registry import Contraction
+from tasks.matching.rules.registry import Dependence
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run a graph of their own, which stands before their operands."""
+
+NOT_UNDERSTOOD = (
+    Unknown,
+    LayoutMismatch,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What a rule raises for an operation that it was not written for, such as another overload."""
 
 
 @dataclass
@@ -35,10 +47,15 @@ class Trace:
     program: torch.export.ExportedProgram
     tensors: dict[str, Layout] = field(default_factory=dict)
     intermediate: dict[str, Layout] = field(default_factory=dict)
-    contractions: list[Contraction] = field(default_factory=list)
+    sums: list[Dependence] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
     consumed: list[str] = field(default_factory=list)
     uniform: set[int] = field(default_factory=set)
+
+    def dependences(self) -> Iterator[Dependence]:
+        """Which units may depend on which: in a tensor on all beside them, in a sum on fewer."""
+        yield from ((layout, []) for layout in (*self.tensors.values(), *self.intermediate.values()))
+        yield from self.sums
 
     def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
         """Follow a graph whose placeholders are in the environment; returns what it gives back."""
@@ -59,8 +76,8 @@ class Trace:
 
     def _call(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
         if node.target is operator.getitem:
-            source = _values(node.args[0], environment)
-            return source[node.args[1]] if isinstance(source, tuple) else None
+            source, index = _values(node.args[0], environment), _values(node.args[1], environment)
+            return source[index] if isinstance(source, tuple) else None
         name = getattr(node.target, "__name__", str(node.target))
         if name in WRAPPERS:
             return self._enter(node, environment)
@@ -80,25 +97,31 @@ class Trace:
     ) -> Any:
         name = target._schema.name.partition("::")[2]
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
-        used = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)
+        in_place = name.endswith("_") and not name.endswith("__")
+        used = frozenset(_values(u.args[1], {}) for u in node.users if u.target is operator.getitem and u.users)
         site = Site(name.removesuffix("_"), shapes, used, frozenset(self.uniform))
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
         OPERATION.set(f"{target} ({node.name})")
         try:
             found = rule(site, **_arguments(target, node, environment))
-        except (Unknown, LayoutMismatch, ZeroDivisionError, IndexError) as error:
-            reason = f" ({error})" if str(error) else ""
+            _check_shapes(found, shapes)
+            if in_place:
+                _write(environment.get(node.all_input_nodes[0]), found)
+        except NOT_UNDERSTOOD as error:
+            reason = f" ({one_line(error)})" if str(error) else ""
             return self._unknown(node, f"{target}{reason}", shapes, environment)
-        self.contractions += site.contractions
-        if site.contractions:
+        self.sums += site.dependences
+        if site.summed:
             self.consumed += [n.name for n in node.all_input_nodes if isinstance(environment.get(n), list)]
-        if site.name in UNIFORM:
+        if in_place:
+            self.uniform.clear()
+        elif site.name in UNIFORM:
             self.uniform.add(id(found))
         return found
 
     def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
-        arguments = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
+        arguments: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
         position = next(i for i, argument in enumerate(arguments) if isinstance(argument, fx.GraphModule))
         inner = arguments[position].graph
         places = [n for n in inner.nodes if n.op == "placeholder"]
@@ -133,10 +156,29 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     for node in program.graph.nodes:
         if node.op == "placeholder":
             environment[node] = _placeholder(found, node, names)
+    used = [environment[node] for node in environment if node.users]
+    for layout in found.tensors.values():
+        if not any(layout is one for one in used):
+            pin_all(layout, "not used")
     outputs = found.run(program.graph, environment)
     for layout in _layouts(outputs):
         pin_all(layout, "output")
     return found
+
+
+def _check_shapes(found: Result, shapes: list[tuple[int, ...]]) -> None:
+    """Raise where a rule gives layouts of other shapes than the operation's outputs have."""
+    layouts = found if isinstance(found, tuple) else (found,)
+    for layout, shape in zip(layouts, shapes, strict=True):
+        if layout is not None and tuple(map(length, layout)) != shape:
+            raise LayoutMismatch(f"{[length(axis) for axis in layout]} is not its shape {list(shape)}")
+
+
+def _write(target: Layout | None, found: Result) -> None:
+    """What an operation in place gives back is its first argument, whatever its rule makes new."""
+    if target is not None and isinstance(found, list):
+        for mine, other in zip(target, found, strict=True):
+            unify(mine, other)
 
 
 def _placeholder(found: Trace, node: fx.Node, names: Mapping[str, str]) -> Layout | None:

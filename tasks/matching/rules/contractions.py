@@ -24,7 +24,7 @@ from tasks.matching.rules.registry import Site, Unknown, rule
 @rule("linear")
 def _linear(site: Site, input: Layout, weight: Layout, bias: Layout | None = None) -> Layout:
     unify(input[-1], weight[-1])
-    site.contract([input[-1]], [])
+    site.contract([input[-1]], [], input[:-1], weight[:-1])
     if len(weight) == 1:
         return input[:-1]
     if bias is not None:
@@ -48,8 +48,23 @@ def _matmul(site: Site, left: Layout, right: Layout) -> Layout:
     unify(left[-1], right[-2 if len(right) > 1 else -1])
     batches = [part for part in (left[:-2], right[:-2]) if part]
     batch = broadcast(*batches) if batches else []
-    site.contract([left[-1]], batch if len(batches) == 2 else [])
+    if len(batches) == 2:
+        site.contract([left[-1]], batch, rows, columns)
+    else:
+        site.contract([left[-1]], [], left[:-1], [*right[:-2], *columns])
     return [*batch, *rows, *columns]
+
+
+@rule("outer", "ger")
+def _outer(site: Site, self: Layout, vec2: Layout) -> Layout:
+    return [*self, *vec2]
+
+
+@rule("inner")
+def _inner(site: Site, self: Layout, other: Layout) -> Layout:
+    unify(self[-1], other[-1])
+    site.contract([self[-1]], [], self[:-1], other[:-1])
+    return [*self[:-1], *other[:-1]]
 
 
 @rule("einsum")
@@ -62,13 +77,12 @@ def _einsum(site: Site, equation: str, tensors: Sequence[Layout], **_: Any) -> L
     for term, layout in zip(terms, tensors, strict=True):
         for letter, axis in zip(term, layout, strict=True):
             unify(axes.setdefault(letter, axis), axis)
+    site.summed = any(letter not in right for letter in axes)
     for letter, axis in axes.items():
-        if letter not in right:
-            together = [t for t in terms if letter in t]
-            shared = set(together[0]).intersection(*together[1:])
-            site.contract(
-                [axes[one] for one in shared if one not in right], [axes[one] for one in shared & set(right)]
-            )
+        # What is summed over may depend on what all of its terms have, other units on what the result has too.
+        beside = set(axes).intersection(*(term for term in terms if letter in term)) - {letter}
+        around = [axes[one] for one in axes if one in beside and (letter not in right or one in right)]
+        site.dependences.append(([axis], around))
     return [axes[letter] for letter in right]
 
 
@@ -88,8 +102,8 @@ def _attention(
     unify(query[-1], key[-1])
     unify(key[-2], value[-2])
     batch = broadcast(query[:-2], key[:-2], value[:-2])
-    site.contract([query[-1]], batch)
-    site.contract([key[-2]], [*batch, query[-2]])
+    site.contract([query[-1]], batch, query[-2:-1], key[-2:-1])
+    site.contract([key[-2]], batch, query[-2:-1], value[-1:])
     if attn_mask is not None:
         broadcast(attn_mask, [*batch, query[-2], key[-2]])
     if is_causal:
@@ -139,7 +153,7 @@ def _convolved(
         unify(theirs, inner)
         _, outer = factor_with(mine, group)
     found = [[*as_factors(group), *as_factors(outer)]]
-    site.contract([inner], [group])
+    site.contract([inner], [group], images, [outer])
     for axis in (*layout[-spatial:], *weight[2:]):
         pin(axis, "spatial")
     if bias is not None:
@@ -158,7 +172,7 @@ def factor_with(axis: Axis, leading: Axis) -> tuple[Axis, Axis]:
 def _bilinear(site: Site, input1: Layout, input2: Layout, weight: Layout, bias: Layout | None = None) -> Layout:
     for axis, layout in ((weight[1], input1), (weight[2], input2)):
         unify(axis, layout[-1])
-        site.contract([axis], [])
+        site.contract([axis], [], layout[:-1], weight[:1])
     if bias is not None:
         unify(weight[0], bias[0])
     return [*broadcast(input1[:-1], input2[:-1]), weight[0]]

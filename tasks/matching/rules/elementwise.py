@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.layouts import Layout, broadcast, new_layout, pin, pin_all, unify
+from tasks.matching.layouts import Layout, broadcast, new_axis, new_layout, pin, pin_all, unify
 from tasks.matching.rules.registry import Site, rule
 
 UNARY = [
@@ -209,9 +209,14 @@ def _uniform(site: Site, **_: Any) -> Layout:
     return new_layout(site.shape)
 
 
-@rule("arange", "linspace", "eye", "rand", "randn", "rand_like", "randn_like", "one_hot")
+@rule("arange", "linspace", "eye", "rand", "randn", "rand_like", "randn_like")
 def _numbered(site: Site, **_: Any) -> Layout:
     return new_layout(site.shape, f"{site.name} numbers it")
+
+
+@rule("one_hot")
+def _one_hot(site: Site, self: Layout, **_: Any) -> Layout:
+    return [*self, new_axis(site.shape[-1], "one_hot numbers it")]
 
 
 @rule("tril", "triu")

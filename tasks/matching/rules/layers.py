@@ -13,12 +13,19 @@ def _batch_norm(site: Site, input: Layout, **more: Any) -> Result:
     for name in ("weight", "bias", "running_mean", "running_var"):
         if more.get(name) is not None:
             unify(input[1], more[name][0])
-    return input if len(site.shapes) == 1 else (input, [input[1]], [input[1]])
+    if more.get("running_mean") is None:
+        site.contract([input[0], *input[2:]], [input[1]])
+    if len(site.shapes) == 1:
+        return input
+    return input, *([input[1]] if shape[0] else None for shape in site.shapes[1:])
 
 
 @rule("instance_norm")
 def _instance_norm(site: Site, input: Layout, **more: Any) -> Layout:
-    _batch_norm(site, input, **more)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if more.get(name) is not None:
+            unify(input[1], more[name][0])
+    site.contract(input[2:], input[:2])
     return input
 
 
@@ -42,7 +49,7 @@ def _layer_norm(site: Site, input: Layout, normalized_shape: list[int], **more: 
 def _group_norm(site: Site, input: Layout, num_groups: int, **more: Any) -> Layout:
     channels = input[1]
     group, inner = factor(channels, num_groups, length(channels) // num_groups)
-    site.contract([inner], [input[0], group])
+    site.contract([inner, *input[2:]], [input[0], group])
     for name in ("weight", "bias"):
         if more.get(name) is not None:
             unify(channels, more[name][0])

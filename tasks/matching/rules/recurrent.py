@@ -20,6 +20,7 @@ def _recurrent(
     has_biases: bool,
     num_layers: int,
     bidirectional: bool,
+    batch_first: bool,
     **_: Any,
 ) -> Result:
     """Weights are (gate x hidden, in) and (gate x hidden, hidden), the hidden units on two axes of one matrix."""
@@ -35,7 +36,10 @@ def _recurrent(
             units.append(_cell(GATES[site.name], current, params[first : first + each]))
         hidden += units
         current = [segment for axis in units for segment in axis]
-    final = _final(hidden, input, site)
+    batch, time = input[:2] if batch_first else input[1::-1]
+    pin(time, "time")
+    site.contract([time, input[-1]], [], [batch])
+    final = _final(hidden, batch)
     for state in hx if isinstance(hx, tuple) else (hx,):
         _begin(state, hidden, site)
     outputs = [*input[:-1], current]
@@ -51,9 +55,8 @@ def _cell(gates: int, inputs: Axis, params: Sequence[Layout]) -> Axis:
     return [[units]]
 
 
-def _final(hidden: list[Axis], input: Layout, site: Site) -> Layout:
+def _final(hidden: list[Axis], batch: Axis) -> Layout:
     """(layer x direction, example, unit): every layer has units of its own, chosen by its index."""
-    batch = input[1] if length(input[1]) == site.shapes[1][1] else input[0]
     if len(hidden) == 1:
         return [new_axis(1), batch, hidden[0]]
     layers, units = Atom(len(hidden), "layers"), Atom(length(hidden[0]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.layouts import Layout, new_axis, pin
-from tasks.matching.rules.registry import Result, Site, Unknown, dimensions, rule
+from tasks.matching.layouts import Layout, broadcast, new_axis, pin, unify
+from tasks.matching.rules.registry import Result, Site, dimensions, rule
 
 
 @rule(
@@ -46,7 +46,7 @@ def _moments(site: Site, self: Layout, dim: Any = None, keepdim: bool = False, *
 @rule("max", "min", "median", "mode", "kthvalue")
 def _extreme(site: Site, self: Layout, dim: int | None = None, keepdim: bool = False, **more: Any) -> Result:
     if "other" in more:
-        raise Unknown
+        return broadcast(self, more["other"])
     if dim is None:
         return _reduced(site, self, list(range(len(self))), keepdim=False)
     if 1 in site.used:
@@ -73,8 +73,13 @@ def _softmax(site: Site, self: Layout, dim: int, **_: Any) -> Layout:
 )
 def _ordered(site: Site, self: Layout, **more: Any) -> Result:
     """What depends on the order along some dimensions, and treats all others alike."""
-    given = more.get("dims", more.get("dim", -1))
-    dims = dimensions(given, len(self))
+    dims = dimensions(more.get("dims", more.get("dim", -1)), len(self))
+    for beside in (more.get("prepend"), more.get("append")):
+        for d, axis in enumerate(beside or []):
+            if d in dims:
+                pin(axis, f"{site.name} depends on the order")
+            else:
+                unify(self[d], axis)
     for d in dims:
         pin(self[d], f"{site.name} depends on the order")
     found = [new_axis(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.matching.layouts import Axis, Layout
+from tasks.matching.layouts import Layout
 
 Result = Layout | tuple[Layout | None, ...] | None
 Rule = Callable[..., Result]
-Contraction = tuple[list[Axis], Layout]
-"""Axes that are summed over together, and the axes that tell one such sum from another."""
+Dependence = tuple[Layout, Layout]
+"""Axes, and the others on whose index the order of their units may depend, besides on one another."""
 
 
 class Unknown(Exception):
@@ -22,25 +22,34 @@ class Unknown(Exception):
 class Site:
     """Where an operation stands in the graph: its name, the shapes of its outputs, what it leads to.
 
-    `contractions` collects which axes are summed over, and which other axes tell one sum from another.
-    `used` holds the indices of a tuple's outputs that anybody uses, `uniform` the identities of layouts of constants
-    whose elements are all alike.
+    `dependences` collects what may depend on what where axes are summed over or looked up, `summed` says that
+    some were summed. `used` holds the indices of a tuple's outputs that anybody uses, `uniform` the identities of
+    layouts of constants whose elements are all alike.
     """
 
     name: str
     shapes: Sequence[Sequence[int]]
     used: frozenset[int] = frozenset()
     uniform: frozenset[int] = frozenset()
-    contractions: list[Contraction] = field(default_factory=list)
+    dependences: list[Dependence] = field(default_factory=list)
+    summed: bool = False
 
     @property
     def shape(self) -> list[int]:
         """The shape of the only, or the first, output."""
         return list(self.shapes[0])
 
-    def contract(self, axes: list[Axis], batch: Layout) -> None:
-        """Note a sum over some axes, one for each index of the others."""
-        self.contractions.append((axes, batch))
+    def contract(self, axes: Layout, batch: Layout, *others: Layout) -> None:
+        """Note sums over axes of several tensors, one for each index of the batch and of each tensor's others."""
+        self.summed = True
+        self.dependences.append((axes, batch))
+        self.dependences += [(rest, batch) for rest in others if rest]
+        self.apart(batch)
+
+    def apart(self, layout: Layout) -> None:
+        """Note that the order of units on these axes may depend on one another's only."""
+        if layout:
+            self.dependences.append((layout, []))
 
 
 RULES: dict[str, Rule] = {}

@@ -11,6 +11,7 @@ from tasks.matching.layouts import (
     Axis,
     Layout,
     as_factors,
+    broadcast,
     choose,
     cut,
     expand,
@@ -188,26 +189,31 @@ def _index(site: Site, self: Layout, indices: Sequence[Layout | None]) -> Layout
     for d in places:
         pin(self[d], "it is indexed")
     rest = [axis for d, axis in enumerate(self) if d not in places]
+    site.apart(rest)
     together = places == list(range(places[0], places[0] + len(places)))
     first = places[0] if together else 0
-    added = new_layout(site.shape[first : len(site.shape) - len(rest) + first], "it is indexed")
+    added = broadcast(*(index for index in indices if index is not None))
     return [*rest[:first], *added, *rest[first:]]
 
 
 @rule("index_select")
 def _index_select(site: Site, self: Layout, dim: int, index: Layout) -> Layout:
     pin(self[dim], "it is indexed")
+    site.apart([axis for d, axis in enumerate(self) if d != dim % len(self)])
     found = list(self)
-    found[dim] = new_axis(site.shape[dim], "it is indexed")
+    found[dim] = index[0] if index else new_axis(1)
     return found
 
 
-@rule("gather", "take_along_dim")
+@rule("gather")
 def _gather(site: Site, self: Layout, index: Layout, dim: int, **_: Any) -> Layout:
+    place = dim % len(self)
+    pin(self[place], "it is indexed")
+    site.apart([axis for d, axis in enumerate(self) if d != place])
     for d, (axis, other) in enumerate(zip(self, index, strict=True)):
-        if d != dim % len(self) and length(axis) == length(other):
+        if d != place and length(axis) == length(other):
             unify(axis, other)
-        else:
+        elif d != place:
             pin(axis, "it is indexed")
             pin(other, "it is indexed")
     return index
@@ -216,6 +222,7 @@ def _gather(site: Site, self: Layout, index: Layout, dim: int, **_: Any) -> Layo
 @rule("embedding")
 def _embedding(site: Site, weight: Layout, indices: Layout, **_: Any) -> Layout:
     pin(weight[0], "vocabulary")
+    site.apart(weight[1:])
     return [*indices, weight[1]]
 
 
@@ -247,12 +254,14 @@ def _channel_shuffle(site: Site, self: Layout, groups: int) -> Layout:
 @rule("pixel_shuffle")
 def _pixel_shuffle(site: Site, self: Layout, upscale_factor: int) -> Layout:
     channels, across, down = factor(self[-3], site.shape[-3], upscale_factor, upscale_factor)
-    pin(across, "pixel_shuffle")
-    pin(down, "pixel_shuffle")
+    for axis in (across, down, *self[-2:]):
+        pin(axis, "pixel_shuffle")
     return [*self[:-3], channels, *new_layout(site.shape[-2:], "spatial")]
 
 
 @rule("pixel_unshuffle")
 def _pixel_unshuffle(site: Site, self: Layout, downscale_factor: int) -> Layout:
+    for axis in self[-2:]:
+        pin(axis, "pixel_unshuffle")
     added = [Atom(downscale_factor, "pixel_unshuffle") for _ in range(2)]
     return [*self[:-3], [[*as_factors(self[-3]), *added]], *new_layout(site.shape[-2:], "spatial")]

@@ -1,0 +1,80 @@
+"""The flow that merges networks: it wires observing, matching, scoring and keeping together."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from flows.merge_config import MergeConfig
+from flows.merge_keeping import keep
+from flows.merge_preparing import MergePlan, plan_merge
+from flows.merge_result import MergeResult
+from flows.starting import executor_for
+from storage.checkpoints import write_checkpoint
+from storage.commits import Score
+from tasks.executors.base import Executor
+from tasks.matching.activations import Moments
+from tasks.matching.groups import Permutation, Piece
+from tasks.matching.networks import Evidence, match_all, match_each
+from tasks.merging import Blend, observe, score_blend, summed
+
+
+@task(name="observe", cache_policy=NO_CACHE, persist_result=False)
+def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
+    """The moments of the networks' activations, a map over blocks of examples."""
+    pairs = list(combinations(range(len(plan.states)), 2))
+    blocks = range(plan.gallery.partitions.split.partitions)
+    return summed(executor.gather(partial(observe, plan.gallery, plan.places, pairs), blocks))
+
+
+@task(name="match", cache_policy=NO_CACHE, persist_result=False)
+def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutation]:
+    """An order, or a mixture, for each network's units."""
+    config = plan.config
+    if config.match == "none":
+        return [plan.units.identity() for _ in plan.states]
+    evidence = Evidence(plan.states, plan.units, config.match, config.metric, moments)
+    if config.soft is not None:
+        return list(match_each(evidence, config.soft or None, config.temperature))
+    return list(match_all(evidence, config.together))
+
+
+@task(name="score", cache_policy=NO_CACHE, persist_result=False)
+def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> list[Score | None]:
+    """The scores of blends of networks, a map over blends."""
+    return executor.gather(partial(score_blend, plan.gallery, blends), range(len(blends)))
+
+
+@flow(name="roundweave-merge", persist_result=False)
+def merge(config: MergeConfig) -> MergeResult:
+    """Match the units of networks that were trained apart, average them, and say how good the result is."""
+    plan = plan_merge(config)
+    config = plan.config
+    with executor_for(config) as executor, _room(config.root) as folder:
+        observed = config.match in ("activations", "mixed")
+        moments = observe_units(executor, plan) if observed else {}
+        orders = match_units(plan, moments)
+        aligned = [plan.units.permute(state, order) for state, order in zip(plan.states, orders, strict=True)]
+        places = tuple(str(folder / f"{number}.pt") for number in range(len(aligned)))
+        for place, state in zip(places, aligned, strict=True):
+            write_checkpoint(place, state)
+        return keep(plan, orders, aligned, partial(score_networks, executor, plan), places)
+
+
+@contextmanager
+def _room(root: Path) -> Iterator[Path]:
+    """A folder that the workers see, for as long as they score."""
+    folder = root.resolve() / f".merge-{secrets.token_hex(4)}"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""Average networks whose units are in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from storage.errors import UsageError
+from tasks.matching.groups import Tensors
+
+
+def average(
+    states: Sequence[Tensors], coefficients: Sequence[float], layers: Mapping[str, Sequence[float]] | None = None
+) -> dict[str, torch.Tensor]:
+    """The mean of networks, tensor by tensor, weighted by coefficients that need not sum to one.
+
+    `layers` gives some layers coefficients of their own, by the beginning of their tensors' names. Integer and
+    bool tensors take the maximum. Raises `UsageError` for coefficients that do not fit.
+    """
+    own = dict(layers or {})
+    for given in (coefficients, *own.values()):
+        if len(given) != len(states) or sum(given) <= 0 or min(given) < 0:
+            raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
+    for layer in own:
+        if not any(_belongs(name, layer) for name in states[0]):
+            raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(states[0])}")
+    found = {}
+    for name, first in states[0].items():
+        chosen = next((own[layer] for layer in own if _belongs(name, layer)), coefficients)
+        values = [state[name] for state in states]
+        found[name] = _mean(values, chosen) if first.is_floating_point() else torch.stack(values).amax(0)
+    return found
+
+
+def _belongs(name: str, layer: str) -> bool:
+    return name == layer or name.startswith(f"{layer}.")
+
+
+def _mean(values: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
+    exact = torch.float64 if values[0].dtype == torch.float64 else torch.float32
+    total = torch.stack([c * value.to(exact) for c, value in zip(coefficients, values, strict=True)]).sum(0)
+    return (total / sum(coefficients)).to(values[0].dtype)

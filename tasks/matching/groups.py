@@ -1,0 +1,235 @@
+"""Groups of interchangeable units, their places in a network's tensors, and what permuting them does.
+
+The idea of permutation symmetries as data follows Git Re-Basin (Ainsworth, Hayase and Srinivasa 2023, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from storage.errors import ShapeMismatch
+
+Permutation = Mapping[str, torch.Tensor]
+"""For each group int64 (*sizes of its parents, size): new unit i is old unit ``permutation[..., i]``."""
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Interchangeable units. With `parents`, outermost first, every parent's index has an order of its own."""
+
+    name: str
+    size: int
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A strided part of a contiguous tensor with one group, or None for pinned indices, a dimension.
+
+    `axes` says on which axis of the tensor each dimension lies.
+    """
+
+    tensor: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    groups: tuple[str | None, ...]
+    axes: tuple[int, ...]
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of a contiguous tensor, sharing its memory."""
+        return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
+class UnitGroups:
+    """A network's groups of interchangeable units, where they are, and what is pinned and why.
+
+    `pinned` maps each tensor without a free axis to the reason; `unknown` maps operations without a rule to the
+    place where they stand first; `taps` are the values in the graph that show units at work, with their layouts;
+    `statistics` names the tensors that are buffers; `batch` is the length of the example inputs.
+    """
+
+    groups: Mapping[str, Group]
+    pieces: tuple[Piece, ...]
+    tensors: Mapping[str, tuple[int, ...]]
+    aliases: Mapping[str, str]
+    pinned: Mapping[str, str]
+    unknown: Mapping[str, str]
+    taps: tuple[Piece, ...] = ()
+    statistics: frozenset[str] = frozenset()
+    batch: int = 1
+
+    @property
+    def coverage(self) -> float:
+        """The share of the tensors with at least one free axis."""
+        counted = [name for name, shape in self.tensors.items() if math.prod(shape) > 1]
+        return 1 - len(self.pinned) / len(counted) if counted else 0.0
+
+    def members(self, group: str) -> list[tuple[str, int, int]]:
+        """Where a group is: (tensor, axis, offset of the segment in the tensor's memory)."""
+        return [
+            (piece.tensor, axis, piece.offset)
+            for piece in self.pieces
+            for name, axis in zip(piece.groups, piece.axes, strict=True)
+            if name == group
+        ]
+
+    def identity(self) -> dict[str, torch.Tensor]:
+        """The permutation that changes nothing."""
+        return {
+            name: torch.arange(group.size).expand(*self._outer(group), group.size).contiguous()
+            for name, group in self.groups.items()
+        }
+
+    def random(self, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        """A permutation drawn at random."""
+        found = {}
+        for name, group in self.groups.items():
+            rows = [torch.randperm(group.size, generator=generator) for _ in range(math.prod(self._outer(group)))]
+            found[name] = torch.stack(rows).reshape(*self._outer(group), group.size)
+        return found
+
+    def permute(self, state: Tensors, permutation: Permutation) -> dict[str, torch.Tensor]:
+        """The state with its units in another order, other tensors as they are; raises `ShapeMismatch`.
+
+        The network's function stays the same.
+        """
+        self.check(state)
+        found = dict(state)
+        for piece in self.pieces:
+            if any(group in permutation for group in piece.groups):
+                if found[piece.tensor] is state[piece.tensor]:
+                    found[piece.tensor] = state[piece.tensor].clone(memory_format=torch.contiguous_format)
+                source = piece.view(state[piece.tensor].contiguous())
+                piece.view(found[piece.tensor]).copy_(rearranged(source, piece.groups, self.groups, permutation))
+        return found | {name: found[first] for name, first in self.aliases.items() if name in state}
+
+    def invert(self, permutation: Permutation) -> dict[str, torch.Tensor]:
+        """The permutation that brings the units back."""
+        found: dict[str, torch.Tensor] = {}
+        for name in self.ordered(permutation):
+            outer = self.lookup(self.groups[name], found)
+            found[name] = permutation[name][outer].argsort(-1)
+        return found
+
+    def compose(self, first: Permutation, then: Permutation) -> dict[str, torch.Tensor]:
+        """The permutation that does the one and then the other; either leaves alone what it does not name."""
+        found = dict(then)
+        for name, table in first.items():
+            moved = table[self.lookup(self.groups[name], then)]
+            found[name] = moved.gather(-1, then[name]) if name in then else moved
+        return found
+
+    def ordered(self, names: Mapping[str, Any]) -> list[str]:
+        """Groups by name, parents before those that depend on them."""
+        return sorted(names, key=lambda name: len(self.groups[name].parents))
+
+    def lookup(self, group: Group, permutation: Permutation) -> tuple[torch.Tensor, ...]:
+        """The old indices of the group's parents at each of their new ones; with it a table is indexed."""
+        return parent_indices(group.parents, self.groups, permutation)
+
+    def without(self, tensors: Iterable[str]) -> UnitGroups:
+        """The groups that leave some tensors as they are; those that depend on a lost group are lost with it."""
+        kept = set(tensors)
+        lost = {group for piece in self.pieces if piece.tensor in kept for group in piece.groups}
+        groups = {n: g for n, g in self.groups.items() if n not in lost and not lost & set(g.parents)}
+
+        def left(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+            return tuple(
+                replace(piece, groups=tuple(name if name in groups else None for name in piece.groups))
+                for piece in pieces
+                if any(name in groups for name in piece.groups)
+            )
+
+        pinned = dict.fromkeys(kept & set(self.tensors), "frozen") | dict(self.pinned)
+        return replace(self, groups=groups, pieces=left(self.pieces), taps=left(self.taps), pinned=pinned)
+
+    def mixes(self, name: str) -> bool:
+        """Whether a group's units may be mixed: it depends on no other, and no other on it."""
+        return not self.groups[name].parents and all(name not in group.parents for group in self.groups.values())
+
+    def similarity(self, one: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
+        """The cosine between the weights of units in the same place of two networks, float32, like `identity`."""
+        found = {name: torch.zeros(3, *table.shape) for name, table in self.identity().items()}
+        for piece in self.pieces:
+            if piece.tensor not in self.statistics:
+                a, b = (piece.view(state[piece.tensor].contiguous()).float() for state in (one, other))
+                for dim, name in enumerate(piece.groups):
+                    if name is not None:
+                        path = [*(piece.groups.index(parent) for parent in self.groups[name].parents), dim]
+                        found[name] += torch.stack([_summed(product, path) for product in (a * b, a * a, b * b)])
+        return {name: sums[0] / (sums[1] * sums[2]).sqrt().clamp_min(1e-30) for name, sums in found.items()}
+
+    def check(self, state: Tensors) -> None:
+        """Raise `ShapeMismatch` unless the state has the network's tensors."""
+        for name, shape in self.tensors.items():
+            if name not in state or tuple(state[name].shape) != shape:
+                found = tuple(state[name].shape) if name in state else "missing"
+                raise ShapeMismatch(f"tensor {name} is {found}, the network that was analysed has {shape}")
+
+    def _outer(self, group: Group) -> tuple[int, ...]:
+        return tuple(self.groups[parent].size for parent in group.parents)
+
+
+def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:
+    """Sums over all dimensions but some, which come in this order."""
+    rest = [dim for dim in range(values.ndim) if dim not in keep]
+    return values.permute(*keep, *rest).flatten(len(keep)).sum(-1) if rest else values.permute(*keep)
+
+
+def parent_indices(
+    parents: tuple[str, ...], groups: Mapping[str, Group], permutation: Permutation
+) -> tuple[torch.Tensor, ...]:
+    """Index tensors, one a parent, that broadcast to the parents' sizes."""
+    sizes = [groups[parent].size for parent in parents]
+    found: tuple[torch.Tensor, ...] = ()
+    for depth, parent in enumerate(parents):
+        known = permutation.get(parent)
+        table = torch.arange(sizes[depth]) if known is None else known
+        if known is None:
+            table = table.expand(*sizes[: depth + 1])
+        found = (*found, table.reshape(*sizes[: depth + 1], *[1] * (len(sizes) - depth - 1)))
+    return found
+
+
+def rearranged(
+    values: torch.Tensor,
+    dims: tuple[str | None, ...],
+    groups: Mapping[str, Group],
+    permutation: Permutation,
+) -> torch.Tensor:
+    """A tensor whose dimensions carry groups, with their units in the permutation's order.
+
+    A row-stochastic matrix in the place of an order mixes units: new unit i is the mean of old ones by row i.
+    """
+    for dim, name in enumerate(dims):
+        if name is not None and name in permutation and not groups[name].parents:
+            table = permutation[name]
+            if table.is_floating_point():
+                values = torch.tensordot(values, table.to(values.dtype), ([dim], [1])).movedim(-1, dim)
+            else:
+                values = values.index_select(dim, table)
+    for dim, name in enumerate(dims):
+        if name is not None and name in permutation and groups[name].parents:
+            values = _gathered(values, dims, dim, groups[name].parents, permutation[name])
+    return values
+
+
+def _gathered(
+    values: torch.Tensor, dims: tuple[str | None, ...], dim: int, parents: tuple[str, ...], table: torch.Tensor
+) -> torch.Tensor:
+    """Reorder a dimension by a table that depends on the (new) indices of others."""
+    places = [*(dims.index(parent) for parent in parents), dim]
+    shape = [1] * values.ndim
+    for place in places:
+        shape[place] = values.shape[place]
+    order = sorted(range(len(places)), key=lambda i: places[i])
+    index = table.permute(order).reshape(shape).expand(values.shape)
+    return values.gather(dim, index)

@@ -1,0 +1,180 @@
+"""Match two networks, or several with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations, permutations
+from typing import Literal
+
+import torch
+
+from storage.errors import UsageError
+from tasks.matching.activations import Moments, Pair, moment_terms
+from tasks.matching.alignment import Aligner
+from tasks.matching.assignment import spread
+from tasks.matching.similarity import Metric, MomentTerm, Term, weight_terms
+from tasks.matching.units import Permutation, Piece, Tensors, UnitGroups
+
+By = Literal["weights", "activations", "mixed"]
+Together = Literal["first", "many", "cycle"]
+METRICS: Mapping[str, Metric] = {"weights": "l2", "activations": "correlation", "mixed": "cosine"}
+"""How by default: weights by their squared distance, activations by correlation, a mix of both by cosines."""
+
+ROUNDS = 20
+"""Times that each of several networks is matched to the others; fewer, once none of them changes."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """By what networks are compared: their tensors, and where wanted the moments of their units at work."""
+
+    states: Sequence[Tensors]
+    units: UnitGroups
+    by: By = "weights"
+    metric: Metric | None = None
+    moments: Mapping[Piece, Moments] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for state in self.states:
+            self.units.check(state)
+        if self.by != "weights" and not self.moments:
+            raise UsageError(f"matching by {self.by} needs the networks' activations on examples")
+        if self.by == "mixed" and self.metric == "l2":
+            raise UsageError(
+                "a mixed match needs cosine or correlation: weights and activations have other scales"
+            )
+
+    @property
+    def measure(self) -> Metric:
+        """The metric that was given, or the default."""
+        return self.metric or METRICS[self.by]
+
+    def pair(self, target: int, source: int) -> list[Term]:
+        """What is alike in two networks as they came."""
+        return self.beside({target: self.units.identity()}, source)
+
+    def beside(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
+        """What is alike in a network and the mean of others, each of those in the order given."""
+        terms: list[Term] = []
+        if self.by != "activations":
+            aligned = [self.units.permute(self.states[i], order) for i, order in targets.items()]
+            mean = {n: torch.stack([s[n].float() for s in aligned]).mean(0) for n in self.units.tensors}
+            terms += weight_terms(mean, self.states[source], self.units, self.measure)
+        if self.by != "weights":
+            terms += self._moments(targets, source)
+        return terms
+
+    def _moments(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
+        each = [
+            [term.ordered(self.units.groups, order) for term in self._between(target, source)]
+            for target, order in targets.items()
+        ]
+        return [
+            MomentTerm(torch.stack([term.moments for term in same]).mean(0), same[0].labels)
+            for same in zip(*each, strict=True)
+        ]
+
+    def _between(self, target: int, source: int) -> list[MomentTerm]:
+        if target < source:
+            return moment_terms(self.moments, (target, source), self.measure)
+        return [term.turned() for term in moment_terms(self.moments, (source, target), self.measure)]
+
+
+def match_pair(
+    evidence: Evidence, target: int = 0, source: int = 1, start: Permutation | None = None
+) -> dict[str, torch.Tensor]:
+    """The order of the source's units that makes it most like the target; `start` is a former permutation."""
+    return Aligner(evidence.pair(target, source), evidence.units.groups, evidence.measure).align(start)
+
+
+def soft_match(
+    evidence: Evidence, k: int | None = 1, temperature: float = 0.1, target: int = 0, source: int = 1
+) -> dict[str, torch.Tensor]:
+    """For each group a row-stochastic matrix (unit, source unit) over the k most similar, None for all.
+
+    The weights are a softmax of the similarity over the temperature, and each layer's mixture is carried into the
+    next layer's input before that is compared. Unlike a permutation, it does NOT preserve the network's function.
+    Units on which others depend (attention heads and the like), and those, are matched one to one.
+    """
+    metric = "cosine" if evidence.metric is None and evidence.measure == "l2" else evidence.measure
+    if metric == "l2":
+        raise UsageError("a soft match needs cosine or correlation: a temperature has no meaning for l2")
+    mixture = partial(spread, k=k, temperature=temperature)
+    terms = replace(evidence, metric=metric).pair(target, source)
+    return Aligner(terms, evidence.units.groups, metric, mixture).greedy()
+
+
+def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[dict[str, torch.Tensor]]:
+    """A soft match of each network to the first, which keeps its own order."""
+    soft = [soft_match(evidence, k, temperature, 0, i) for i in range(1, len(evidence.states))]
+    home = evidence.units.identity()
+    first = {n: torch.eye(len(t)) if evidence.units.mixes(n) else t for n, t in home.items()}
+    return [first, *soft]
+
+
+def match_all(evidence: Evidence, together: Together = "many") -> list[dict[str, torch.Tensor]]:
+    """An order for each of the networks; the first keeps its own.
+
+    ``first`` matches each to the first. ``many`` goes on from there, matching each to the mean of the others until
+    nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3). ``cycle`` starts instead from
+    the network whose direct matches with all others disagree least with going round by a third one. All go through
+    one common order, so going round from network to network always ends where it began.
+    """
+    count = len(evidence.states)
+    if together == "cycle" and count > 2:
+        found = _through_centre(evidence)
+    else:
+        found = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]
+    if together == "first" or count == 2:
+        return found
+    for _ in range(ROUNDS):
+        before = list(found)
+        for i in range(count):
+            others = {j: order for j, order in enumerate(found) if j != i}
+            found[i] = Aligner(evidence.beside(others, i), evidence.units.groups, evidence.measure).align(found[i])
+        if all(_same(a, b) for a, b in zip(before, found, strict=True)):
+            break
+    back = evidence.units.invert(found[0])
+    return [evidence.units.compose(order, back) for order in found]
+
+
+def _same(one: Permutation, other: Permutation) -> bool:
+    return all(torch.equal(table, other[name]) for name, table in one.items())
+
+
+def direct_matches(evidence: Evidence) -> dict[Pair, dict[str, torch.Tensor]]:
+    """Every pair of networks matched on its own: (target, source) -> the source's order."""
+    found = {}
+    for i, j in combinations(range(len(evidence.states)), 2):
+        found[i, j] = match_pair(evidence, i, j)
+        found[j, i] = evidence.units.invert(found[i, j])
+    return found
+
+
+def cycle_error(direct: Mapping[Pair, Permutation], units: UnitGroups) -> float:
+    """The share of units that do not come home from network to network to network, matched pair by pair."""
+    shares = list(_cycle_shares(direct, units).values())
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _cycle_shares(direct: Mapping[Pair, Permutation], units: UnitGroups) -> dict[tuple[int, int, int], float]:
+    count = 1 + max(i for i, _ in direct)
+    home = units.identity()
+    size = sum(table.numel() for table in home.values())
+    shares = {}
+    for i, j, k in permutations(range(count), 3):
+        round_trip = units.compose(units.compose(direct[j, i], direct[k, j]), direct[i, k])
+        shares[i, j, k] = sum((table != home[name]).sum().item() for name, table in round_trip.items()) / max(
+            size, 1
+        )
+    return shares
+
+
+def _through_centre(evidence: Evidence) -> list[dict[str, torch.Tensor]]:
+    direct = direct_matches(evidence)
+    shares = _cycle_shares(direct, evidence.units)
+    count = len(evidence.states)
+    centre = min(range(count), key=lambda i: sum(share for trip, share in shares.items() if trip[1] == i))
+    return [evidence.units.identity() if i == centre else direct[centre, i] for i in range(count)]

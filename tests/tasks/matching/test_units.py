@@ -1,0 +1,178 @@
+"""The units that are found in every network of the zoo: they may be permuted, and little else is pinned."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from storage.errors import ModelError, ShapeMismatch, UnitsUnsound
+from tasks.matching.check import check_function, function_error
+from tasks.matching.units import Group, UnitGroups, find_units
+from tests.tasks.matching.analysed import NAMES, analysed, built
+from tests.tasks.matching.expected import MAY_BE_PINNED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_permuting_units_leaves_the_function_alone(name):
+    model, inputs, units = analysed(name)
+    assert check_function(model, inputs, units) <= 1e-10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tensor_without_a_free_axis_is_listed_with_its_reason(name):
+    _, _, units = analysed(name)
+    free = {piece.tensor for piece in units.pieces if any(piece.groups)}
+    counted = {tensor for tensor, shape in units.tensors.items() if math.prod(shape) > 1}
+    assert set(units.pinned) == counted - free
+    assert units.coverage == pytest.approx(len(free) / len(counted))
+    for tensor, reason in units.pinned.items():
+        expected = [says for pattern, says in MAY_BE_PINNED[name].items() if fnmatch.fnmatch(tensor, pattern)]
+        assert expected, f"{tensor} should be free, not pinned by: {reason}"
+        assert expected[0] in reason
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pieces_cover_no_element_twice(name):
+    _, _, units = analysed(name)
+    for tensor, shape in units.tensors.items():
+        counts = torch.zeros(shape, dtype=torch.long)
+        for piece in units.pieces:
+            if piece.tensor == tensor:
+                piece.view(counts).add_(1)
+        assert counts.max() <= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_module_is_left_as_it_was(name):
+    model, inputs = built(name)
+    model.train()
+    model.register_forward_hook(lambda module, arguments, output: None)
+    before = [_photograph(model), torch.get_rng_state().tolist()]
+    values = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    find_units(model, inputs)
+    assert [_photograph(model), torch.get_rng_state().tolist()] == before
+    assert all(torch.equal(tensor, values[name]) for name, tensor in model.state_dict().items())
+
+
+def _photograph(model: nn.Module) -> list[object]:
+    """The modes, the hooks, and which tensors are whose, with what they want of autograd."""
+    hooks = [{n: dict(h) for n, h in vars(module).items() if n.endswith("hooks")} for module in model.modules()]
+    tensors = [(name, id(t), t.requires_grad, t.grad) for name, t in model.state_dict(keep_vars=True).items()]
+    return [[module.training for module in model.modules()], hooks, tensors]
+
+
+@dataclasses.dataclass(frozen=True)
+class OneSwap(UnitGroups):
+    """Units that are said to be in one tensor only, and a permutation that swaps two of one group there."""
+
+    group: str = ""
+
+    def random(self, generator: torch.Generator) -> dict[str, Tensor]:
+        table = self.identity()[self.group]
+        return {self.group: torch.cat([table[..., :2].flip(-1), table[..., 2:]], dim=-1)}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "transformers_bert_eager"])
+def test_units_swapped_in_one_tensor_only_are_noticed(name):
+    model, inputs, units = analysed(name)
+    for group in list(units.groups)[:2]:
+        matrices = {tensor for tensor, *_ in units.members(group) if len(units.tensors[tensor]) > 1}
+        assert matrices
+        for tensor in sorted(matrices)[:3]:
+            fields = {field.name: getattr(units, field.name) for field in dataclasses.fields(units)}
+            pieces = tuple(piece for piece in units.pieces if piece.tensor == tensor)
+            swapped = OneSwap(**fields | {"pieces": pieces, "aliases": {}}, group=group)
+            assert function_error(model, inputs, swapped) > 1e-6, tensor
+
+
+def _sizes(name: str) -> dict[str, tuple[int, tuple[str, ...]]]:
+    return {name: (group.size, group.parents) for name, group in analysed(name)[2].groups.items()}
+
+
+def test_the_units_of_a_multilayer_perceptron():
+    _, _, units = analysed("mlp")
+    assert units.groups == {"0": Group("0", 16), "2": Group("2", 12)}
+    assert units.members("0") == [("0.weight", 0, 0), ("0.bias", 0, 0), ("2.weight", 1, 0)]
+    assert units.coverage == pytest.approx(5 / 6)
+
+
+def test_the_hidden_units_of_an_lstm_are_on_both_axes_of_its_matrix():
+    _, _, units = analysed("lstm")
+    assert {group.size for group in units.groups.values()} == {10} and len(units.groups) == 2
+    first = next(iter(units.groups))
+    on = {(tensor, axis) for tensor, axis, _ in units.members(first)}
+    names = {"weight_hh_l0", "weight_ih_l0", "bias_hh_l0", "bias_ih_l0"}
+    assert on == {(f"recurrent.{n}", 0) for n in names} | {
+        ("recurrent.weight_hh_l0", 1),
+        ("recurrent.weight_ih_l1", 1),
+    }
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt_unbind", "gpt_chunk"])
+def test_a_head_permutes_as_a_whole_and_its_dimensions_within_it(name):
+    """24 wide with 4 heads of 6: packed queries and keys share an order, values have one of their own."""
+    _, _, units = analysed(name)
+    shapes = sorted((len(g.parents), g.size) for g in units.groups.values())
+    width, heads, inner, hidden = (0, 24), (0, 4), (1, 6), (0, 48)
+    assert shapes == sorted([width, *[heads, inner, inner, hidden] * 2])
+    for group in units.groups.values():
+        if group.parents:
+            assert [units.groups[parent].size for parent in group.parents] == [4]
+    packed = [n for n, g in units.groups.items() if g.parents and n.startswith("blocks.0")]
+    offsets = [{o for t, _, o in units.members(n) if t.endswith("packed.bias")} for n in packed]
+    assert sorted(map(sorted, offsets)) == [[0, 24], [48]]
+
+
+@pytest.mark.parametrize("name", ["llama_repeat", "llama_expand"])
+def test_queries_that_share_keys_permute_within_them(name):
+    """4 heads of 8 over 2 pairs of keys and values, with rotary embeddings: queries and keys keep dimensions."""
+    _, _, units = analysed(name)
+    groups = {n: g for n, g in units.groups.items() if n.startswith("blocks.0.attention")}
+    chains = sorted((g.size, *(units.groups[parent].size for parent in g.parents)) for g in groups.values())
+    assert chains == [(2,), (2, 2), (8, 2)]
+
+
+class DataDependent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        return y if y.sum() > 0 else -y
+
+
+def test_a_module_that_cannot_be_exported_is_refused_in_one_line():
+    with pytest.raises(ModelError, match=r"torch\.export cannot trace DataDependent: ") as caught:
+        find_units(DataDependent(), (torch.randn(2, 4),))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_without_parameters_is_refused():
+    with pytest.raises(ModelError, match="ReLU has no parameters"):
+        find_units(nn.ReLU(), (torch.randn(2, 4),))
+
+
+@pytest.mark.parametrize("method", ["check", "permute"])
+@pytest.mark.parametrize(("broken", "says"), [(None, "missing"), (torch.zeros(16, 11), r"\(16, 11\)")])
+def test_a_state_that_does_not_fit_is_refused(method, broken, says):
+    model, _, units = analysed("mlp")
+    state = {name: tensor for name, tensor in model.state_dict().items() if name != "0.weight"}
+    arguments = [state if broken is None else state | {"0.weight": broken}]
+    arguments += [units.identity()] if method == "permute" else []
+    with pytest.raises(ShapeMismatch, match=rf"tensor 0\.weight is {says}, .* has \(16, 10\)") as caught:
+        getattr(units, method)(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_units_that_are_not_interchangeable_are_refused():
+    model, inputs, units = analysed("mlp")
+    doctored = dataclasses.replace(units, pieces=units.pieces[:1])
+    with pytest.raises(UnitsUnsound, match="permuting the units of Sequential changes its outputs") as caught:
+        check_function(model, inputs, doctored)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,157 @@
+"""Multilayer perceptrons and what they are put to, and operations that fix the order of the units they see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.tasks.matching.zoo.registry import Member, member
+
+
+@member
+def mlp() -> Member:
+    layers = [nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 12), nn.Tanh(), nn.Linear(12, 5)]
+    return nn.Sequential(*layers), (torch.randn(3, 10),)
+
+
+@member
+def dropout() -> Member:
+    layers = [nn.Conv2d(1, 8, 4), nn.ReLU(), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(8 * 25, 12), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(12, 5)), (torch.randn(3, 1, 8, 8),)
+
+
+@member
+def tied_autoencoder() -> Member:
+    class Autoencoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, 14) / 4)
+            self.hidden_bias = nn.Parameter(torch.zeros(8))
+            self.output_bias = nn.Parameter(torch.zeros(14))
+
+        def forward(self, x: Tensor) -> Tensor:
+            code = torch.sigmoid(functional.linear(x, self.weight, self.hidden_bias))
+            return functional.linear(code, self.weight.t(), self.output_bias)
+
+    return Autoencoder(), (torch.randn(3, 14),)
+
+
+@member
+def cosine_classifier() -> Member:
+    class Cosine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 12))
+            self.prototypes = nn.Parameter(torch.randn(5, 12))
+            self.scale = nn.Parameter(torch.tensor(8.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            features = functional.normalize(self.body(x), dim=-1)
+            return self.scale * functional.linear(features, functional.normalize(self.prototypes, dim=-1))
+
+    return Cosine(), (torch.randn(3, 10),)
+
+
+@member
+def zero_head() -> Member:
+    model = nn.Sequential(nn.Linear(10, 16), nn.GELU(), nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 5, bias=False))
+    nn.init.zeros_(model[-1].weight)
+    return model, (torch.randn(3, 10),)
+
+
+@member
+def gated_linear() -> Member:
+    model = nn.Sequential(nn.Linear(10, 32), nn.GLU(), nn.Linear(16, 24), nn.GLU(), nn.Linear(12, 5))
+    return model, (torch.randn(3, 10),)
+
+
+@member
+def input_statistics() -> Member:
+    class Standardised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.randn(10))
+            self.register_buffer("deviation", torch.rand(10) + 0.5)
+            self.body = nn.Sequential(nn.Linear(10, 16), nn.SiLU(), nn.Linear(16, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body((x - self.mean) / self.deviation)
+
+    return Standardised(), (torch.randn(3, 10),)
+
+
+@member
+def siamese() -> Member:
+    class Siamese(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 12))
+            self.head = nn.Linear(24, 1)
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            one, other = self.encoder(left), self.encoder(right)
+            return self.head(torch.cat([(one - other).abs(), one * other], dim=1))
+
+    return Siamese(), (torch.randn(3, 10), torch.randn(3, 10))
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, named: bool):
+        super().__init__()
+        self.named = named
+        self.body = nn.Sequential(nn.Linear(10, 16), nn.ReLU())
+        self.classes = nn.Linear(16, 5)
+        self.value = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor] | dict[str, Tensor]:
+        hidden = self.body(x)
+        classes, value = self.classes(hidden), self.value(hidden)
+        return {"classes": classes, "value": value.squeeze(-1)} if self.named else (classes, value)
+
+
+@member
+def dict_output() -> Member:
+    return TwoHeads(named=True), (torch.randn(3, 10),)
+
+
+@member
+def tuple_output() -> Member:
+    return TwoHeads(named=False), (torch.randn(3, 10),)
+
+
+# Operations that fix the order of the units they see
+
+
+class BetweenLinears(nn.Module):
+    def __init__(self, operation: Callable[[Tensor], Tensor], outgoing: int = 16):
+        super().__init__()
+        self.operation = operation
+        self.free = nn.Linear(10, 12)
+        self.fixed = nn.Linear(12, 16)
+        self.head = nn.Linear(outgoing, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.operation(self.fixed(torch.relu(self.free(x)))))
+
+
+@member
+def fourier_units() -> Member:
+    return BetweenLinears(lambda x: torch.fft.rfft(x, dim=-1).abs(), 9), (torch.randn(3, 10),)
+
+
+@member
+def sorted_units() -> Member:
+    return BetweenLinears(lambda x: torch.sort(x, dim=-1).values), (torch.randn(3, 10),)
+
+
+@member
+def cumulative_units() -> Member:
+    return BetweenLinears(lambda x: torch.cumsum(x, dim=-1)), (torch.randn(3, 10),)
+
+
+@member
+def rolled_units() -> Member:
+    return BetweenLinears(lambda x: x + torch.roll(x, 1, dims=-1)), (torch.randn(3, 10),)
