@@ -6,13 +6,15 @@ from typing import Any
 
 _HOMES = {
     "Algorithm": "tasks.algebra",
+    "MergeConfig": "flows.merge_config",
     "TrainConfig": "flows.config",
     "list_runs": "storage.run",
+    "merge": "flows.running",
     "open_run": "storage.run",
     "train": "flows.running",
 }
 
-__all__ = ["Algorithm", "TrainConfig", "list_runs", "open_run", "train"]  # noqa: F822
+__all__ = ["Algorithm", "MergeConfig", "TrainConfig", "list_runs", "merge", "open_run", "train"]  # noqa: F822
 
 
 def __getattr__(name: str) -> Any:

@@ -8,14 +8,14 @@ from typing import Any
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
-_HOMES = {"TrainConfig": "config", "train": "training"}
+_HOMES = {"MergeConfig": "merge_config", "TrainConfig": "config", "merge": "merging", "train": "training"}
 
-__all__ = ["TrainConfig", "train"]
+__all__ = ["MergeConfig", "TrainConfig", "merge", "train"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"flows has no {name!r}")
-    if name == "train":
+    if name in ("merge", "train"):
         import_module("flows.server").keep_prefect_home(import_module("storage.run").default_root())
     return getattr(import_module(f"flows.{_HOMES[name]}"), name)

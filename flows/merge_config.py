@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from flows.config import NamedOrOwn, Placement
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_split)]
+"""Numbers, or a text with commas between them."""
 
 
 class Architecture(BaseModel):
@@ -55,7 +63,7 @@ class Merging(BaseModel):
     average: Literal["mean", "best"] = Field(
         "mean", description="the mean, or of two networks the best point of the path between them"
     )
-    coefficients: tuple[float, ...] | None = Field(
+    coefficients: Numbers | None = Field(
         None, description="a weight a network, such as its number of examples, as 1000,3000; default: equal"
     )
     layers: dict[str, tuple[float, ...]] = Field(
@@ -87,8 +95,22 @@ class MergeConfig(Architecture, Merging, Placement):
     """All there is to say about a merge."""
 
     networks: tuple[str, ...] = Field(
-        min_length=2, description="torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
+        description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
     )
     trust: bool = Field(False, description="run the code kept in a store outside the root")
     out: str | None = Field(None, description="where to write the merged network: .safetensors, .pt")
     plot: str | None = Field(None, description="where to draw the path of two networks: .png")
+
+    @model_validator(mode="after")
+    def _complete(self) -> MergeConfig:
+        count = len(self.networks)
+        if count < 2:
+            raise ValueError(f"a merge takes two networks or more, not {count}")
+        for given in (self.coefficients, *self.layers.values()):
+            if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
+                raise ValueError(f"{count} networks need {count} coefficients, none negative, not {list(given)}")
+        if self.average == "best" and count > 2:
+            raise ValueError(
+                "average = best looks along the path between two networks; of more, give coefficients"
+            )
+        return self

@@ -18,7 +18,7 @@ from flows.preparing import PACKAGES, run_path
 from flows.resolving import short_name
 from storage.checkpoints import write_checkpoint
 from storage.commits import Score
-from storage.errors import DataError, UsageError
+from storage.errors import DataError
 from storage.records import Match
 from storage.run import Run
 from tasks.matching.averaging import average
@@ -102,8 +102,6 @@ def keep(
 
 
 def _best(blends: Sequence[Blend], scores: Sequence[Score]) -> Blend:
-    if not blends:
-        raise UsageError("average = best looks along the path between two networks; of more, give coefficients")
     order = sorted(range(len(blends)), key=lambda i: (-(scores[i].accuracy or 0.0), scores[i].loss))
     return blends[order[0]]
 

@@ -11,10 +11,10 @@ import torch
 
 from flows.config import TrainConfig
 from flows.merge_config import Architecture, MergeConfig
-from flows.preparing import describe_objective
+from flows.preparing import describe_objective, run_path
 from flows.resolving import find_source, named_or_own, own_data
 from flows.running import checked_trust
-from storage.checkpoints import check_checkpoint, read_checkpoint
+from storage.checkpoints import check_checkpoint, check_place, read_checkpoint
 from storage.errors import CodeError, UsageError, one_line
 from storage.run import open_run
 from tasks.matching.check import check_function
@@ -127,8 +127,15 @@ class MergePlan:
 def plan_merge(config: MergeConfig) -> MergePlan:
     """Read and check the networks, find their units, and check that permuting them is sound."""
     root = config.root.resolve()
+    if config.name and run_path(root, config.name).exists():
+        raise UsageError(f"{run_path(root, config.name)} exists already; give the merge another --name")
+    if config.out:
+        check_place(config.out)
     states = [read_checkpoint(place, root) for place in config.networks]
     known = _with_recorded(config)
+    needs = "average = best" if known.average == "best" else "repair" if known.repair else f"match {known.match}"
+    if known.data is None and (known.average == "best" or known.repair or known.match in ("activations", "mixed")):
+        raise UsageError(f"{needs} needs examples; give --data")
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()
     for place, state in zip(config.networks, states, strict=True):

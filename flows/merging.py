@@ -25,6 +25,7 @@ from tasks.matching.activations import Moments
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.networks import Evidence, match_all, match_each
 from tasks.merging import Blend, observe, score_blend, summed
+from tasks.numerics import pinned
 
 
 @task(name="observe", cache_policy=NO_CACHE, persist_result=False)
@@ -41,10 +42,11 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
     config = plan.config
     if config.match == "none":
         return [plan.units.identity() for _ in plan.states]
-    evidence = Evidence(plan.states, plan.units, config.match, config.metric, moments)
-    if config.soft is not None:
-        return list(match_each(evidence, config.soft or None, config.temperature))
-    return list(match_all(evidence, config.together))
+    with pinned(0, threads=1):
+        evidence = Evidence(plan.states, plan.units, config.match, config.metric, moments)
+        if config.soft is not None:
+            return list(match_each(evidence, config.soft or None, config.temperature))
+        return list(match_all(evidence, config.together))
 
 
 @task(name="score", cache_policy=NO_CACHE, persist_result=False)

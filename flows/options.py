@@ -65,7 +65,8 @@ def _is_mapping(annotation: Any) -> bool:
 
 
 def _option_type(annotation: Any) -> Any:
-    return str if _is_mapping(annotation) else _members(annotation)[0]
+    member = _members(annotation)[0]
+    return str if get_origin(member) in (dict, tuple) else member
 
 
 def given(options: dict[str, Any], *models: type[BaseModel]) -> dict[str, Any]:

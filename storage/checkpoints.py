@@ -59,19 +59,25 @@ def read_checkpoint(place: str | Path, root: Path | None = None) -> dict[str, to
     return _unwrapped({name: _dense(path, name, tensor) for name, tensor in _state_dict(path, value).items()})
 
 
+def check_place(place: str | Path) -> Path:
+    """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there."""
+    path = Path(place)
+    if path.suffix.lower() not in WRITABLE:
+        raise UsageError(f"{path}: a checkpoint ends in {', '.join(WRITABLE)}, not in {path.suffix!r}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+    return path
+
+
 def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Create or replace a ``.safetensors`` or a torch file (``.pt``, ``.pth``, ``.bin``) with named tensors.
 
     Tied tensors stay tied in a torch file, and become equal copies in a safetensors file.
     Raises `UsageError` for what such a file cannot hold, and `CheckpointError` where it cannot be written.
     """
-    path = Path(place)
-    if path.suffix.lower() not in WRITABLE:
-        raise UsageError(f"{path}: a checkpoint ends in {', '.join(WRITABLE)}, not in {path.suffix!r}")
+    path = check_place(place)
     if not tensors:
         raise UsageError(f"{path}: there are no tensors to write")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
     content = _encoded(path, {name: _dense(path, name, tensor) for name, tensor in tensors.items()})
     partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:

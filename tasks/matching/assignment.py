@@ -12,7 +12,7 @@ def assign(similarity: torch.Tensor) -> torch.Tensor:
 
     The assignment problem of Kuhn 1955, solved by scipy's shortest augmenting paths (Crouse 2016).
     """
-    cost = similarity.double().neg_().numpy()
+    cost = (-similarity).double().numpy()
     # Costs that start from zero in each row and column leave short paths to search: the same optimum, sooner.
     cost -= cost.min(1, keepdims=True)
     cost -= cost.min(0, keepdims=True)

@@ -18,7 +18,7 @@ from tasks.matching.units import UnitGroups
 
 TOLERANCE = 1e-10
 """Largest relative difference of outputs in float64 that rounding may make."""
-LEAST_SPREAD = 1e-4
+LEAST_SPREAD = 1e-2
 """Outputs are compared with their spread, or with this share of their size where that is more."""
 
 

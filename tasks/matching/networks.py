@@ -82,6 +82,24 @@ class Evidence:
         return [term.turned() for term in moment_terms(self.moments, (source, target), self.measure)]
 
 
+def match(
+    target: Tensors,
+    source: Tensors,
+    units: UnitGroups,
+    by: By = "weights",
+    *,
+    metric: Metric | None = None,
+    moments: Mapping[Piece, Moments] | None = None,
+    start: Permutation | None = None,
+) -> dict[str, torch.Tensor]:
+    """The order of the source's units that makes it most like the target: ``units.permute(source, order)``.
+
+    By activations, or a mix of both, it needs the `activation_moments` of the pair (0, 1). `start` is a former
+    order, from which the search goes on.
+    """
+    return match_pair(Evidence((target, source), units, by, metric, moments or {}), start=start)
+
+
 def match_pair(
     evidence: Evidence, target: int = 0, source: int = 1, start: Permutation | None = None
 ) -> dict[str, torch.Tensor]:

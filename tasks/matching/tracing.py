@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ class Trace:
         for node in graph.nodes:
             if node.op == "output":
                 return _values(node.args[0], environment)
-            if node.op == "call_function":
+            if node.op == "call_function" and not _is_dead(node):
                 environment[node] = self._call(node, environment)
                 if isinstance(environment[node], list) and not node.name.startswith("_assert"):
                     self.intermediate[_unique(node.name, self.intermediate)] = environment[node]
@@ -142,9 +143,9 @@ class Trace:
 
 def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     """Export a copy of the module in evaluation mode and follow its graph; raises `ModelError`."""
-    copied = copy.deepcopy(model).eval()
     try:
-        with torch.no_grad(), plain_attention(), warnings.catch_warnings():
+        copied = copy.deepcopy(model).eval()
+        with torch.no_grad(), plain_attention(), _silent(), warnings.catch_warnings():
             # Recurrent layers gather their weights anew, which export takes for a leak.
             warnings.filterwarnings("ignore", message="The tensor attribute.*assigned during export")
             program = torch.export.export(copied, inputs, strict=False)
@@ -164,6 +165,12 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     for layout in _layouts(outputs):
         pin_all(layout, "output")
     return found
+
+
+def _is_dead(node: fx.Node) -> bool:
+    """Whether nobody uses what the operation gives, and it writes nowhere."""
+    target = node.target
+    return not node.users and isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable
 
 
 def _check_shapes(found: Result, shapes: list[tuple[int, ...]]) -> None:
@@ -199,6 +206,18 @@ def _first_names(model: nn.Module) -> dict[str, str]:
 
 
 @contextmanager
+def _silent() -> Iterator[None]:
+    """Keep torch from logging the traceback of an error that is told in one line."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextmanager
 def plain_attention() -> Iterator[None]:
     """Keep torch from taking its fused path for encoder layers, which is a single opaque operation."""
     before = torch.backends.mha.get_fastpath_enabled()
@@ -229,7 +248,11 @@ def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:
 
 
 def _shapes(value: Any) -> list[tuple[int, ...]]:
-    return [tuple(map(int, t.shape)) for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    """The shapes of all tensors; raises `ModelError` where the data decide on one."""
+    shapes = [tuple(t.shape) for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        raise ModelError(f"the shape of an intermediate value depends on the data: {shapes}")
+    return shapes
 
 
 def _is_layout(value: Any) -> bool:

@@ -38,7 +38,7 @@ def _add_product(site: Site, self: Layout, **factors: Any) -> Layout:
     return broadcast(self, _matmul(site, left, right))
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot")
+@rule("matmul", "mm", "bmm", "mv", "dot", "vdot")
 def _product(site: Site, self: Layout, **other: Layout) -> Layout:
     return _matmul(site, self, next(iter(other.values())))
 

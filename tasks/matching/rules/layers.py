@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.layouts import Layout, cut, factor, length, new_layout, pin, unify
+from tasks.matching.layouts import Layout, broadcast, cut, factor, length, new_layout, pin, unify
 from tasks.matching.rules.registry import Result, Site, rule
 
 
@@ -54,6 +54,22 @@ def _group_norm(site: Site, input: Layout, num_groups: int, **more: Any) -> Layo
         if more.get(name) is not None:
             unify(channels, more[name][0])
     return input
+
+
+@rule("_weight_norm")
+def _weight_norm(site: Site, v: Layout, g: Layout, **_: Any) -> Layout:
+    """Slices of a weight divided by their norms and scaled; they lie along the axis that the scales have."""
+    kept = [d for d, own in enumerate(g) if length(own) > 1]
+    site.contract([axis for d, axis in enumerate(v) if d not in kept], [v[d] for d in kept])
+    return broadcast(v, g) if g else v
+
+
+@rule("cosine_similarity")
+def _cosine_similarity(site: Site, x1: Layout, x2: Layout, dim: int = 1, **_: Any) -> Layout:
+    found = broadcast(x1, x2)
+    axis = found.pop(dim)
+    site.contract([axis], found)
+    return found
 
 
 POOLING = [

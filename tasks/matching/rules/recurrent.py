@@ -1,12 +1,24 @@
-"""LSTM, GRU and plain recurrent layers."""
+"""LSTM, GRU and plain recurrent layers, and single steps of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.matching.layouts import Atom, Axis, Layout, expand, length, new_axis, pin, unify
-from tasks.matching.rules.registry import Result, Site, Unknown, rule
+from tasks.matching.layouts import (
+    Atom,
+    Axis,
+    Layout,
+    broadcast,
+    choose,
+    expand,
+    length,
+    lone_atom,
+    new_axis,
+    pin,
+    unify,
+)
+from tasks.matching.rules.registry import Result, Site, rule
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -17,42 +29,53 @@ def _recurrent(
     input: Layout,
     hx: Any,
     params: Sequence[Layout],
-    has_biases: bool,
     num_layers: int,
     bidirectional: bool,
     batch_first: bool,
     **_: Any,
 ) -> Result:
     """Weights are (gate x hidden, in) and (gate x hidden, hidden), the hidden units on two axes of one matrix."""
-    directions = 2 if bidirectional else 1
-    each = 4 if has_biases else 2
-    if len(params) != each * num_layers * directions:
-        raise Unknown  # a projection of the hidden state
-    current, hidden = input[-1], []
-    for layer in range(num_layers):
-        units = []
-        for direction in range(directions):
-            first = (layer * directions + direction) * each
-            units.append(_cell(GATES[site.name], current, params[first : first + each]))
-        hidden += units
-        current = [segment for axis in units for segment in axis]
     batch, time = input[:2] if batch_first else input[1::-1]
     pin(time, "time")
     site.contract([time, input[-1]], [], [batch])
-    final = _final(hidden, batch)
-    for state in hx if isinstance(hx, tuple) else (hx,):
-        _begin(state, hidden, site)
-    outputs = [*input[:-1], current]
-    return (outputs, final, final) if site.name == "lstm" else (outputs, final)
+    directions = 2 if bidirectional else 1
+    each = len(params) // (num_layers * directions)
+    current, hidden, cells = input[-1], [], []
+    for layer in range(num_layers):
+        first = layer * directions * each
+        own = [params[first + i * each : first + (i + 1) * each] for i in range(directions)]
+        pairs = [_cell(GATES[site.name], current, one) for one in own]
+        hidden += [state for state, _ in pairs]
+        cells += [cell for _, cell in pairs]
+        current = [segment for state, _ in pairs for segment in state]
+    for state, units in zip(hx if isinstance(hx, tuple) else (hx,), (hidden, cells), strict=False):
+        _begin(state, batch, units, site)
+    outputs, final = [*input[:-1], current], _final(hidden, batch)
+    return (outputs, final, _final(cells, batch)) if site.name == "lstm" else (outputs, final)
 
 
-def _cell(gates: int, inputs: Axis, params: Sequence[Layout]) -> Axis:
-    units = Atom(length(params[1][1]))
-    for tensor in params:
-        unify(tensor[0], [[Atom(gates, "gates"), units]])
+@rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def _step(site: Site, input: Layout, hx: Any, w_ih: Layout, w_hh: Layout, **biases: Layout | None) -> Result:
+    params = [w_ih, w_hh, *(bias for bias in biases.values() if bias is not None)]
+    units, _ = _cell(GATES[site.name.removesuffix("_cell")], input[-1], params)
+    site.contract([input[-1]], [], input[:-1])
+    states = hx if isinstance(hx, tuple) else (hx,)
+    found = broadcast([*input[:-1], units], *states)
+    return found if len(site.shapes) == 1 else (found, found)
+
+
+def _cell(gates: int, inputs: Axis, params: Sequence[Layout]) -> tuple[Axis, Axis]:
+    """The units of the state, and of the cell; these are the same unless a last matrix projects."""
+    projection = params[-1] if len(params) in (3, 5) else None
+    state = params[1][1]
+    cell: Axis = [[Atom(length(params[0][0]) // gates)]]
+    for tensor in params[: len(params) - (projection is not None)]:
+        unify(tensor[0], [[Atom(gates, "gates"), *cell[0]]])
     unify(params[0][1], inputs)
-    unify(params[1][1], [[units]])
-    return [[units]]
+    unify(state, cell if projection is None else projection[0])
+    if projection is not None:
+        unify(projection[1], cell)
+    return expand(state), expand(cell)
 
 
 def _final(hidden: list[Axis], batch: Axis) -> Layout:
@@ -60,16 +83,20 @@ def _final(hidden: list[Axis], batch: Axis) -> Layout:
     if len(hidden) == 1:
         return [new_axis(1), batch, hidden[0]]
     layers, units = Atom(len(hidden), "layers"), Atom(length(hidden[0]))
-    units.chosen[layers] = {i: axis[0][0] for i, axis in enumerate(hidden)}
+    if all(lone_atom(axis) is not None for axis in hidden):
+        units.chosen[layers] = {i: expand(axis)[0][0] for i, axis in enumerate(hidden)}
+    else:
+        for axis in hidden:
+            unify(axis, [[units]])
     return [[[layers]], batch, [[units]]]
 
 
-def _begin(state: Layout | None, hidden: list[Axis], site: Site) -> None:
-    """An initial state of zeros is any units'; another one is that of the single layer, or pins them all."""
+def _begin(state: Layout | None, batch: Axis, hidden: list[Axis], site: Site) -> None:
+    """An initial state of zeros is any units'; in another one every layer has its own."""
     if state is None or id(state) in site.uniform:
         return
-    if len(hidden) == 1:
-        unify(expand(state[-1]), hidden[0])
-        return
-    for axis in (*hidden, state[-1]):
-        pin(axis, "initial state of several layers")
+    unify(state[1], batch)
+    pin(state[0], "layers")
+    layers = lone_atom(state[0])
+    for index, axis in enumerate(hidden):
+        unify(state[-1] if layers is None else choose(state[-1], layers, index), axis)

@@ -145,8 +145,8 @@ def _split(site: Site, self: Layout, dim: int = 0, **_: Any) -> Result:
 def _slice(site: Site, self: Layout, dim: int = 0, start: int | None = None, step: int = 1, **_: Any) -> Layout:
     place = dim % len(self)
     whole, size = length(self[place]), site.shape[place]
-    if size == whole:
-        return self
+    if size in (0, whole):
+        return self if size else [*self[:place], new_axis(0), *self[place + 1 :]]
     first = min(max((start or 0) + (whole if (start or 0) < 0 else 0), 0), whole)
     atom = lone_atom(self[place])
     if atom is not None and atom.pinned and size == 1:
@@ -243,6 +243,14 @@ def _pad(site: Site, self: Layout, pad: Sequence[int], mode: str = "constant", *
                 [[Atom(n)] for n in (before,) if n] + expand(self[place]) + [[Atom(n)] for n in (after,) if n]
             )
     return found
+
+
+@rule("im2col")
+def _im2col(site: Site, self: Layout, kernel_size: Sequence[int], **_: Any) -> Layout:
+    for axis in self[-2:]:
+        pin(axis, "spatial")
+    window = [Atom(size, "spatial") for size in kernel_size]
+    return [*self[:-3], [[*as_factors(self[-3]), *window]], new_axis(site.shape[-1], "spatial")]
 
 
 @rule("channel_shuffle", "native_channel_shuffle")

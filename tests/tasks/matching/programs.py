@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tasks.matching.check import _randomise
+
 Operation = Callable[..., Tensor | tuple[Tensor, ...]]
 Step = tuple[Operation, list[int]]
 SIZES = [2, 3, 4, 4, 6, 6]
@@ -126,12 +128,12 @@ def pairs(operation: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 unary(torch.relu, torch.tanh, torch.sin)
 unary(lambda v: v * 0.5, lambda v: v.exp().clamp(max=5), lambda v: -v)
-along(lambda v, d: v.softmax(d))
+along(torch.softmax)
 along(lambda v, d: v - v.mean(d, keepdim=True))
 along(lambda v, d: v.sum(d))
 along(lambda v, d: v.amax(d))
 along(lambda v, d: v.max(d).values)
-along(lambda v, d: torch.var_mean(v, d, keepdim=True))
+along(lambda v, d: torch.var_mean(v, d, correction=0, keepdim=True))
 along(lambda v, d: v.unsqueeze(d))
 along(lambda v, d: v.chunk(2, d))
 along(lambda v, d: v.split(1, d))
@@ -145,7 +147,7 @@ along(lambda v, d: v.roll(1, d))
 along(lambda v, d: v.sort(d).values)
 along(lambda v, d: v.cumsum(d))
 along(lambda v, d: v.repeat_interleave(2, d))
-along(lambda v, d: functional.glu(v, d))
+along(functional.glu)
 along(lambda v, d: functional.normalize(v, dim=d))
 along(lambda v, d: v.unflatten(d, (2, v.shape[d] // 2)))
 along(lambda v, d: v.unflatten(d, (v.shape[d] // 2, 2)))
@@ -169,7 +171,7 @@ pairs(lambda a, b: functional.linear(a, b).relu())
 pairs(lambda a, b: functional.layer_norm(a, b.shape[:1], b.flatten()[: len(b)] if b.ndim == 1 else None))
 pairs(lambda a, b: functional.rms_norm(a, b.shape, b))
 pairs(lambda a, b: functional.group_norm(a, 2 if len(b) > 2 else 1, b))
-pairs(lambda a, b: functional.conv1d(a, b))
+pairs(functional.conv1d)
 pairs(lambda a, b: functional.conv1d(a, b, padding=1, groups=2))
 pairs(lambda a, b: functional.conv_transpose1d(a, b, groups=2))
 pairs(lambda a, b: torch.stack([a, b], 0))
@@ -227,9 +229,10 @@ def written(writer: Writer) -> Step:
     return operation, [i]
 
 
-def sensitivity(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
+def sensitivity(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> float:
     """How much rounding matters to it: a difference of zeros that is normalised, or a tie, makes noise visible."""
     moved = copy.deepcopy(model).double()
+    _randomise(moved, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         before = [one.double() for one in moved(*inputs)]
         for parameter in moved.parameters():

@@ -1,0 +1,171 @@
+"""Small networks, one for each operation: (parameters, forward, the sizes of the groups that are expected).
+
+The first layers `a` and `b` have 8 units each over 6 inputs; parameters are given by their shapes. What is padded
+with zeros, copied or selected away makes groups of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+Forward = Callable[[Any, Tensor], Any]
+CASES: dict[str, tuple[dict[str, Any], Forward, list[int]]] = {}
+
+
+def case(name: str, sizes: list[int], forward: Forward, **parts: Any) -> None:
+    CASES[name] = (parts, forward, sorted(sizes))
+
+
+class Network(nn.Module):
+    def __init__(self, parts: dict[str, Any], forward: Forward):
+        super().__init__()
+        self.work = forward
+        self.a, self.b, self.out = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 5)
+        for name, part in parts.items():
+            setattr(self, name, part() if callable(part) else nn.Parameter(torch.randn(part)))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.work(self, x)
+
+
+def last_state(m: Any, x: Tensor) -> Tensor:
+    return m.cell(sequence(m, x))[0][:, -1]
+
+
+def sequence(m: Any, x: Tensor) -> Tensor:
+    return torch.stack([m.a(x), m.a(x + 1), m.a(x - 1)], dim=1)
+
+
+def image(m: Any, x: Tensor) -> Tensor:
+    return m.a(x)[:, :, None] * torch.arange(1.0, 6, dtype=x.dtype)
+
+
+def row(m: Any) -> Tensor:
+    return m.out.weight[0, :, None]
+
+
+def heads(units: Tensor, count: int) -> Tensor:
+    return units.view(1, 4, count, 2).transpose(1, 2)
+
+
+# Sums
+case("einsum", [8, 8, 7], lambda m, x: torch.einsum("bi,ijk,bk->bj", m.a(x), m.w, m.b(x)).sum(1), w=(8, 7, 8))
+case("einsum_twice", [8], lambda m, x: torch.einsum("bi,bi->b", m.a(x), m.b(x)))
+case("outer", [8, 8], lambda m, x: torch.outer(m.a(x)[0], m.b(x)[0]).sin().sum())
+case("bilinear", [8, 8, 7], lambda m, x: m.two(m.a(x), m.b(x)).relu().sum(1), two=lambda: nn.Bilinear(8, 8, 7))
+case("vdot", [8], lambda m, x: torch.vdot(m.a(x)[0], m.b(x)[0]))
+case("var_mean", [8], lambda m, x: torch.stack(torch.var_mean(m.a(x), dim=1)))
+case("cosine_similarity", [8], lambda m, x: f.cosine_similarity(m.a(x), m.b(x), dim=1))
+case("max_alone", [8], lambda m, x: m.a(x).max(dim=1).values)
+case("max_with_its_index", [], lambda m, x: m.a(x).max(dim=1))
+case("maximum", [8], lambda m, x: m.out(torch.max(m.a(x), m.b(x))))
+case("softmax", [8], lambda m, x: m.out(m.a(x).softmax(1)))
+case("mixing_rows", [4], lambda m, x: (m.w.sin() @ (m.w @ m.p)).relu().sum(1) + 0 * x[0, 0], w=(8, 8), p=(8, 4))
+case("gqa", [2, 2, 2, 2], lambda m, x: f.scaled_dot_product_attention(
+    heads(m.a(x), 4), heads(m.k(x), 2), heads(m.v(x), 2), enable_gqa=True).sum((1, 3)),
+    k=lambda: nn.Linear(6, 4), v=lambda: nn.Linear(6, 4))  # fmt: skip
+
+# Shapes
+case("stack_then_unbind", [8, 8], lambda m, x: m.out(torch.stack([m.a(x), m.b(x)], 1).unbind(1)[0].relu()))
+case("stack_weighted", [8, 8], lambda m, x: (torch.stack([m.a(x), m.b(x)], 1).relu() * m.w).sum(-1), w=(2, 8))
+case(
+    "stack_and_itself", [8], lambda m, x: m.out((torch.stack([m.a(x), m.b(x)], 1) + m.a(x)[:, None]).sin().sum(1))
+)
+case("stack_of_stacks", [8, 8], lambda m, x: (torch.stack([torch.stack([m.a(x), m.b(x)], 1)] * 2, 1)
+                                             * m.w).relu().sum(-1), w=(1, 2, 8))  # fmt: skip
+case("selected_parameter", [8, 8], lambda m, x: (m.out(m.a(x) * m.w[0]), (m.b(x) * m.w[1]).sum()), w=(2, 8))
+case("selected_along_two_axes", [8], lambda m, x: (
+    m.out(m.a(x) * m.w[0][0]), (m.b(x)[:, None] * m.w[:, 1]).sum(-1)), w=(2, 2, 8))  # fmt: skip
+case("selected_beside_a_broadcast", [8, 8], lambda m, x: (m.out(m.a(x) * (m.w * m.u)[0][1]),
+                                                        (m.b(x) * (m.w * m.u)[1][0]).relu().sum(1)),
+     w=(2, 3, 8), u=(2, 1, 8))  # fmt: skip
+case("selected_in_vain", [8], lambda m, x: (m.a(x)[:, 2], m.out(m.a(x) * m.w))[1], w=(8,))
+case("roll", [], lambda m, x: m.out(m.a(x).roll(1, 1)))
+case("roll_of_the_batch", [8], lambda m, x: m.out(m.a(x).roll(1, 0)))
+case("pad", [8, 2], lambda m, x: f.pad(m.a(x), (1, 2)) @ m.w, w=(11, 5))
+case("movedim", [8], lambda m, x: image(m, x).movedim(1, -1) @ m.out.weight.T)
+case("tile", [8], lambda m, x: m.a(x).relu().tile(1, 2).unflatten(1, (2, 8)) @ m.out.weight.T)
+case("repeat_interleave", [8, 2], lambda m, x: m.a(x).repeat_interleave(2, 1).relu() @ m.w, w=(16, 5))
+case(
+    "narrow",
+    [2, 3, 3],
+    lambda m, x: (m.a(x).narrow(1, 2, 3) @ m.w, m.a(x)[:, :2].sum(), m.a(x)[:, 5:].sum()),
+    w=(3, 5),
+)
+case("slice_with_a_step", [2], lambda m, x: m.out(m.a(x)[:, ::2].repeat(1, 2)))
+case("channel_shuffle", [4, 2], lambda m, x: f.conv1d(f.channel_shuffle(image(m, x), 2), m.w), w=(5, 8, 1))
+case(
+    "pixel_shuffle", [2], lambda m, x: f.conv2d(f.pixel_shuffle(m.a(x)[:, :, None, None], 2), m.w), w=(5, 2, 1, 1)
+)
+case("pixel_shuffle_of_units", [], lambda m, x: f.pixel_shuffle(
+    (m.a(x)[:, :, None] * m.b(x)[:, None])[:, None].expand(-1, 4, -1, -1), 2).sum((1, 2)))  # fmt: skip
+case("unfold", [8], lambda m, x: f.unfold(image(m, x)[..., None], (3, 1)).transpose(1, 2) @ m.w, w=(24, 5))
+case("no_units_left", [8, 8], lambda m, x: m.out(torch.cat([m.a(x), m.b(x)[:, :0]], 1)))
+
+# Looked up
+case("indexed", [8], lambda m, x: m.a(x)[[0, 2, 1]] @ m.out.weight.T)
+case("index_of_units", [8], lambda m, x: m.out(m.w[(m.a(x) > 0).long()]), w=(2,))
+case("index_select", [8], lambda m, x: m.w.index_select(0, (m.a(x)[0] > 0).long()).sin().sum(0), w=(3, 4))
+case("one_hot_of_units", [8], lambda m, x: m.out(f.one_hot((m.a(x) > 0).long(), 2)[..., 1].to(x.dtype)))
+case("gather", [8], lambda m, x: m.out(m.a(x).gather(0, m.b(x).argsort(0))))
+case("embedding_of_units", [8, 8, 7], lambda m, x: (f.embedding((m.a(x) > 0).long(), m.w).sin() * row(m))
+     .sum((1, 2)), w=(2, 7))  # fmt: skip
+
+# Writing in place
+case("copied_into_zeros", [8, 8, 8], lambda m, x: (_filled(m, x) * m.w).relu().sum(-1), w=(3, 8))
+case("copied_and_summed", [8], lambda m, x: m.out(_filled(m, x).relu().sum(1)))
+case("in_place", [3, 5], lambda m, x: m.out(_scaled(m.a(x).add_(m.b(x)).relu_())))
+
+
+def _filled(m: Any, x: Tensor) -> Tensor:
+    found = x.new_zeros(x.shape[0], 3, 8)
+    found[:, 0], found[:, 1] = m.a(x), m.b(x)
+    return found
+
+
+def _scaled(units: Tensor) -> Tensor:
+    units[:, 3:].mul_(2)
+    return units
+
+
+# Layers
+case("glu", [4], lambda m, x: f.glu(m.a(x), 1) @ m.w, w=(4, 5))
+case("group_norm", [4, 2], lambda m, x: m.out(f.group_norm(m.a(x), 4)))
+case("batch_norm_of_the_batch", [8], lambda m, x: m.out(f.batch_norm(m.a(x), None, None, training=True)))
+case("convolution_over_time", [8, 7], lambda m, x: f.conv1d(image(m, x), m.w).relu().sum(1), w=(7, 8, 3))
+case("grouped_transposed", [4, 2, 3], lambda m, x: f.conv_transpose1d(image(m, x), m.w, groups=4).relu().sum(1),
+     w=(8, 3, 2))  # fmt: skip
+case("weight_norm", [8, 7], lambda m, x: m.norm(m.a(x)).relu().sum(1),
+     norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 7)))  # fmt: skip
+case("spectral_norm", [8, 7], lambda m, x: m.norm(m.a(x)).relu().sum(1),
+     norm=lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 7)).eval())  # fmt: skip
+
+# Recurrent
+case("lstm_last_step", [8, 7], lambda m, x: last_state(m, x).sum(1), cell=lambda: nn.LSTM(8, 7, batch_first=True))
+case("lstm_stacked_final_state", [8, 7, 7], lambda m, x: m.cell(sequence(m, x))[1][0].sum(-1),
+     cell=lambda: nn.LSTM(8, 7, 2, batch_first=True))  # fmt: skip
+case("lstm_both_ways", [8, 7, 7], lambda m, x: last_state(m, x) @ m.w,
+     cell=lambda: nn.LSTM(8, 7, batch_first=True, bidirectional=True), w=(14, 5))  # fmt: skip
+case("lstm_projected", [8, 7, 4], lambda m, x: last_state(m, x) @ m.w,
+     cell=lambda: nn.LSTM(8, 7, batch_first=True, proj_size=4), w=(4, 5))  # fmt: skip
+case("lstm_begins", [8, 7, 7], lambda m, x: m.cell(
+    sequence(m, x), (m.h.repeat(1, 4, 1), m.c.repeat(1, 4, 1)))[0].sum(-1),
+     cell=lambda: nn.LSTM(8, 7, 2, batch_first=True), h=(2, 1, 7), c=(2, 1, 7))  # fmt: skip
+case("lstm_begins_with_a_written_state", [8, 7, 7, 7], lambda m, x: m.cell(sequence(m, x), _begin(m))[0].sum(-1),
+     cell=lambda: nn.LSTM(8, 7, 2, batch_first=True), h=(2, 1, 7))  # fmt: skip
+case("lstm_over_units", [3], lambda m, x: m.cell(m.a(x)[..., None])[0][:, 0].sum(-1),
+     cell=lambda: nn.LSTM(1, 3, batch_first=True))  # fmt: skip
+case("lstm_cell", [8, 7], lambda m, x: m.cell(m.a(x))[0].sum(1), cell=lambda: nn.LSTMCell(8, 7))
+case("gru_cell", [8, 7], lambda m, x: m.cell(m.a(x), m.cell(m.b(x))).sum(1), cell=lambda: nn.GRUCell(8, 7))
+
+
+def _begin(m: Any) -> tuple[Tensor, Tensor]:
+    first = m.h.new_zeros(2, 4, 7)
+    second = torch.zeros_like(first)
+    first[0].copy_(m.h[0].expand(4, 7))
+    return first, second

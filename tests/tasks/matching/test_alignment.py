@@ -1,0 +1,112 @@
+"""Matching by weights: a permuted copy is matched back exactly, whatever the architecture."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from tasks.matching.alignment import Aligner
+from tasks.matching.check import _randomise
+from tasks.matching.groups import UnitGroups
+from tasks.matching.networks import match
+from tasks.matching.similarity import Metric, overall, similarity, weight_terms
+from tasks.matching.units import find_units
+from tests.tasks.matching.analysed import NAMES, analysed
+
+State = dict[str, torch.Tensor]
+
+
+def scrambled(name: str) -> tuple[UnitGroups, State, State, State]:
+    """Units, a network whose units all differ, a permuted copy, and the permutation."""
+    model, _, units = analysed(name)
+    model = copy.deepcopy(model)
+    _randomise(model, torch.Generator().manual_seed(3))
+    order = units.random(torch.Generator().manual_seed(5))
+    return units, model.state_dict(), units.permute(model.state_dict(), order), order
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "correlation"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_permuted_copy_is_matched_back_exactly(name: str, metric: Metric) -> None:
+    units, target, source, order = scrambled(name)
+    found = match(target, source, units, metric=metric)
+    back = units.permute(source, found)
+    assert all(torch.equal(back[tensor], target[tensor]) for tensor in target)
+    assert all(torch.equal(found[group], table) for group, table in units.invert(order).items())
+
+
+def mlp(seed: int, *widths: int) -> nn.Module:
+    torch.manual_seed(seed)
+    layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def test_a_noisy_permuted_copy_is_matched_back_too() -> None:
+    network = mlp(0, 12, 64, 48, 5)
+    units = find_units(network, (torch.randn(3, 12),))
+    order = units.random(torch.Generator().manual_seed(1))
+    noisy = {
+        name: t + 0.02 * torch.randn_like(t) for name, t in units.permute(network.state_dict(), order).items()
+    }
+    found = match(network.state_dict(), noisy, units)
+    assert all(torch.equal(found[group], table) for group, table in units.invert(order).items())
+
+
+def test_descent_is_never_worse_than_its_greedy_start_and_ends_where_no_group_can_be_improved() -> None:
+    one, other = mlp(0, 8, 40, 30, 20, 4).state_dict(), mlp(1, 8, 40, 30, 20, 4).state_dict()
+    units = find_units(mlp(0, 8, 40, 30, 20, 4), (torch.randn(2, 8),))
+    terms = weight_terms(one, other, units, "l2")
+    aligner = Aligner(terms, units.groups)
+    start = aligner.greedy()
+    found = aligner.align()
+
+    def value(order: State) -> float:
+        return overall([term.settled(units.groups, order) for term in terms], "l2")
+
+    assert value(found) >= value(start) > value(units.identity())
+    for group in units.groups:
+        scores = similarity(aligner._parts(group, found), "l2")
+        best = Aligner(terms, units.groups).assign(scores)
+        rows = torch.arange(len(best))
+        gain = scores[rows, best].sum() - scores[rows, found[group]].sum()
+        assert gain <= 1e-4 * scores[rows, found[group]].sum().abs() + 1e-6
+
+
+def test_the_search_goes_on_from_a_former_permutation() -> None:
+    units, target, source, order = scrambled("mlp")
+    exact = units.invert(order)
+    assert all(torch.equal(t, exact[g]) for g, t in match(target, source, units, start=exact).items())
+    found = match(target, source, units, start=units.identity())
+    assert overall_value(units, target, source, found) >= overall_value(units, target, source, units.identity())
+
+
+def overall_value(units: UnitGroups, target: State, source: State, order: State) -> float:
+    terms = [t.settled(units.groups, order) for t in weight_terms(target, source, units, "l2")]
+    return overall(terms, "l2")
+
+
+def test_biases_alone_inform_the_match() -> None:
+    """Two units with the same weights, told apart by their biases."""
+    network = mlp(0, 3, 2, 2)
+    state = network.state_dict()
+    state["0.weight"] = torch.ones(2, 3)
+    state["2.weight"] = torch.ones(2, 2)
+    state["0.bias"] = torch.tensor([1.0, -1.0])
+    units = find_units(network, (torch.randn(2, 3),))
+    swapped = units.permute(state, {"0": torch.tensor([1, 0])})
+    assert match(state, swapped, units)["0"].tolist() == [1, 0]
+
+
+def test_heads_are_matched_with_their_own_dimensions() -> None:
+    """Each head's dimensions are permuted on their own; moving a head moves them with it."""
+    units, target, source, order = scrambled("gpt")
+    dependent = [name for name, group in units.groups.items() if group.parents]
+    assert dependent
+    table = order[dependent[0]]
+    assert table.ndim == 2
+    assert not torch.equal(table[0], table[1]), "the heads were given orders of their own"
+    assert torch.equal(match(target, source, units)[dependent[0]], units.invert(order)[dependent[0]])
