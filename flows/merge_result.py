@@ -92,7 +92,7 @@ def draw(result: MergeResult, place: Path) -> None:
 
 def print_merge(result: MergeResult) -> None:
     """The table, and where everything is."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if result.scores:
         table = Table("network", "loss", "accuracy", "barrier", box=None, pad_edge=False)
         for name, score in result.scores.items():

@@ -43,7 +43,7 @@ def unit_report(config: Architecture) -> dict[str, Any]:
 
 def print_units(report: dict[str, Any]) -> None:
     """The same for people."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     table = Table("group", "units", "within each of", "tensors", box=None, pad_edge=False)
     for name, group in report["groups"].items():
         tensors = list(dict.fromkeys(f"{m['tensor']}[{m['axis']}]" for m in group["members"]))
@@ -56,7 +56,7 @@ def print_units(report: dict[str, Any]) -> None:
             pinned.add_row(name, why)
         console.print(pinned)
     for operation, place in report["unknown"].items():
-        console.print(f"[yellow]operation {operation} is not understood; it stands at {place}[/yellow]")
+        console.print(f"operation {operation} is not understood; it stands at {place}", style="yellow")
     console.print(
         f"{report['coverage']:.0%} of the tensors can be permuted; function error {report['function_error']:.1e} "
         f"(float64, relative); {report['seconds']:.2f} s"

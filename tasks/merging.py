@@ -15,7 +15,8 @@ from torch import nn
 from storage.checkpoints import read_checkpoint
 from storage.commits import Score, UpdateRecord
 from storage.digest import match_digest, update_digest
-from storage.records import Match, State, TensorSpec, Update, pack
+from storage.records import Layout, Match, State, TensorSpec, Update, pack
+from storage.run import open_run
 from storage.schema import Schema
 from storage.store import RoundStore
 from tasks.executors.steps import score, tally
@@ -47,9 +48,18 @@ class Gallery:
         network.load_state_dict(tensors)
         return network
 
-    def inputs(self, count: int, partition: int = 0) -> torch.Tensor:
-        """The first inputs of a partition's training examples."""
-        return self.partitions.load(0, partition).train.inputs[:count]
+    @property
+    def blocks(self) -> range:
+        """The numbers of the blocks of examples."""
+        return range(self.partitions.split.partitions)
+
+    def inputs(self, block: int) -> torch.Tensor:
+        """The inputs of a block's share of the examples that are looked at."""
+        return self.partitions.load(0, block).train.inputs[: max(1, self.examples // len(self.blocks))]
+
+    def read(self, place: str) -> dict[str, torch.Tensor]:
+        """The tensors at a place as the network takes them."""
+        return fitted(_read(place, self.root, _stamp(place, self.root)), self.objective.model.build().state_dict())
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,8 @@ class Blend:
     @property
     def mixed(self) -> bool:
         """Whether it is more than one of the checkpoints as it is."""
-        return sum(c > 0 for c in self.coefficients) > 1
+        every = [self.coefficients, *dict(self.layers).values()]
+        return len({i for given in every for i, c in enumerate(given) if c > 0}) > 1
 
 
 class Ensemble(nn.Module):
@@ -86,7 +97,7 @@ class Ensemble(nn.Module):
 
 def blended(gallery: Gallery, blend: Blend) -> nn.Module:
     """The network of a blend, repaired where it asks for it."""
-    states = [_read(place, gallery.root) for place in blend.places]
+    states = [gallery.read(place) for place in blend.places]
     if blend.how == "ensemble":
         logits = gallery.objective.loss == "cross_entropy"
         return Ensemble([gallery.network(state) for state in states], logits).eval()
@@ -99,35 +110,50 @@ def blended(gallery: Gallery, blend: Blend) -> nn.Module:
 def _repair(
     gallery: Gallery, network: nn.Module, states: Sequence[Tensors], coefficients: Sequence[float]
 ) -> None:
-    inputs = gallery.inputs(gallery.examples)
+    inputs = torch.cat([gallery.inputs(block) for block in gallery.blocks])
     if has_batch_norm(network):
-        recompute_batch_norm(network, inputs.split(REPAIR_BATCH))
+        # Batches of nearly one size: each counts the same, and one of a single example has no variance.
+        recompute_batch_norm(network, inputs.chunk(math.ceil(len(inputs) / REPAIR_BATCH)))
     else:
         rescale(network, [gallery.network(state) for state in states], coefficients, inputs, gallery.units)
 
 
+def fitted(tensors: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
+    """Tensors that passed `check_checkpoint`, in the network's types, with the integer scalars that were absent."""
+    return {name: tensors.get(name, wanted).to(wanted.dtype) for name, wanted in expected.items()}
+
+
 @functools.lru_cache(maxsize=8)
-def _read(place: str, root: Path) -> dict[str, torch.Tensor]:
+def _read(place: str, root: Path, stamp: tuple[int, int]) -> dict[str, torch.Tensor]:
     return read_checkpoint(place, root)
+
+
+def _stamp(place: str, root: Path) -> tuple[int, int]:
+    """What changes when a file is written anew, or a run goes on: a worker lives longer than one merge."""
+    path = Path(place)
+    if not path.exists():
+        path = open_run(place.rpartition("@")[0], root).path / "commits"
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 def score_blend(gallery: Gallery, blends: Sequence[Blend], number: int) -> Score | None:
     """Score one of the blends on all held-out examples."""
     with pinned(0, threads=1), torch.no_grad():
         network = blended(gallery, blends[number])
-        blocks = range(gallery.partitions.split.partitions)
-        return score([tally(gallery.objective, network, gallery.partitions.load(0, b).held_out) for b in blocks])
+        held_out = (gallery.partitions.load(0, block).held_out for block in gallery.blocks)
+        return score([tally(gallery.objective, network, examples) for examples in held_out])
 
 
 def observe(
     gallery: Gallery, places: Sequence[str], pairs: Sequence[Pair], block: int
 ) -> dict[Piece, Moments] | None:
-    """The moments of the networks' units on a block's share of the examples, None where it is too small a share."""
-    inputs = gallery.inputs(gallery.examples // gallery.partitions.split.partitions, block)
+    """The moments of the networks' units on a block's share of the examples, None where that is too small."""
+    inputs = gallery.inputs(block)
     if len(inputs) < gallery.units.batch:
         return None
     with pinned(0, threads=1):
-        states = [_read(place, gallery.root) for place in places]
+        states = [gallery.read(place) for place in places]
         network = gallery.objective.model.build()
         return activation_moments(network, states, [inputs], gallery.units, pairs)
 
@@ -161,7 +187,7 @@ def keep_merge(
     Each network is an update, the first one minus itself, with the permutation that was found for it; the merged
     network is the state after the round.
     """
-    layout = layout_of(network.requires_grad_(True))
+    layout = _merge_layout(network)
     packed = [(pack(layout.params, state), pack(layout.buffers, state)) for state in states]
     schema = Schema(layout, len(states), matches=permutation_specs(matches))
     initial = State(params=packed[0][0], buffers=packed[0][1])
@@ -177,3 +203,12 @@ def keep_merge(
     store.write_state(state)
     store.commit(replace(store.describe(state, "merge", 0), updates=records, score=scored))
     return store
+
+
+def _merge_layout(network: nn.Module) -> Layout:
+    """Where tensors lie: frozen parameters are merged like others, integers, without a direction, as buffers."""
+    layout = layout_of(network)
+    kinds = [(spec, getattr(torch, spec.dtype).is_floating_point) for spec in (*layout.params, *layout.frozen)]
+    integers = tuple(spec for spec, floating in kinds if not floating)
+    floats = tuple(spec for spec, floating in kinds if floating)
+    return replace(layout, params=floats, frozen=(), buffers=layout.buffers + integers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -20,7 +21,7 @@ def average(
     """
     own = dict(layers or {})
     for given in (coefficients, *own.values()):
-        if len(given) != len(states) or sum(given) <= 0 or min(given) < 0:
+        if len(given) != len(states) or not 0 < sum(given) < math.inf or min(given) < 0:
             raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
     for layer in own:
         if not any(_belongs(name, layer) for name in states[0]):

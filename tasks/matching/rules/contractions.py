@@ -46,13 +46,21 @@ def _product(site: Site, self: Layout, **other: Layout) -> Layout:
 def _matmul(site: Site, left: Layout, right: Layout) -> Layout:
     rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else []
     unify(left[-1], right[-2 if len(right) > 1 else -1])
-    batches = [part for part in (left[:-2], right[:-2]) if part]
-    batch = broadcast(*batches) if batches else []
-    if len(batches) == 2:
-        site.contract([left[-1]], batch, rows, columns)
-    else:
-        site.contract([left[-1]], [], left[:-1], [*right[:-2], *columns])
+    batch = _batch(left[:-2], right[:-2])
+    _contract(site, left[-1], left[:-2], rows, right[:-2], columns)
     return [*batch, *rows, *columns]
+
+
+def _batch(left: Layout, right: Layout) -> Layout:
+    return broadcast(left, right) if left or right else []
+
+
+def _contract(site: Site, axis: Axis, batch: Layout, rows: Layout, other: Layout, columns: Layout) -> None:
+    """A sum in a product of two stacks of matrices; a batch axis that one of them lacks is one more row axis."""
+    pairs = list(zip(batch[::-1], other[::-1], strict=False))
+    shared = [i for i, (mine, its) in enumerate(pairs, 1) if length(mine) != 1 and length(its) != 1]
+    left, right = ([part for i, part in enumerate(parts[::-1], 1) if i not in shared] for parts in (batch, other))
+    site.contract([axis], [batch[-i] for i in shared], [*left, *rows], [*right, *columns])
 
 
 @rule("outer", "ger")
@@ -101,9 +109,10 @@ def _attention(
         key, value = ([*part[:-3], _repeated(query, part), *part[-2:]] for part in (key, value))
     unify(query[-1], key[-1])
     unify(key[-2], value[-2])
-    batch = broadcast(query[:-2], key[:-2], value[:-2])
-    site.contract([query[-1]], batch, query[-2:-1], key[-2:-1])
-    site.contract([key[-2]], batch, query[-2:-1], value[-1:])
+    weights = _batch(query[:-2], key[:-2])
+    batch = _batch(weights, value[:-2])
+    _contract(site, query[-1], query[:-2], query[-2:-1], key[:-2], key[-2:-1])
+    _contract(site, key[-2], weights, query[-2:-1], value[:-2], value[-1:])
     if attn_mask is not None:
         broadcast(attn_mask, [*batch, query[-2], key[-2]])
     if is_causal:

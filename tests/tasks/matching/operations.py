@@ -66,6 +66,8 @@ case("max_with_its_index", [], lambda m, x: m.a(x).max(dim=1))
 case("maximum", [8], lambda m, x: m.out(torch.max(m.a(x), m.b(x))))
 case("softmax", [8], lambda m, x: m.out(m.a(x).softmax(1)))
 case("mixing_rows", [4], lambda m, x: (m.w.sin() @ (m.w @ m.p)).relu().sum(1) + 0 * x[0, 0], w=(8, 8), p=(8, 4))
+case("attention_to_its_own_batch", [3, 6], lambda m, x: f.scaled_dot_product_attention(
+    m.w, m.w.sum(1), m.w.sum(1)).sum((0, 2)) + 0 * x[0, 0], w=(3, 2, 6))  # fmt: skip
 case("gqa", [2, 2, 2, 2], lambda m, x: f.scaled_dot_product_attention(
     heads(m.a(x), 4), heads(m.k(x), 2), heads(m.v(x), 2), enable_gqa=True).sum((1, 3)),
     k=lambda: nn.Linear(6, 4), v=lambda: nn.Linear(6, 4))  # fmt: skip

@@ -1,0 +1,108 @@
+"""Weighted means of networks, by numbers that were computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import UsageError
+from tasks.matching.averaging import average
+
+
+def networks(*values: float, dtype: torch.dtype = torch.float32) -> list[dict[str, torch.Tensor]]:
+    """Networks of two layers, of which the second is ten times the first."""
+    return [
+        {"fc1.weight": torch.tensor([[v, -v]], dtype=dtype), "fc10.weight": torch.tensor([10 * v], dtype=dtype)}
+        for v in values
+    ]
+
+
+def test_the_mean_of_two_by_hand() -> None:
+    found = average(networks(1.0, 3.0), (1, 1))
+    assert found["fc1.weight"].tolist() == [[2.0, -2.0]]
+    assert found["fc10.weight"].tolist() == [20.0]
+
+
+def test_weights_need_not_sum_to_one() -> None:
+    # (1000 * 1 + 3000 * 5) / 4000
+    found = average(networks(1.0, 5.0), (1000, 3000))
+    assert found["fc1.weight"].tolist() == [[4.0, -4.0]]
+    # (1 * 1 + 2 * 4 + 5 * 10) / 8
+    assert average(networks(1.0, 4.0, 10.0), (1, 2, 5))["fc1.weight"].tolist() == [[7.375, -7.375]]
+
+
+def test_a_layer_has_weights_of_its_own_and_a_layer_of_a_longer_name_has_not() -> None:
+    found = average(networks(1.0, 3.0), (1, 1), {"fc1": (1, 0)})
+    assert found["fc1.weight"].tolist() == [[1.0, -1.0]]
+    assert found["fc10.weight"].tolist() == [20.0]
+    found = average(networks(1.0, 3.0), (1, 1), {"fc10.weight": (0.25, 0.75)})
+    assert found["fc1.weight"].tolist() == [[2.0, -2.0]]
+    assert found["fc10.weight"].tolist() == [25.0]
+
+
+def test_integers_and_bools_take_the_maximum() -> None:
+    states = [
+        {"w": torch.tensor([1.0]), "count": torch.tensor(3), "mask": torch.tensor([True, False, False])},
+        {"w": torch.tensor([2.0]), "count": torch.tensor(7), "mask": torch.tensor([False, True, False])},
+    ]
+    found = average(states, (1, 3))
+    assert (found["count"].item(), found["count"].dtype) == (7, torch.int64)
+    assert (found["mask"].tolist(), found["mask"].dtype) == ([True, True, False], torch.bool)
+
+
+def test_bfloat16_is_summed_in_float32() -> None:
+    # 256 + 1 is 256 in bfloat16, so that a sum of 256, 1, 1, 1, 1 in bfloat16 would be 256, not 260.
+    states = [{"w": torch.tensor([v], dtype=torch.bfloat16)} for v in (256.0, 1.0, 1.0, 1.0, 1.0)]
+    found = average(states, (1, 1, 1, 1, 1))["w"]
+    assert (found.item(), found.dtype) == (52.0, torch.bfloat16)
+
+
+def test_float64_keeps_what_float32_would_lose() -> None:
+    small = 2.0**-40
+    found = average(networks(1.0, 1.0 + 2 * small, dtype=torch.float64), (1, 1))["fc1.weight"]
+    assert found.dtype == torch.float64
+    assert found[0, 0].item() == 1.0 + small
+
+
+def test_the_networks_are_left_as_they_are() -> None:
+    states = networks(1.0, 3.0)
+    found = average(states, (1, 0))
+    found["fc1.weight"].zero_()
+    assert states[0]["fc1.weight"].tolist() == [[1.0, -1.0]]
+    assert states[1]["fc1.weight"].tolist() == [[3.0, -3.0]]
+
+
+@given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=5), st.data())
+def test_all_weight_on_one_network_is_that_network(values, data) -> None:
+    chosen = data.draw(st.integers(0, len(values) - 1))
+    coefficients = [float(i == chosen) for i in range(len(values))]
+    found = average(networks(*values), coefficients)
+    assert torch.equal(found["fc1.weight"], networks(values[chosen])[0]["fc1.weight"])
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.01, 10)), min_size=2, max_size=6))
+def test_a_mean_lies_within_its_networks(pairs) -> None:
+    values, coefficients = zip(*pairs, strict=True)
+    found = average(networks(*values, dtype=torch.float64), coefficients)["fc10.weight"].item()
+    assert 10 * min(values) - 1e-9 <= found <= 10 * max(values) + 1e-9
+
+
+NAN, INFINITE = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "coefficients", [(1,), (1, 1, 1), (), (0, 0), (-1, 2), (NAN, 1), (1, NAN), (INFINITE, 1), (1, -INFINITE)]
+)
+def test_coefficients_that_do_not_fit_are_refused(coefficients) -> None:
+    with pytest.raises(UsageError, match="2 networks need as many coefficients"):
+        average(networks(1.0, 3.0), coefficients)
+    with pytest.raises(UsageError, match="2 networks need as many coefficients"):
+        average(networks(1.0, 3.0), (1, 1), {"fc1": coefficients})
+
+
+@pytest.mark.parametrize("layer", ["fc", "fc2", "", "fc1.", "weight"])
+def test_a_layer_without_tensors_is_refused(layer) -> None:
+    with pytest.raises(UsageError, match=f"no tensor is of layer {layer!r}; there are fc1.weight, fc10.weight"):
+        average(networks(1.0, 3.0), (1, 1), {layer: (1, 0)})
