@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     pass
 
 BEGAN = time.time()
+INTERRUPTED = "interrupted; committed rounds are kept, `roundweave resume` goes on"
 
 app = typer.Typer(
     help="Train one neural network on many partitions of the data, in rounds that can be opened and replayed.",
@@ -52,7 +53,7 @@ def train(
     **options: Any,
 ) -> None:
     """Train a network in rounds; the same name and experiment go on after the last committed round."""
-    with _clear_errors(as_json):
+    with _clear_errors(as_json, INTERRUPTED):
         values = _read_toml(config) if config else {}
         _train(TrainConfig(**values | given(options, Experiment, Execution)), as_json)
 
@@ -67,7 +68,7 @@ def resume(
     **options: Any,
 ) -> None:
     """Go on with a run after its last committed round, from what is kept in its store."""
-    with _clear_errors(as_json):
+    with _clear_errors(as_json, INTERRUPTED):
         from flows.running import resumed_config
 
         _train(resumed_config(run, root, trust, given(options, Execution)), as_json)
@@ -183,7 +184,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _clear_errors(as_json: bool) -> Iterator[None]:
+def _clear_errors(as_json: bool, interrupted: str = "interrupted") -> Iterator[None]:
     """One line for a person, and the exit code, in place of a traceback."""
     try:
         yield
@@ -194,7 +195,7 @@ def _clear_errors(as_json: bool) -> Iterator[None]:
     except RoundweaveError as error:
         _fail(str(error), 1, as_json)
     except KeyboardInterrupt:
-        _fail("interrupted; committed rounds are kept, `roundweave resume` goes on", 1, as_json)
+        _fail(interrupted, 1, as_json)
 
 
 def _fail(message: str, code: int, as_json: bool) -> NoReturn:

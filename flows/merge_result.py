@@ -114,6 +114,4 @@ def print_merge(result: MergeResult) -> None:
     for what, place in (("merged network", result.out), ("plot", result.plot)):
         if place:
             console.print(f"{what}: {place}", soft_wrap=True)
-    console.print(
-        f"permutations and both sides: roundweave show {result.run.name}, in {result.run.path}", soft_wrap=True
-    )
+    console.print(f"kept with its permutations as run {result.run.name}, in {result.run.path}", soft_wrap=True)

@@ -60,9 +60,10 @@ def merge(config: MergeConfig) -> MergeResult:
 
 
 def merge_quietly(config: MergeConfig) -> MergeResult:
-    """Merge without the messages of Prefect and Dask."""
+    """Merge without the messages of Prefect and Dask; a terminal shows that it is at work."""
     _quiet()
-    return merge(config)
+    with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
+        return merge(config)
 
 
 def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:

@@ -119,7 +119,7 @@ def _repair(
 
 
 def fitted(tensors: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
-    """Tensors that passed `check_checkpoint`, in the network's types, with the integer scalars that were absent."""
+    """Tensors that passed `check_checkpoint`, in the types of its network, and absent integer scalars of it."""
     return {name: tensors.get(name, wanted).to(wanted.dtype) for name, wanted in expected.items()}
 
 

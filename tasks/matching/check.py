@@ -29,7 +29,7 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
     """
     generator = torch.Generator().manual_seed(seed)
     network = copy.deepcopy(model).double().eval()
-    _randomise(network, generator)
+    randomise(network, generator)
     doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
     with torch.no_grad(), plain_attention(), _AllDouble():
         before = _outputs(network, doubled)
@@ -84,7 +84,7 @@ def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
     return difference / scale if scale > 0 else math.inf if difference > 0 else 0.0
 
 
-def _randomise(network: nn.Module, generator: torch.Generator) -> None:
+def randomise(network: nn.Module, generator: torch.Generator) -> None:
     """Draw parameters of the usual size, and statistics that no unit shares with another."""
     with torch.no_grad():
         for parameter in network.parameters():

@@ -22,7 +22,11 @@ from storage.run import Run
 from storage.schema import Schema
 from storage.store import RoundStore
 
-HARD = (TensorSpec("fc1", "int64", (3,)), TensorSpec("heads", "int64", (2,)), TensorSpec("inner:2", "int64", (2, 4)))
+HARD = (
+    TensorSpec("fc1", "int64", (3,)),
+    TensorSpec("heads", "int64", (2,)),
+    TensorSpec("inner:2", "int64", (2, 4)),
+)
 """Units, and units that depend on the head they are in."""
 SOFT = (TensorSpec("fc1", "float32", (3, 3)), TensorSpec("heads", "int64", (2,)))
 """A mixture beside a permutation."""

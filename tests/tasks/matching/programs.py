@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tasks.matching.check import _randomise
+from tasks.matching.check import randomise
 
 Operation = Callable[..., Tensor | tuple[Tensor, ...]]
 Step = tuple[Operation, list[int]]
@@ -232,7 +232,7 @@ def written(writer: Writer) -> Step:
 def sensitivity(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> float:
     """How much rounding matters to it: a difference of zeros that is normalised, or a tie, makes noise visible."""
     moved = copy.deepcopy(model).double()
-    _randomise(moved, torch.Generator().manual_seed(seed))
+    randomise(moved, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         before = [one.double() for one in moved(*inputs)]
         for parameter in moved.parameters():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tasks.matching.alignment import Aligner
-from tasks.matching.check import _randomise
+from tasks.matching.check import randomise
 from tasks.matching.groups import UnitGroups
 from tasks.matching.networks import match
 from tasks.matching.similarity import Metric, overall, similarity, weight_terms
@@ -24,7 +24,7 @@ def scrambled(name: str) -> tuple[UnitGroups, State, State, State]:
     """Units, a network whose units all differ, a permuted copy, and the permutation."""
     model, _, units = analysed(name)
     model = copy.deepcopy(model)
-    _randomise(model, torch.Generator().manual_seed(3))
+    randomise(model, torch.Generator().manual_seed(3))
     order = units.random(torch.Generator().manual_seed(5))
     return units, model.state_dict(), units.permute(model.state_dict(), order), order
 

@@ -1,0 +1,31 @@
+"""Networks of the digits that were trained apart, once for all tests of merging."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.config import TrainConfig
+from flows.preparing import prepared
+from tasks.executors.inline import InlineExecutor
+
+APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}
+KINDS = {
+    "mlp": {"model": "mlp", "model_options": {"hidden": 64}, "rounds": 6},
+    "cnn": {"model": "cnn", "model_options": {"channels": 8}, "rounds": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def apart() -> object:
+    """Train networks of a kind with seeds of their own under a root, as ``mlp0``, ``mlp1`` and so on."""
+
+    def train(root: Path, kind: str, count: int) -> None:
+        for seed in range(count):
+            executor = InlineExecutor()
+            config = TrainConfig(**APART, **KINDS[kind], root=root, seed=seed, name=f"{kind}{seed}")
+            with prepared(config, executor) as ready:
+                list(executor.run(ready.job, 1, config.rounds))
+
+    return train
