@@ -6,17 +6,20 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 
 from prefect import flow, task
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from flows.merge_config import MergeConfig
 from flows.merge_keeping import keep
 from flows.merge_preparing import MergePlan, plan_merge
 from flows.merge_result import MergeResult
+from flows.progress import artifact_key, leave_plot
 from flows.starting import executor_for
 from storage.checkpoints import write_checkpoint
 from storage.commits import Score
@@ -68,7 +71,18 @@ def merge(config: MergeConfig) -> MergeResult:
         places = tuple(str(folder / f"{number}.pt") for number in range(len(aligned)))
         for place, state in zip(places, aligned, strict=True):
             write_checkpoint(place, state)
-        return keep(plan, orders, aligned, partial(score_networks, executor, plan), places)
+        result = keep(plan, orders, aligned, partial(score_networks, executor, plan), places)
+    report(result)
+    return result
+
+
+def report(result: MergeResult) -> None:
+    """Leave the scores as a table, and the path as a plot, on Prefect's pages."""
+    name = result.run.name
+    rows = [{"network": network, **asdict(score)} for network, score in result.scores.items()]
+    create_table_artifact(rows, key=f"{artifact_key(name)}-scores", description=f"networks of {name}")
+    if result.paths:
+        leave_plot(result.figure(), name)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import io
 import math
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.artifacts import (
@@ -22,7 +22,23 @@ from flows.listening import listener
 from storage.commits import Commit
 from storage.run import Run
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SECONDS_BETWEEN_UPDATES = 1.0
+
+
+def artifact_key(name: str) -> str:
+    """A name as Prefect allows it in keys: lowercase letters, digits and dashes."""
+    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+
+
+def leave_plot(figure: Figure, name: str) -> None:
+    """Leave a figure as an artifact."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=80)
+    data = base64.b64encode(image.getvalue()).decode()
+    create_markdown_artifact(f"![{name}](data:image/png;base64,{data})", key=f"{artifact_key(name)}-plot")
 
 
 class Progress:
@@ -32,7 +48,7 @@ class Progress:
         self.name = name
         self.rounds = rounds
         self.done = done
-        self._key = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+        self._key = artifact_key(name)
         self._waiting: list[Commit] = []
         self._updated = time.monotonic()
         key, description = f"{self._key}-progress", f"rounds of {name}"
@@ -64,10 +80,7 @@ class Progress:
             for row in history.to_dict("records")
         ]
         create_table_artifact(rows, key=f"{self._key}-history", description=f"rounds of {self.name}")
-        image = io.BytesIO()
-        run.plot().savefig(image, format="png", dpi=80)
-        data = base64.b64encode(image.getvalue()).decode()
-        create_markdown_artifact(f"![{self.name}](data:image/png;base64,{data})", key=f"{self._key}-plot")
+        leave_plot(run.plot(), self.name)
 
     def _emit(self) -> None:
         if not self._waiting:

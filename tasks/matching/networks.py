@@ -14,6 +14,7 @@ from storage.errors import UsageError
 from tasks.matching.activations import Moments, Pair, moment_terms
 from tasks.matching.alignment import Aligner
 from tasks.matching.assignment import spread
+from tasks.matching.averaging import average
 from tasks.matching.similarity import Metric, MomentTerm, Term, weight_terms
 from tasks.matching.units import Permutation, Piece, Tensors, UnitGroups
 
@@ -60,7 +61,7 @@ class Evidence:
         terms: list[Term] = []
         if self.by != "activations":
             aligned = [self.units.permute(self.states[i], order) for i, order in targets.items()]
-            mean = {n: torch.stack([s[n].float() for s in aligned]).mean(0) for n in self.units.tensors}
+            mean = average(aligned, [1.0] * len(aligned))
             terms += weight_terms(mean, self.states[source], self.units, self.measure)
         if self.by != "weights":
             terms += self._moments(targets, source)

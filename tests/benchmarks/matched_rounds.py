@@ -2,8 +2,8 @@
 
     python tests/benchmarks/matched_rounds.py mnist:DIR [--rounds 15] [--match weights]
 
-Ten partitions train an mlp apart for a number of epochs a round. A cell shows the rounds until the held-out accuracy
-is 97 %, or the best within the rounds that it was given, and what the first round reaches.
+Ten partitions train an mlp apart for a number of epochs a round. A row shows the rounds until the held-out accuracy
+is 97 %, or the best within the rounds it was given, what the first round reaches, and whether matching pays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.executors.choice import open_executor
 TARGET = 0.97
 PARTITIONS = 10
 EPOCHS = {1: 1.0, 5: 0.8, 20: 0.4}
-"""Local epochs, and the share of the rounds that such a cell is given: a round of 20 takes twenty times as long."""
+"""Local epochs, and the share of the rounds that they are given: a round of 20 takes twenty times as long."""
 
 
 def curve(executor: Executor, fields: dict[str, Any]) -> list[float]:

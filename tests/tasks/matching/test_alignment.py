@@ -89,6 +89,29 @@ def overall_value(units: UnitGroups, target: State, source: State, order: State)
     return overall(terms, "l2")
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_types_of_numbers_are_matched_too(dtype: torch.dtype) -> None:
+    network = mlp(0, 12, 32, 5).to(dtype)
+    units = find_units(mlp(0, 12, 32, 5), (torch.randn(3, 12),))
+    order = units.random(torch.Generator().manual_seed(1))
+    found = match(network.state_dict(), units.permute(network.state_dict(), order), units)
+    assert all(torch.equal(found[group], table) for group, table in units.invert(order).items())
+
+
+def test_views_of_one_vector_are_permuted_where_they_lie() -> None:
+    """The tensors of a stored state share one memory, each at an offset of its own."""
+    network = mlp(0, 12, 32, 5)
+    units = find_units(network, (torch.randn(3, 12),))
+    state = network.state_dict()
+    whole = torch.cat([tensor.reshape(-1) for tensor in state.values()])
+    parts = whole.split([tensor.numel() for tensor in state.values()])
+    views = {name: part.view(state[name].shape) for name, part in zip(state, parts, strict=True)}
+    order = units.random(torch.Generator().manual_seed(1))
+    expected, found = units.permute(state, order), units.permute(views, order)
+    assert all(torch.equal(found[name], expected[name]) for name in state)
+    assert torch.equal(whole, torch.cat([tensor.reshape(-1) for tensor in state.values()])), "left as it was"
+
+
 def test_biases_alone_inform_the_match() -> None:
     """Two units with the same weights, told apart by their biases."""
     network = mlp(0, 3, 2, 2)
