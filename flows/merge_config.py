@@ -36,7 +36,7 @@ class Architecture(BaseModel):
     input: str | None = Field(
         None, description="without data: the shape of example inputs, as 2x3x32x32 or int64:2x16, or FILE.py:fn"
     )
-    dtype: Literal["float32", "float64"] = Field("float32", description="type of the parameters")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="type of the parameters")
     seed: int = Field(0, ge=0, description="decides which examples are held out")
 
 

@@ -81,7 +81,8 @@ def keep(
         if config.average == "best":
             blend = _best(blends[name][1:], results[name][1:])
             index = blends[name].index(replace(blend, repair=config.repair), 1)
-            results[name][0] = results[name][index]
+            for found in (results[kind] for kind in ("plain mean", "merged", name)):
+                found[0] = found[index]
     merged = average(aligned, blend.coefficients, dict(blend.layers))
     if config.repair:
         merged = blended(plan.gallery, replace(blend, repair=True)).state_dict()
@@ -131,11 +132,7 @@ def _keep_run(
     config, model = plan.config, plan.subject.objective.model
     name = config.name or f"merge-{short_name(model.model)}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     recorded = config.model_dump(mode="json", exclude={"root"})
-    standing = {
-        "algorithm": "merge",
-        "data": recorded["data"] or "none",
-        "model_options": config.model_options or {},
-    }
+    standing = {"algorithm": "merge", "model_options": config.model_options or {}}
     attributes: dict[str, Any] = {
         "config": recorded | standing,
         "algorithm": f"merge of {len(orders)} networks, matched by {config.match}",

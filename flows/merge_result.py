@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from storage.commits import Score
+from storage.errors import UsageError
 from storage.run import Run
+
+PLOTS = (".png", ".pdf", ".svg")
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,6 +86,16 @@ def barrier(losses: Sequence[float]) -> float:
     last = len(losses) - 1
     line = [losses[0] + (losses[last] - losses[0]) * i / last for i in range(len(losses))]
     return max(0.0, *(loss - straight for loss, straight in zip(losses, line, strict=True)))
+
+
+def check_plot(place: Path) -> None:
+    """Raise `UsageError` for a place where no figure can be written."""
+    if place.suffix.lower() not in PLOTS:
+        raise UsageError(f"{place}: a plot ends in {', '.join(PLOTS)}, not in {place.suffix!r}")
+    if not place.parent.is_dir():
+        raise UsageError(f"{place}: there is no folder {place.parent}; make it first")
+    if place.is_dir():
+        raise UsageError(f"{place} is a folder; name a file in it")
 
 
 def draw(result: MergeResult, place: Path) -> None:

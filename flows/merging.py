@@ -23,6 +23,7 @@ from flows.progress import artifact_key, leave_plot
 from flows.starting import executor_for
 from storage.checkpoints import write_checkpoint
 from storage.commits import Score
+from storage.errors import UsageError
 from tasks.executors.base import Executor
 from tasks.matching.activations import Moments
 from tasks.matching.groups import Permutation, Piece
@@ -36,14 +37,20 @@ def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
     """The moments of the networks' activations, a map over blocks of examples."""
     pairs = list(combinations(range(len(plan.states)), 2))
     blocks = range(plan.gallery.partitions.split.partitions)
-    return summed(executor.gather(partial(observe, plan.gallery, plan.places, pairs), blocks))
+    found = summed(executor.gather(partial(observe, plan.gallery, plan.places, pairs), blocks))
+    if not found and plan.units.groups:
+        raise UsageError(
+            f"{plan.config.examples} examples in {len(blocks)} blocks are too few to compare activations in "
+            f"batches of {plan.units.batch}; give more --examples or data"
+        )
+    return found
 
 
 @task(name="match", cache_policy=NO_CACHE, persist_result=False)
 def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutation]:
     """An order, or a mixture, for each network's units."""
     config = plan.config
-    if config.match == "none":
+    if config.match == "none" or not plan.units.groups:
         return [plan.units.identity() for _ in plan.states]
     with pinned(0, threads=1):
         evidence = Evidence(plan.states, plan.units, config.match, config.metric, moments)

@@ -27,6 +27,8 @@ from flows.server import prefect_api, start_server
 from storage.commits import Commit
 from storage.errors import UsageError
 from storage.run import Run, default_root, open_run
+from tasks.idx import IDX_SETS
+from tasks.user_code import is_reference
 
 if TYPE_CHECKING:
     from flows.merge_config import MergeConfig
@@ -84,14 +86,21 @@ def checked_trust(run: Run, root: Path | None, trust: bool) -> None:
     """Raise `UsageError` where a run from outside the root holds code that the user does not trust."""
     path = run.path.resolve()
     own = path.parent == (root or default_root()).resolve()
-    code = [
-        value["reference"] for value in run.config.values() if isinstance(value, dict) and "reference" in value
-    ]
+    code = [value for field in ("data", "model", "loss", "algorithm") if (value := _code(run.config.get(field)))]
     if code and not own and not trust:
         raise UsageError(
             f"{path} is outside {root or default_root()} and holds code ({', '.join(code)}); "
             "read it, then use --trust to run it, or --root for a root of your own"
         )
+
+
+def _code(value: Any) -> str | None:
+    """The reference of the user's own function, None for what is built in."""
+    if isinstance(value, dict):
+        return str(value["reference"])
+    if isinstance(value, str) and is_reference(value) and value.partition(":")[0] not in IDX_SETS:
+        return value
+    return None
 
 
 def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, float | None]]:

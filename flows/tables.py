@@ -99,6 +99,8 @@ def print_run(run: Run) -> None:
 
 
 def _named(value: Any) -> str:
+    if value is None:
+        return "none"
     return value if isinstance(value, str) else str(value["reference"])
 
 

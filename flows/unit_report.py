@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.merge_config import Architecture
-from flows.merge_preparing import subject
+from flows.subject import subject
 from tasks.matching.check import check_function
 from tasks.matching.units import find_units
 

@@ -66,6 +66,8 @@ def check_place(place: str | Path) -> Path:
         raise UsageError(f"{path}: a checkpoint ends in {', '.join(WRITABLE)}, not in {path.suffix!r}")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the file another name")
     return path
 
 

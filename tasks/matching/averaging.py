@@ -24,14 +24,19 @@ def average(
         if len(given) != len(states) or not 0 < sum(given) < math.inf or min(given) < 0:
             raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
     for layer in own:
-        if not any(_belongs(name, layer) for name in states[0]):
-            raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(states[0])}")
+        check_layer(layer, states[0])
     found = {}
     for name, first in states[0].items():
         chosen = next((own[layer] for layer in own if _belongs(name, layer)), coefficients)
         values = [state[name] for state in states]
         found[name] = _mean(values, chosen) if first.is_floating_point() else torch.stack(values).amax(0)
     return found
+
+
+def check_layer(layer: str, state: Tensors) -> None:
+    """Raise `UsageError` where no tensor's name begins with the layer's."""
+    if not any(_belongs(name, layer) for name in state):
+        raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(state)}")
 
 
 def _belongs(name: str, layer: str) -> bool:

@@ -36,14 +36,22 @@ def number():
     return 5
 def fails():
     raise ZeroDivisionError("no inputs today")
-class Random(nn.Module):
+class Pair(nn.Sequential):
+    def forward(self, inputs):
+        hidden = self[0](inputs).relu()
+        return self[2](hidden), hidden
+def pair():
+    return Pair(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+def of_first(outputs, targets):
+    return nn.functional.cross_entropy(outputs[0], targets)
+class Cumulative(nn.Module):
     def __init__(self):
         super().__init__()
         self.one, self.two = nn.Linear(4, 3), nn.Linear(3, 2)
     def forward(self, inputs):
         return self.two(self.one(inputs).cumsum(1))
 def cumulative():
-    return Random()
+    return Cumulative()
 """
 
 
@@ -100,13 +108,13 @@ SMALL = ["{work}/small0.pt", "{work}/small1.pt", "--model", "{work}/mine.py:mode
 OWN = [*SMALL, "--data", "{work}/mine.py:data"]
 BAD = {
     "one network": (["mlp0@-1"], 2, "a merge takes two networks or more, not 1"),
-    "no network": ([], 2, "Missing argument 'NETWORKS...'"),
+    "no network": ([], 2, "Missing argument 'networks'"),
     # Networks that cannot be had.
     "unknown run": (["mlp0@-1", "nowhere@-1"], 1, "no run 'nowhere' under"),
     "near run": (["mlp0@-1", "mlp7@-1"], 1, "did you mean mlp"),
     "missing round": (["mlp0@-1", "mlp1@99"], 1, "no committed round 99"),
     "run without round": (["mlp0@-1", "mlp1"], 1, "mlp1@-1 is the last round"),
-    "missing file": (["mlp0@-1", "{work}/god.pt"], 1, "there is no such file; did you mean good.pt?"),
+    "missing file": (["mlp0@-1", "{work}/god.pt"], 1, "there is no such file; did you mean good.pt"),
     "folder": (["mlp0@-1", "{work}/folder.pt"], 1, "is a folder; name a file"),
     "truncated": (["mlp0@-1", "{work}/cut.pt"], 1, "cut.pt is truncated, corrupt or no checkpoint"),
     "empty": (["mlp0@-1", "{work}/empty.pt"], 1, "empty.pt is empty"),
@@ -146,13 +154,22 @@ BAD = {
         1,
         "gives 2 outputs, but labels go up to 4",
     ),
+    "outputs of a pair": (
+        [*SMALL[:3], "{work}/mine.py:pair", *OWN[4:], "--loss", "{work}/mine.py:of_first"],
+        1,
+        "mine.py:pair on inputs of shape",
+    ),
     # Example inputs.
     "neither": (SMALL, 2, "give --data, or --input with the shape of example inputs"),
     "input no shape": ([*SMALL, "--input", "2by4"], 2, "--input '2by4' is no shape such as 2x3x32x32"),
     "input of nothing": ([*SMALL, "--input", "0x4"], 2, "--input '0x4' is no shape"),
     "input of other type": ([*SMALL, "--input", "float16:2x4"], 2, "--input 'float16:2x4' is no shape"),
-    "input that does not fit": ([*SMALL, "--input", "2x9"], 1, "torch.export cannot trace Sequential"),
-    "input of integers": ([*SMALL, "--input", "int64:2x4"], 1, "torch.export cannot trace Sequential"),
+    "input that does not fit": (
+        [*SMALL, "--input", "2x9"],
+        1,
+        "the model fails on inputs of shape (2, 9) float32",
+    ),
+    "input of integers": ([*SMALL, "--input", "int64:2x4"], 1, "the model fails on inputs of shape (2, 4) int64"),
     "input no tensor": (
         [*SMALL, "--input", "{work}/mine.py:number"],
         2,
@@ -212,7 +229,7 @@ BAD = {
         "a checkpoint ends in .safetensors, .pt, .pth, .bin",
     ),
     "out folder": ([*MLPS, "--out", "{work}/nowhere/merged.pt"], 2, "make it first"),
-    "out is a folder": ([*MLPS, "--out", "{work}/folder.pt"], 1, "folder.pt"),
+    "out is a folder": ([*MLPS, "--out", "{work}/folder.pt"], 2, "folder.pt is a folder"),
     "plot suffix": ([*MLPS, "--plot", "{work}/merged.xyz"], 2, "merged.xyz"),
     "plot folder": ([*MLPS, "--plot", "{work}/nowhere/merged.png"], 2, "there is no folder"),
     "name taken": ([*MLPS, "--name", "mlp0"], 2, "mlp0.zarr exists already; give the merge another --name"),
@@ -380,7 +397,7 @@ def test_units_for_people(capsys, work, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     code, out, err = run(capsys, "units", "--model", "cnn", "--data", "digits")
     assert (code, err) == (0, "")
-    assert "conv1.weight[0]" in out and "norm1.running_mean[0]" in out
+    assert "conv1.weight[0], conv1.bias[0], norm1.weight[0]" in out
     assert "head.bias" in out
     assert "93% of the tensors can be permuted" in out
     code, out, err = run(capsys, "units", "--model", "linear", "--input", "2x4")
@@ -402,7 +419,11 @@ def test_units_for_people(capsys, work, monkeypatch) -> None:
         (["--model", "mlp", "--input", "x"], 2, "--input 'x' is no shape"),
         (["--model", "cnn", "--input", "2x4"], 1, "the cnn reads images of shape"),
         (["--model", "mlp", "--input", "2x4", "--model-options", '{"hiden": 3}'], 1, "model mlp with options"),
-        (["--model", "{work}/mine.py:model", "--input", "2x9"], 1, "torch.export cannot trace"),
+        (
+            ["--model", "{work}/mine.py:model", "--input", "2x9"],
+            1,
+            "the model fails on inputs of shape (2, 9) float32",
+        ),
         (["--model", "{work}/mine.py:number", "--input", "2x9"], 1, "must return a torch.nn.Module"),
         (["--model", "mlp", "--data", "mnist:nowhere"], 1, "no train-images-idx3-ubyte"),
         (["mlp0@-1"], 2, "unexpected extra argument"),

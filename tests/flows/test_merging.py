@@ -295,20 +295,6 @@ def data():
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(300, 5, generator=generator)
     return inputs, (inputs[:, 0] > 0).long()
-
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.hidden, self.head = nn.Linear(5, 7), nn.Linear(7, 2)
-    def forward(self, inputs):
-        hidden = self.hidden(inputs).relu()
-        return self.head(hidden), hidden
-
-def two():
-    return Two()
-
-def loss(outputs, targets):
-    return nn.functional.cross_entropy(outputs[0], targets)
 """
 
 
