@@ -14,11 +14,12 @@ import tempfile
 from typing import Annotated, Any
 
 import typer
+from distributed import Client
 
 from flows.config import TrainConfig
 from flows.preparing import prepared
-from tasks.executors.base import Executor
-from tasks.executors.choice import open_executor
+from tasks.cluster import connect
+from tasks.executors.graph import GraphExecutor
 
 TARGET = 0.97
 PARTITIONS = 10
@@ -29,8 +30,9 @@ Curve = list[float]
 """Held-out accuracies after each round, until the target or the last."""
 
 
-def curve(executor: Executor, fields: dict[str, Any]) -> Curve:
-    """Train one run."""
+def curve(client: Client, fields: dict[str, Any]) -> Curve:
+    """Train one run; an executor of its own, since one keeps the examples of all that it ran."""
+    executor = GraphExecutor(client)
     with tempfile.TemporaryDirectory() as root:
         config = TrainConfig(**fields, root=root, partitions=PARTITIONS, batch_size=32, lr=0.1)
         found: Curve = []
@@ -72,14 +74,14 @@ def main(
     """Print the table as Markdown."""
     print("| begin from | local epochs | mean: rounds | first round | matched: rounds | first round | saves |")
     print("|" + " --- |" * 7, flush=True)
-    with open_executor("graph", None, workers) as executor:
+    with connect(None, workers) as client:
         for init, begin in (("shared", "one initialisation"), ("per-partition", "their own")):
             for epochs, share in EPOCHS.items():
                 fields = {"data": data, "init": init, "local_epochs": epochs, "target_accuracy": TARGET}
                 fields["rounds"] = max(1, round(share * rounds))
                 own = {"algorithm": "matched", "match": match}
-                plain = [curve(executor, {**fields, "seed": seed}) for seed in range(seeds)]
-                matched = [curve(executor, {**fields, **own, "seed": seed}) for seed in range(seeds)]
+                plain = [curve(client, {**fields, "seed": seed}) for seed in range(seeds)]
+                matched = [curve(client, {**fields, **own, "seed": seed}) for seed in range(seeds)]
                 row = [begin, str(epochs), *cells(plain), *cells(matched), saved(plain, matched)]
                 print(f"| {' | '.join(row)} |", flush=True)
 
