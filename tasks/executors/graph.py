@@ -149,8 +149,11 @@ class GraphExecutor:
     def _data(self, job: Job, shared: Future[Any], round: int) -> list[Future[Any]]:
         number = job.split(round)
         keys = [self._key(job, "data", number, block) for block in range(job.plan.blocks)]
-        for old in [key for key in self._held if key[0] == "data" and key[2] < number - 1]:
-            del self._held[old]
+        # What is held is this job's, and of its examples those of the present and the former split.
+        token = keys[0][1]
+        self._held = {
+            k: f for k, f in self._held.items() if k[1] == token and (k[0] != "data" or k[2] >= number - 1)
+        }
         return [self._hold(key, load_block, shared, number, key[3]) for key in keys]
 
 
