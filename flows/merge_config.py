@@ -108,7 +108,8 @@ class MergeConfig(Architecture, Merging, Placement):
             raise ValueError(f"a merge takes two networks or more, not {count}")
         for given in (self.coefficients, *self.layers.values()):
             if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
-                raise ValueError(f"{count} networks need {count} coefficients, none negative, not {list(given)}")
+                wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
+                raise ValueError(f"{wanted}, not {list(given)}")
         if self.average == "best" and count > 2:
             raise ValueError(
                 "average = best looks along the path between two networks; of more, give coefficients"

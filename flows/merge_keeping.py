@@ -36,7 +36,7 @@ def candidates(plan: MergePlan, places: tuple[str, ...]) -> dict[str, list[Blend
     single = [tuple(float(i == j) for j in range(count)) for i in range(count)]
     chosen = tuple(config.coefficients or [1.0] * count)
     layers = tuple(config.layers.items())
-    plain, matched = Blend(plan.places, chosen), Blend(places, chosen, layers=layers)
+    plain, matched = (Blend(which, chosen, layers=layers) for which in (plan.places, places))
     kinds = {"plain mean": plain, "merged": matched}
     if config.repair:
         kinds["merged, repaired"] = replace(matched, repair=True)
@@ -102,6 +102,11 @@ def keep(
     return _written(config, result, merged)
 
 
+def _examples(plan: MergePlan) -> int:
+    """How many training examples the data has; 0 without data."""
+    return plan.subject.partitions.describe(0).examples if plan.subject.partitions else 0
+
+
 def _best(blends: Sequence[Blend], scores: Sequence[Score]) -> Blend:
     order = sorted(range(len(blends)), key=lambda i: (-(scores[i].accuracy or 0.0), scores[i].loss))
     return blends[order[0]]
@@ -136,7 +141,7 @@ def _keep_run(
     attributes: dict[str, Any] = {
         "config": recorded | standing,
         "algorithm": f"merge of {len(orders)} networks, matched by {config.match}",
-        "data": {"examples": config.examples, "held_out": score.examples if score else 0},
+        "data": {"examples": _examples(plan), "held_out": score.examples if score else 0},
         "fingerprint": None,
         "parent": None,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},

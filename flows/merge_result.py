@@ -43,8 +43,15 @@ class MergeResult:
 
     @property
     def barriers(self) -> dict[str, float]:
-        """By path: how far the loss rises above the straight line between its ends."""
-        return {name: barrier([score.loss for score in scores]) for name, scores in self.paths.items()}
+        """By path: how far the loss rises above the straight line between the two networks as they came.
+
+        A mixture or a repair changes the ends of its own path, so all are compared with the plain path's ends.
+        """
+        if not self.paths:
+            return {}
+        plain = self.paths["plain mean"]
+        ends = plain[0].loss, plain[-1].loss
+        return {name: barrier([score.loss for score in scores], ends) for name, scores in self.paths.items()}
 
     def summary(self) -> dict[str, Any]:
         """All numbers, for machines."""
@@ -67,7 +74,7 @@ class MergeResult:
         """Loss and accuracy along the paths."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        figure = Figure(figsize=(9, 3.7), layout="constrained")
         with_accuracy = all(score.accuracy is not None for scores in self.paths.values() for score in scores)
         panels = figure.subplots(1, 2 if with_accuracy else 1, squeeze=False)[0]
         for axes, quantity in zip(panels, ("loss", "accuracy"), strict=False):
@@ -77,14 +84,18 @@ class MergeResult:
             axes.set_xlabel("from the first network (0) to the second (1)")
             axes.set_ylabel(f"held-out {quantity}")
             axes.grid(alpha=0.3)
-            axes.legend()
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(self.paths))
         return figure
 
 
-def barrier(losses: Sequence[float]) -> float:
-    """How far a path's loss rises above the line between its ends (Frankle et al. 2020); 0 where it never does."""
+def barrier(losses: Sequence[float], ends: tuple[float, float] | None = None) -> float:
+    """How far a path's loss rises above the line between two losses, by default those of its own ends; at least 0.
+
+    Frankle et al. 2020.
+    """
     last = len(losses) - 1
-    line = [losses[0] + (losses[last] - losses[0]) * i / last for i in range(len(losses))]
+    first, final = ends or (losses[0], losses[last])
+    line = [first + (final - first) * i / last for i in range(len(losses))]
     return max(0.0, *(loss - straight for loss, straight in zip(losses, line, strict=True)))
 
 

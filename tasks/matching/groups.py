@@ -102,6 +102,7 @@ class UnitGroups:
         The network's function stays the same.
         """
         self.check(state)
+        self._check_order(permutation)
         found = dict(state)
         for piece in self.pieces:
             if any(group in permutation for group in piece.groups):
@@ -110,6 +111,18 @@ class UnitGroups:
                 source = piece.view(state[piece.tensor].contiguous())
                 piece.view(found[piece.tensor]).copy_(rearranged(source, piece.groups, self.groups, permutation))
         return found | {name: found[first] for name, first in self.aliases.items() if name in state}
+
+    def _check_order(self, permutation: Permutation) -> None:
+        """Raise `ShapeMismatch` for a group that is not there, or a table that is neither order nor mixture."""
+        for name, table in permutation.items():
+            if name not in self.groups:
+                raise ShapeMismatch(f"there is no group {name!r}; there are {', '.join(self.groups) or 'none'}")
+            group = self.groups[name]
+            mixture = table.is_floating_point() and table.shape == (group.size, group.size)
+            wanted = (*self._outer(group), group.size)
+            if mixture or (tuple(table.shape) == wanted and _is_order(table)):
+                continue
+            raise ShapeMismatch(f"the table of group {name} is no permutation of shape {wanted}, nor a mixture")
 
     def invert(self, permutation: Permutation) -> dict[str, torch.Tensor]:
         """The permutation that brings the units back."""
@@ -176,6 +189,10 @@ class UnitGroups:
 
     def _outer(self, group: Group) -> tuple[int, ...]:
         return tuple(self.groups[parent].size for parent in group.parents)
+
+
+def _is_order(table: torch.Tensor) -> bool:
+    return not table.is_floating_point() and bool((table.sort(-1).values == torch.arange(table.shape[-1])).all())
 
 
 def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:

@@ -38,8 +38,11 @@ class Evidence:
     moments: Mapping[Piece, Moments] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for state in self.states:
+        for number, state in enumerate(self.states):
             self.units.check(state)
+            for name in self.units.tensors:
+                if not state[name].isfinite().all():
+                    raise UsageError(f"tensor {name} of network {number} has values that are not finite")
         if self.by != "weights" and not self.moments:
             raise UsageError(f"matching by {self.by} needs the networks' activations on examples")
         if self.by == "mixed" and self.metric == "l2":

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from storage.errors import ShapeMismatch, UsageError
 from tasks.matching.alignment import Aligner
 from tasks.matching.check import randomise
 from tasks.matching.groups import UnitGroups
@@ -133,3 +134,26 @@ def test_heads_are_matched_with_their_own_dimensions() -> None:
     assert table.ndim == 2
     assert not torch.equal(table[0], table[1]), "the heads were given orders of their own"
     assert torch.equal(match(target, source, units)[dependent[0]], units.invert(order)[dependent[0]])
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        ({"zzz": torch.arange(3)}, "no group 'zzz'"),
+        ({"0": torch.zeros(32, dtype=torch.int64)}, "no permutation"),
+        ({"0": torch.arange(5)}, "no permutation"),
+    ],
+)
+def test_what_is_no_permutation_is_refused(order: State, says: str) -> None:
+    network = mlp(0, 12, 32, 5)
+    units = find_units(network, (torch.randn(3, 12),))
+    with pytest.raises(ShapeMismatch, match=says):
+        units.permute(network.state_dict(), order)
+
+
+def test_networks_that_are_not_finite_are_refused_by_name() -> None:
+    network = mlp(0, 12, 32, 5)
+    units = find_units(network, (torch.randn(3, 12),))
+    broken = network.state_dict() | {"0.bias": torch.full((32,), torch.nan)}
+    with pytest.raises(UsageError, match=r"tensor 0\.bias of network 1"):
+        match(network.state_dict(), broken, units)
