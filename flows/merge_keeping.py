@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from flows.merge_config import MergeConfig
 from flows.merge_preparing import MergePlan
 from flows.merge_result import MergeResult, draw
-from flows.preparing import PACKAGES, run_path
+from flows.preparing import run_path, versions
 from flows.resolving import short_name
 from storage.checkpoints import write_checkpoint
 from storage.commits import Score
@@ -22,7 +20,6 @@ from storage.errors import DataError
 from storage.records import Match
 from storage.run import Run
 from tasks.matching.averaging import average
-from tasks.matching.check import function_error
 from tasks.matching.groups import Permutation, Tensors
 from tasks.matching.networks import Evidence, cycle_error, direct_matches
 from tasks.merging import Blend, blended, keep_merge
@@ -30,18 +27,23 @@ from tasks.merging import Blend, blended, keep_merge
 Scorer = Callable[[list[Blend]], list[Score | None]]
 
 
+def wanted(plan: MergePlan, places: tuple[str, ...]) -> Blend:
+    """The mean that the configuration asks for, of networks at these places."""
+    config = plan.config
+    chosen = tuple(config.coefficients or [1.0] * len(places))
+    return Blend(places, chosen, layers=tuple(config.layers.items()))
+
+
 def candidates(plan: MergePlan, places: tuple[str, ...]) -> dict[str, list[Blend]]:
     """What is scored, by name; of two networks also the points of the paths, the first network at the front."""
     config, count = plan.config, len(places)
     single = [tuple(float(i == j) for j in range(count)) for i in range(count)]
-    chosen = tuple(config.coefficients or [1.0] * count)
-    layers = tuple(config.layers.items())
-    plain, matched = (Blend(which, chosen, layers=layers) for which in (plan.places, places))
+    plain, matched = wanted(plan, plan.places), wanted(plan, places)
     kinds = {"plain mean": plain, "merged": matched}
     if config.repair:
         kinds["merged, repaired"] = replace(matched, repair=True)
     found = {f"parent {place}": [Blend(plan.places, single[i])] for i, place in enumerate(config.networks)}
-    found["ensemble"] = [Blend(plan.places, chosen, "ensemble")]
+    found["ensemble"] = [replace(plain, how="ensemble")]
     for name, blend in kinds.items():
         found[name] = [blend]
         if count == 2:
@@ -73,7 +75,7 @@ def keep(
     """Score, choose the coefficients, and write the merged network, its run and its plot."""
     config = plan.config
     name = "merged, repaired" if config.repair else "merged"
-    blend = Blend(places, tuple(config.coefficients or [1.0] * len(places)), layers=tuple(config.layers.items()))
+    blend = wanted(plan, places)
     results: dict[str, list[Score]] = {}
     if plan.subject.partitions is not None:
         blends = candidates(plan, places)
@@ -95,7 +97,7 @@ def keep(
         paths={kind: found[1:] for kind, found in results.items() if len(found) > 1},
         coefficients=tuple(c / total for c in blend.coefficients),
         moved=tuple(_moved(plan, order) for order in orders),
-        function_error=function_error(plan.subject.objective.model.build(), plan.subject.inputs, plan.units),
+        function_error=plan.function_error,
         coverage=plan.units.coverage,
         cycle_error=_cycles(plan),
     )
@@ -144,7 +146,7 @@ def _keep_run(
         "data": {"examples": _examples(plan), "held_out": score.examples if score else 0},
         "fingerprint": None,
         "parent": None,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": versions(),
         "created": time.time(),
     }
     matches = [

@@ -32,6 +32,7 @@ class MergePlan:
     config: MergeConfig
     subject: Subject
     units: UnitGroups
+    function_error: float
     states: list[dict[str, torch.Tensor]]
     places: tuple[str, ...]
     root: Path
@@ -63,9 +64,9 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     for layer in known.layers:
         check_layer(layer, expected)
     units = find_units(network, found.inputs)
-    check_function(network, found.inputs, units)
+    error = check_function(network, found.inputs, units)
     return MergePlan(
-        known, found, units, states, tuple(_seen_by_workers(place) for place in config.networks), root
+        known, found, units, error, states, tuple(_seen_by_workers(place) for place in config.networks), root
     )
 
 

@@ -25,10 +25,10 @@ from storage.checkpoints import write_checkpoint
 from storage.commits import Score
 from storage.errors import UsageError
 from tasks.executors.base import Executor
-from tasks.matching.activations import Moments
+from tasks.matching.activations import Moments, summed
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.networks import Evidence, match_all, match_each
-from tasks.merging import Blend, observe, score_blend, summed
+from tasks.merging import Blend, observe, score_blend
 from tasks.numerics import pinned
 
 

@@ -106,6 +106,11 @@ def checked(config: TrainConfig) -> TrainConfig:
     return config
 
 
+def versions() -> dict[str, str]:
+    """What the record of a run tells of the software that made it."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
 def run_path(root: Path, name: str) -> Path:
     """Where a run of this name lies."""
     return root / f"{name}.zarr"
@@ -173,7 +178,7 @@ def _open_or_create(
             "data": asdict(description),
             "fingerprint": fingerprint,
             "parent": None,
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+            "versions": versions(),
             "created": time.time(),
         }
         return RoundStore.create(path, schema, config.rounds, attributes, initial)

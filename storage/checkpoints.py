@@ -23,7 +23,6 @@ from storage.commits import PARTIAL
 from storage.errors import CheckpointError, UsageError, one_line
 from storage.records import dtype_name
 from storage.run import SUFFIX, default_root, open_run
-from storage.store import RoundStore
 
 SAFETENSORS = ".safetensors"
 WRITABLE = (SAFETENSORS, ".pt", ".pth", ".bin")
@@ -49,7 +48,7 @@ def read_checkpoint(place: str | Path, root: Path | None = None) -> dict[str, to
     path = Path(place)
     stored = STORED_ROUND.fullmatch(str(place))
     if stored and not path.exists():
-        return _stored_round(stored[1], int(stored[2]), root)
+        return open_run(stored[1], root).round(int(stored[2])).tensors
     content = _content(path, root)
     load = safetensors.torch.load if path.suffix.lower() == SAFETENSORS else _torch_load
     try:
@@ -108,15 +107,6 @@ def check_checkpoint(
         if broken:
             number = f"{broken} of {tensor.numel()} elements that are not finite as {dtype_name(dtype)}"
             raise CheckpointError(f"{place}: {name!r} has {number}; take an earlier checkpoint")
-
-
-def _stored_round(run: str, number: int, root: Path | None) -> dict[str, torch.Tensor]:
-    opened = open_run(run, root)
-    state = opened.round(number).state
-    layout = RoundStore(opened.path).schema.layout
-    named = state.named(layout).items()
-    tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
-    return tensors | {alias: tensors[name] for alias, name in layout.aliases}
 
 
 def _content(path: Path, root: Path | None) -> bytes:

@@ -45,6 +45,14 @@ class Round:
         return views(self._store.schema.layout.params, self.state.params)
 
     @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters, buffers and frozen parameters under all their names, as `load_state_dict` takes them."""
+        layout = self._store.schema.layout
+        named = self.state.named(layout).items()
+        found = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
+        return found | {alias: found[name] for alias, name in layout.aliases}
+
+    @property
     def refused(self) -> dict[int, str]:
         """The partitions whose updates were not taken, and why."""
         return {p: update.refused for p, update in self.commit.updates.items() if update.refused}
@@ -74,11 +82,8 @@ class Round:
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load parameters and buffers into a network of this architecture; else `ShapeMismatch`."""
-        named = self.state.named(self._store.schema.layout)
-        tensors = {path.partition("/")[2]: t for path, t in named.items() if not path.startswith("memory/")}
-        tensors |= {alias: tensors[name] for alias, name in self._store.schema.layout.aliases}
         try:
-            network.load_state_dict(tensors)
+            network.load_state_dict(self.tensors)
         except RuntimeError as error:
             layout = self._store.schema.layout
             names = ", ".join(spec.name for spec in (*layout.params, *layout.frozen, *layout.buffers))

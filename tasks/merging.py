@@ -15,7 +15,7 @@ from torch import nn
 from storage.checkpoints import read_checkpoint
 from storage.commits import Score, UpdateRecord
 from storage.digest import match_digest, update_digest
-from storage.records import Layout, Match, State, TensorSpec, Update, pack
+from storage.records import Layout, Match, State, Update, pack, specs_of
 from storage.run import open_run
 from storage.schema import Schema
 from storage.store import RoundStore
@@ -24,7 +24,7 @@ from tasks.matching.activations import Moments, Pair, activation_moments
 from tasks.matching.averaging import average
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.repair import has_batch_norm, recompute_batch_norm, rescale
-from tasks.models import Objective, layout_of
+from tasks.models import ModelSpec, Objective, layout_of
 from tasks.numerics import pinned
 from tasks.partition import Partitions
 
@@ -59,7 +59,7 @@ class Gallery:
 
     def read(self, place: str) -> dict[str, torch.Tensor]:
         """The tensors at a place as the network takes them."""
-        return fitted(_read(place, self.root, _stamp(place, self.root)), self.objective.model.build().state_dict())
+        return _read(place, self.root, self.objective.model, _stamp(place, self.root))
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def fitted(tensors: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(place: str, root: Path, stamp: tuple[int, int]) -> dict[str, torch.Tensor]:
-    return read_checkpoint(place, root)
+def _read(place: str, root: Path, model: ModelSpec, stamp: tuple[int, int]) -> dict[str, torch.Tensor]:
+    return fitted(read_checkpoint(place, root), model.build().state_dict())
 
 
 def _stamp(place: str, root: Path) -> tuple[int, int]:
@@ -158,21 +158,6 @@ def observe(
         return activation_moments(network, states, [inputs], gallery.units, pairs)
 
 
-def summed(parts: Sequence[Mapping[Piece, Moments] | None]) -> dict[Piece, Moments]:
-    """The moments of all blocks."""
-    total: dict[Piece, Moments] = {}
-    for part in parts:
-        for piece, moments in (part or {}).items():
-            total[piece] = total[piece] + moments if piece in total else moments
-    return total
-
-
-def permutation_specs(matches: Sequence[Match]) -> tuple[TensorSpec, ...]:
-    """What is stored of a match, by group of units."""
-    first = matches[0].permutation
-    return tuple(TensorSpec(n, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in first.items())
-
-
 def keep_merge(
     path: Path,
     network: nn.Module,
@@ -189,7 +174,7 @@ def keep_merge(
     """
     layout = _merge_layout(network)
     packed = [(pack(layout.params, state), pack(layout.buffers, state)) for state in states]
-    schema = Schema(layout, len(states), matches=permutation_specs(matches))
+    schema = Schema(layout, len(states), matches=specs_of(matches[0].permutation.items()))
     initial = State(params=packed[0][0], buffers=packed[0][1])
     store = RoundStore.create(path, schema, 1, attributes, initial)
     records = {}

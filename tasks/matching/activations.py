@@ -6,7 +6,7 @@ et al. 2023, section 3.1). Memory is that of one batch and of units x units numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,14 +107,22 @@ def activation_moments(
     program = trace(model, tuple(tensor[:size] for tensor in inputs)).program
     places = [piece for piece in units.taps if len(set(_labels(piece))) == len(_labels(piece))]
     tapped = _Tapped(program, {piece.tensor for piece in places})
-    total: dict[Piece, Moments] = {}
+
+    def observed(first: int) -> dict[Piece, Moments]:
+        batch = [tensor[first : first + size] for tensor in inputs]
+        values = [tapped.on(state, batch) for state in states]
+        return {p: _moments([_samples(p, value[p.tensor]) for value in values], pairs) for p in places}
+
     with torch.no_grad(), plain_attention():
-        for first in range(0, len(inputs[0]) - size + 1, size):
-            batch = [tensor[first : first + size] for tensor in inputs]
-            values = [tapped.on(state, batch) for state in states]
-            for piece in places:
-                here = _moments([_samples(piece, value[piece.tensor]) for value in values], pairs)
-                total[piece] = total[piece] + here if piece in total else here
+        return summed(observed(first) for first in range(0, len(inputs[0]) - size + 1, size))
+
+
+def summed(parts: Iterable[Mapping[Piece, Moments] | None]) -> dict[Piece, Moments]:
+    """The moments of several batches or blocks together, one part in memory at a time; None is none."""
+    total: dict[Piece, Moments] = {}
+    for part in parts:
+        for piece, moments in (part or {}).items():
+            total[piece] = total[piece] + moments if piece in total else moments
     return total
 
 

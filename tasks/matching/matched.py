@@ -96,17 +96,16 @@ class Matched(Gather):
         start = self.networks.tensors(state.params, state.buffers, state.frozen)
         arrived = [_arrived(self.networks, state, update) for update in updates]
         permutations = self._permutations(self.networks, start, arrived)
+        units = self.networks.units
+        moved = [units.permute(tensors, order) for tensors, order in zip(arrived, permutations, strict=True)]
         aligned = [
             _aligned(self.networks, state, update, tensors, permutation)
-            for update, tensors, permutation in zip(updates, arrived, permutations, strict=True)
+            for update, tensors, permutation in zip(updates, moved, permutations, strict=True)
         ]
         reference = start if self.to == "start" else arrived[0]
         matches = tuple(
-            Match(
-                permutation,
-                self.networks.units.similarity(reference, self.networks.units.permute(tensors, permutation)),
-            )
-            for tensors, permutation in zip(arrived, permutations, strict=True)
+            Match(permutation, units.similarity(reference, tensors))
+            for tensors, permutation in zip(moved, permutations, strict=True)
         )
         return replace(reduce_all(self.inner, state, aligned), matches=matches)
 
@@ -148,20 +147,17 @@ def _aligned(
     networks: Networks,
     state: State,
     update: Update,
-    arrived: Tensors,
+    moved: Tensors,
     permutation: Mapping[str, torch.Tensor],
 ) -> Update:
-    """The update of the same network with its units in another order."""
+    """The update of the same network with its units in another order, in which they are in `moved`."""
     home = networks.units.identity()
     if all(not t.is_floating_point() and torch.equal(t, home[name]) for name, t in permutation.items()):
         return update
     layout = networks.objective.layout
-    moved = networks.units.permute(arrived, permutation)
     params = pack(layout.params, moved)
     extras = {
-        name: pack(
-            layout.params, networks.units.permute({**arrived, **views(layout.params, vectors)}, permutation)
-        )
+        name: pack(layout.params, networks.units.permute({**moved, **views(layout.params, vectors)}, permutation))
         for name, vectors in update.extras.items()
     }
     return replace(

@@ -152,7 +152,7 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     except Exception as error:
         raise ModelError(f"torch.export cannot trace {type(model).__name__}: {one_line(error)}") from error
     found = Trace(program)
-    names = _first_names(copied)
+    names = first_names(copied)
     environment: dict[fx.Node, Any] = {}
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -198,7 +198,7 @@ def _placeholder(found: Trace, node: fx.Node, names: Mapping[str, str]) -> Layou
     return new_layout(value.shape, "input" if node.name in signature.user_inputs else "constant")
 
 
-def _first_names(model: nn.Module) -> dict[str, str]:
+def first_names(model: nn.Module) -> dict[str, str]:
     """Every name in the module's state, to the first one of the same tensor."""
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True)

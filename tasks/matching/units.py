@@ -16,7 +16,7 @@ from tasks.matching.blocks import Block, placed
 from tasks.matching.groups import Group, Permutation, Piece, Tensors, UnitGroups, parent_indices, rearranged
 from tasks.matching.layouts import Atom, Layout, leaves
 from tasks.matching.settling import ancestors, companions, settle
-from tasks.matching.tracing import Trace, trace
+from tasks.matching.tracing import Trace, first_names, trace
 
 __all__ = [
     "Group",
@@ -44,7 +44,7 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
     free = [atom for atom in found if atom.pinned is None]
     chains = ancestors(free, together, [p for placements in parts.values() for p in placements])
     names = _named(parts, free)
-    aliases = _aliases(model, traced)
+    aliases = {name: first for name, first in first_names(model).items() if name != first}
     if not shapes:
         raise ModelError(f"{type(model).__name__} has no parameters")
     return UnitGroups(
@@ -114,13 +114,6 @@ def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:
             pieces = _pieces(name, placed(traced.intermediate[name], shapes[name]), names)
             found += [piece for piece in pieces if any(piece.groups)]
     return tuple(found)
-
-
-def _aliases(model: nn.Module, traced: Trace) -> dict[str, str]:
-    first: dict[int, str] = {}
-    state = model.state_dict(keep_vars=True)
-    names = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
-    return {name: kept for name, kept in names.items() if name != kept}
 
 
 def _pinned(shapes: Mapping[str, tuple[int, ...]], traced: Trace, aliases: Mapping[str, str]) -> dict[str, str]:

@@ -18,10 +18,10 @@ from storage.digest import match_digest
 from storage.records import Match
 from storage.run import open_run
 from tasks.data import Own
-from tasks.matching.activations import activation_moments
+from tasks.matching.activations import activation_moments, summed
 from tasks.matching.networks import Evidence, match_all, match_each
 from tasks.matching.units import find_units
-from tasks.merging import Blend, Ensemble, Gallery, blended, fitted, keep_merge, observe, score_blend, summed
+from tasks.merging import Blend, Ensemble, Gallery, blended, fitted, keep_merge, observe, score_blend
 from tasks.models import ModelSpec, Objective
 from tasks.partition import Partitions, Split
 from tasks.user_code import find_code
