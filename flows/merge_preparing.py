@@ -12,13 +12,15 @@ from flows.merge_config import Architecture, MergeConfig
 from flows.merge_result import check_plot
 from flows.preparing import run_path
 from flows.running import checked_trust
-from flows.subject import BATCH, Subject, kept_code, subject
+from flows.subject import Subject, kept_code, subject
 from storage.checkpoints import check_checkpoint, check_place, read_checkpoint
 from storage.errors import UsageError
 from storage.run import open_run
+from tasks.matching.activations import BATCH
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
-from tasks.matching.units import UnitGroups, find_units
+from tasks.matching.groups import UnitGroups
+from tasks.matching.units import find_units
 from tasks.merging import Gallery, fitted
 
 

@@ -15,14 +15,12 @@ from flows.preparing import describe_objective
 from flows.resolving import find_source, named_or_own, own_data
 from storage.errors import CodeError, ModelError, UsageError, one_line
 from storage.records import dtype_name
+from tasks.matching.activations import BATCH
 from tasks.models import LOSSES, MODELS, ModelSpec, Objective, check_fit
 from tasks.partition import Partitions, Split
 from tasks.user_code import Code, find_code, is_reference
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
-
-BATCH = 100
-"""Examples that go through the networks at once where activations are compared."""
 
 OUTPUTS = 10
 """Outputs of a built-in model that is built without data."""

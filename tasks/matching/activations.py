@@ -14,11 +14,13 @@ import torch
 from torch import fx, nn
 
 from storage.errors import UsageError
+from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.similarity import Metric, MomentTerm
 from tasks.matching.tracing import plain_attention, trace
-from tasks.matching.units import Piece, Tensors, UnitGroups
 
 Pair = tuple[int, int]
+BATCH = 100
+"""Examples that go through the networks at once where a command or a run does not say."""
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,15 @@ class UnitGroups:
         return sorted(names, key=lambda name: len(self.groups[name].parents))
 
     def lookup(self, group: Group, permutation: Permutation) -> tuple[torch.Tensor, ...]:
-        """The old indices of the group's parents at each of their new ones; with it a table is indexed."""
-        return parent_indices(group.parents, self.groups, permutation)
+        """The old indices of the group's parents at each of their new ones, broadcasting: a table's index."""
+        sizes = self._outer(group)
+        found = []
+        for depth, parent in enumerate(group.parents):
+            table = permutation.get(parent)
+            if table is None:
+                table = torch.arange(sizes[depth]).expand(*sizes[: depth + 1])
+            found.append(table.reshape(*sizes[: depth + 1], *[1] * (len(sizes) - depth - 1)))
+        return tuple(found)
 
     def without(self, tensors: Iterable[str]) -> UnitGroups:
         """The groups that leave some tensors as they are; those that depend on a lost group are lost with it."""
@@ -199,21 +206,6 @@ def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:
     """Sums over all dimensions but some, which come in this order."""
     rest = [dim for dim in range(values.ndim) if dim not in keep]
     return values.permute(*keep, *rest).flatten(len(keep)).sum(-1) if rest else values.permute(*keep)
-
-
-def parent_indices(
-    parents: tuple[str, ...], groups: Mapping[str, Group], permutation: Permutation
-) -> tuple[torch.Tensor, ...]:
-    """Index tensors, one a parent, that broadcast to the parents' sizes."""
-    sizes = [groups[parent].size for parent in parents]
-    found: tuple[torch.Tensor, ...] = ()
-    for depth, parent in enumerate(parents):
-        known = permutation.get(parent)
-        table = torch.arange(sizes[depth]) if known is None else known
-        if known is None:
-            table = table.expand(*sizes[: depth + 1])
-        found = (*found, table.reshape(*sizes[: depth + 1], *[1] * (len(sizes) - depth - 1)))
-    return found
 
 
 def rearranged(

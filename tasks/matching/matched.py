@@ -13,18 +13,17 @@ import torch
 from storage.errors import UsageError
 from storage.records import Match, State, TensorSpec, Update, Vectors, pack, views
 from tasks.algebra import Gather, Reduce, reduce_all
-from tasks.matching.activations import activation_moments
+from tasks.matching.activations import BATCH, activation_moments
 from tasks.matching.check import check_function
+from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.networks import By, Evidence, match_all, match_each
 from tasks.matching.similarity import Metric
-from tasks.matching.units import Tensors, UnitGroups, find_units
+from tasks.matching.units import find_units
 from tasks.models import Objective
 from tasks.partition import Partitions
 from tasks.reduces import Mean
 
 To = Literal["start", "first", "many"]
-BATCH = 100
-"""Examples that go through the networks at once where their activations are compared."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from tasks.matching.activations import Moments, Pair, moment_terms
 from tasks.matching.alignment import Aligner
 from tasks.matching.assignment import spread
 from tasks.matching.averaging import average
+from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
 from tasks.matching.similarity import Metric, MomentTerm, Term, weight_terms
-from tasks.matching.units import Permutation, Piece, Tensors, UnitGroups
 
 By = Literal["weights", "activations", "mixed"]
 Together = Literal["first", "many", "cycle"]

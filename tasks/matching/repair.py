@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from storage.errors import UsageError
-from tasks.matching.units import UnitGroups
+from tasks.matching.groups import UnitGroups
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import torch
 
-from tasks.matching.units import Group, Permutation, Tensors, UnitGroups, rearranged
+from tasks.matching.groups import Group, Permutation, Tensors, UnitGroups, rearranged
 
 Metric = Literal["l2", "cosine", "correlation"]
 Labels = tuple[str | None, ...]

@@ -13,21 +13,10 @@ from torch import nn
 
 from storage.errors import ModelError
 from tasks.matching.blocks import Block, placed
-from tasks.matching.groups import Group, Permutation, Piece, Tensors, UnitGroups, parent_indices, rearranged
+from tasks.matching.groups import Group, Piece, UnitGroups
 from tasks.matching.layouts import Atom, Layout, leaves
 from tasks.matching.settling import ancestors, companions, settle
 from tasks.matching.tracing import Trace, first_names, trace
-
-__all__ = [
-    "Group",
-    "Permutation",
-    "Piece",
-    "Tensors",
-    "UnitGroups",
-    "find_units",
-    "parent_indices",
-    "rearranged",
-]
 
 
 def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups:

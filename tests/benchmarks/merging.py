@@ -27,9 +27,10 @@ from tasks.executors.steps import score, tally
 from tasks.maps import LocalSteps
 from tasks.matching.activations import activation_moments
 from tasks.matching.averaging import average
+from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.networks import By, Evidence, match_all, match_each
 from tasks.matching.repair import rescale
-from tasks.matching.units import Tensors, UnitGroups, find_units
+from tasks.matching.units import find_units
 from tasks.merging import Ensemble
 from tasks.models import Objective
 from tasks.numerics import derive_seed, pinned

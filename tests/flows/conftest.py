@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flows.config import TrainConfig
 from flows.preparing import prepared
+from flows.server import prefect_api
 from tasks.executors.inline import InlineExecutor
 
 APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}
@@ -29,3 +31,13 @@ def apart() -> object:
                 list(executor.run(ready.job, 1, config.rounds))
 
     return train
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, apart) -> Iterator[Path]:
+    """A root with three mlps and two cnns, whose Prefect server runs for all tests of a module."""
+    root = tmp_path_factory.mktemp("runs")
+    apart(root, "mlp", 3)
+    apart(root, "cnn", 2)
+    with prefect_api(root):
+        yield root

@@ -8,14 +8,12 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from flows import cli
-from flows.server import prefect_api
 from storage.checkpoints import read_checkpoint, write_checkpoint
 from storage.run import open_run
 
@@ -53,16 +51,6 @@ class Cumulative(nn.Module):
 def cumulative():
     return Cumulative()
 """
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, apart) -> Iterator[Path]:
-    """A root with trained networks, whose Prefect server runs for all tests of this module."""
-    root = tmp_path_factory.mktemp("runs")
-    apart(root, "mlp", 2)
-    apart(root, "cnn", 1)
-    with prefect_api(root):
-        yield root
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,28 +12,18 @@ from torch.nn import functional
 
 import roundweave as rw
 from flows.merge_result import MergeResult, barrier
-from flows.server import prefect_api
 from storage.checkpoints import read_checkpoint, write_checkpoint
 from storage.errors import CheckpointError, UsageError
 from storage.run import list_runs, open_run
 from tasks.data import Digits
 from tasks.matching.averaging import average
-from tasks.matching.units import UnitGroups, find_units
+from tasks.matching.groups import UnitGroups
+from tasks.matching.units import find_units
 from tasks.models import Cnn, Mlp
 from tasks.partition import Partitions, Split
 
 Merge = Callable[..., MergeResult]
 TENSORS = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, apart) -> Iterator[Path]:
-    """A root with trained networks, whose Prefect server runs for all tests of this module."""
-    root = tmp_path_factory.mktemp("runs")
-    apart(root, "mlp", 3)
-    apart(root, "cnn", 2)
-    with prefect_api(root):
-        yield root
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.matching.units import UnitGroups, find_units
+from tasks.matching.groups import UnitGroups
+from tasks.matching.units import find_units
 from tests.tasks.matching.zoo import TRANSFORMERS, ZOO, Member
 
 NAMES = [*ZOO, *(f"transformers_{name}" for name in TRANSFORMERS)]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.matching.units import UnitGroups
+from tasks.matching.groups import UnitGroups
 from tests.tasks.matching.analysed import analysed
 
 NESTED = [

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from storage.errors import ModelError, ShapeMismatch, UnitsUnsound
 from tasks.matching.check import check_function, function_error
-from tasks.matching.units import Group, UnitGroups, find_units
+from tasks.matching.groups import Group, UnitGroups
+from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, analysed, built
 from tests.tasks.matching.expected import MAY_BE_PINNED
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from tests.tasks.matching.zoo.registry import leave_initial_values
+
 Member = tuple[nn.Module, tuple[Tensor, ...]]
 
 TRANSFORMERS: dict[str, Callable[[], Member]] = {}
@@ -43,7 +45,7 @@ def member(*variants: str) -> Callable[[Callable[..., Member]], Callable[..., Me
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(zlib.crc32(build.__name__.encode()))
                 model, inputs = build(*variant)
-                _leave_initial_values(model)
+                leave_initial_values(model, 0.05)
             return model.eval(), inputs
 
         for variant in variants:
@@ -53,18 +55,6 @@ def member(*variants: str) -> Callable[[Callable[..., Member]], Callable[..., Me
         return seeded
 
     return enter
-
-
-def _leave_initial_values(model: nn.Module) -> None:
-    # Biases of zero and scales of one or nearly zero would hide a unit that was moved without them.
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-        for name, buffer in model.named_buffers():
-            if name.endswith("running_mean"):
-                buffer.normal_(std=0.2)
-            elif name.endswith("running_var"):
-                buffer.uniform_(0.5, 1.5)
 
 
 @member("sdpa", "eager")

@@ -22,19 +22,22 @@ def member(build: Callable[[], Member]) -> Callable[[], Member]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(zlib.crc32(build.__name__.encode()))
             model, inputs = build()
-            _leave_initial_values(model)
+            leave_initial_values(model, 0.1, vectors_only=True)
         return model.eval(), inputs
 
     ZOO[build.__name__] = seeded
     return seeded
 
 
-def _leave_initial_values(model: nn.Module) -> None:
-    # Scales of one and shifts of zero would hide a unit that was moved without them.
+def leave_initial_values(model: nn.Module, amount: float, vectors_only: bool = False) -> None:
+    """Move parameters, or only those of one axis, and running statistics away from what modules begin with.
+
+    Scales of one and shifts of zero would hide a unit that was moved without them.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.1 * torch.randn_like(parameter))
+            if parameter.ndim == 1 or not vectors_only:
+                parameter.add_(amount * torch.randn_like(parameter))
         for name, buffer in model.named_buffers():
             if name.endswith("running_mean"):
                 buffer.normal_(std=0.2)
