@@ -1,20 +1,23 @@
-"""The facade: ``import roundweave as rw`` gives what a notebook needs, loaded when it is first used."""
+"""The facade: ``import roundweave as rw`` gives what a notebook and one's own code need, loaded at first use.
 
+Its names, and where each is defined, stand in `roundweave.pyi`, once for the loader, types and completion.
+"""
+
+import ast
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _HOMES = {
-    "Algorithm": "tasks.algebra",
-    "MergeConfig": "flows.merge_config",
-    "TrainConfig": "flows.config",
-    "list_runs": "storage.run",
-    "merge": "flows.running",
-    "open_run": "storage.run",
-    "train": "flows.running",
+    alias.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
 }
 
-__all__ = ["Algorithm", "MergeConfig", "TrainConfig", "list_runs", "merge", "open_run", "train"]  # noqa: F822
+__all__ = list(_HOMES)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

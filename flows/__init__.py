@@ -8,7 +8,12 @@ from typing import Any
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
-_HOMES = {"MergeConfig": "merge_config", "TrainConfig": "config", "merge": "merging", "train": "training"}
+_HOMES = {
+    "MergeConfig": "config.merge",
+    "TrainConfig": "config.train",
+    "merge": "merging.flow",
+    "train": "training.flow",
+}
 
 __all__ = ["MergeConfig", "TrainConfig", "merge", "train"]
 
@@ -17,5 +22,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"flows has no {name!r}")
     if name in ("merge", "train"):
-        import_module("flows.server").keep_prefect_home(import_module("storage.run").default_root())
+        import_module("flows.serving.server").keep_prefect_home(import_module("storage.runs.run").default_root())
     return getattr(import_module(f"flows.{_HOMES[name]}"), name)

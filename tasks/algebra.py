@@ -8,9 +8,7 @@ partitions' numbers:
 
 >>> import torch
 >>> from dataclasses import dataclass, replace
->>> from storage.records import State, Update
->>> from tasks.algebra import Algorithm, reduce_all
->>> from tasks.reduces import Mean
+>>> from roundweave import Algorithm, Mean, State, Update, reduce_all
 >>> @dataclass(frozen=True)
 ... class Distance:
 ...     """The gradient of half the squared distance to the mean example."""
@@ -37,11 +35,12 @@ partitions' numbers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from storage.records import State, Update, Vectors
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
 
 Node = Any
 """A partial result of a reduce over some partitions; a lone `Update` is one, so is None (nobody)."""
@@ -88,60 +87,3 @@ class Algorithm:
     map: Map
     reduce: Reduce
     apply: Apply
-
-
-@dataclass(frozen=True)
-class Gather:
-    """Base of the reduces that must see all updates at once, ordered by partition.
-
-    A subclass defines ``__call__(state, updates) -> Update``.
-    """
-
-    def merge(self, left: Node, right: Node) -> Node:
-        """Concatenate."""
-        return (*_listed(left), *_listed(right))
-
-    def finish(self, state: State, node: Node) -> Update:
-        """Call the reduce on the list."""
-        return self(state, _listed(node))
-
-    def __call__(self, state: State, updates: Sequence[Update]) -> Update:
-        """Combine the updates."""
-        raise NotImplementedError
-
-
-def _listed(node: Node) -> tuple[Update, ...]:
-    return node if isinstance(node, tuple) else (node,)
-
-
-def cover(first: int, last: int, low: int, high: int) -> list[tuple[int, int]]:
-    """The fewest nodes of the tree over partitions [first, last) that make up [low, high)."""
-    if last <= low or high <= first:
-        return []
-    if low <= first and last <= high:
-        return [(first, last)]
-    middle = (first + last + 1) // 2
-    return cover(first, middle, low, high) + cover(middle, last, low, high)
-
-
-def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node | None]) -> Node | None:
-    """Merge a node of the tree from the nodes that `known` has; absent partitions are None.
-
-    `known(first, last)` raises KeyError where it has no such node, so that its halves are asked for. The shape of
-    the tree depends on the indices alone, hence the bits do not depend on who computed which node.
-    """
-    first, last = node
-    try:
-        return known(first, last)
-    except KeyError:
-        middle = (first + last + 1) // 2
-        left, right = fold(reduce, (first, middle), known), fold(reduce, (middle, last), known)
-        if left is None or right is None:
-            return right if left is None else left
-        return reduce.merge(left, right)
-
-
-def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Update:
-    """Reduce a list of updates in one go, ordered by partition."""
-    leaves = {(i, i + 1): update for i, update in enumerate(updates)}
-    return reduce.finish(state, fold(reduce, (0, len(updates)), lambda a, b: leaves[a, b]))

@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Reduce
-from tasks.applies import Sgd
-from tasks.maps import Gradient, LocalSteps
-from tasks.matching.matched import Matched, To
+from tasks.applies.sgd import Sgd
+from tasks.data.partitions import Partitions
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
 from tasks.matching.networks import By
-from tasks.models import Objective
-from tasks.partition import Partitions
-from tasks.reduces import Mean
+from tasks.networks.objective import Objective
+from tasks.reduces.matched import Matched, To
+from tasks.reduces.mean import Mean
 from tasks.user_code import Code
 
 

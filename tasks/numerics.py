@@ -12,11 +12,12 @@ from pathlib import Path
 
 import torch
 
-from storage.digest import text_digest
 from storage.errors import NumericsMismatch
+from storage.values.digests import text_digest
 
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")
 """Environment variables with these prefixes may change the bits (thread counts apart: a map sets its own)."""
+
 
 Fingerprint = dict[str, str]
 
@@ -82,3 +83,17 @@ def check_fingerprint(expected: Fingerprint, found: Fingerprint, where: str) -> 
             f"{where} would compute other bits than this run: {'; '.join(differing)}. "
             "Use equal machines, or start a run with --mixed-hardware, which withdraws the promise of equal bits"
         )
+
+
+ACCUMULATORS = {"float64": torch.float64}
+"""The type in which vectors of a dtype are summed; float32 for all others."""
+
+
+def accumulator(dtype: str) -> torch.dtype:
+    """The type in which sums of `dtype` are kept."""
+    return ACCUMULATORS.get(dtype, torch.float32)
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a logical dtype is a floating one."""
+    return bool(getattr(torch, dtype).is_floating_point)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.config import TrainConfig
-from flows.preparing import prepared
-from storage.commits import Commit
-from storage.run import Run
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from storage.rounds.commits import Commit
+from storage.runs.run import Run
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor
 

@@ -21,19 +21,21 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.commits import Commit
 from storage.errors import RoundFailed
-from storage.records import State, Update
-from storage.run import open_run
-from tasks.algebra import Algorithm, reduce_all
+from storage.rounds.commits import Commit
+from storage.runs.run import open_run
+from storage.values.state import State, Update
+from tasks.algebra import Algorithm
 from tasks.algorithms import ALGORITHMS, build_algorithm
-from tasks.applies import Sgd
-from tasks.cluster import connect, local_cluster
-from tasks.data import Examples
+from tasks.applies.sgd import Sgd
+from tasks.clusters.connecting import connect, local_cluster
+from tasks.data.examples import Examples
 from tasks.executors.graph import GraphExecutor
-from tasks.maps import Gradient, LocalSteps
-from tasks.models import ModelSpec, Objective
-from tasks.reduces import Mean
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.reduces.mean import Mean
+from tasks.reduces.tree import reduce_all
 
 DROPOUT = {
     "partitions": 10,
@@ -164,8 +166,8 @@ def connect_local(workers: int) -> Client:
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """The digests of the reference: one process, no Dask."""
-    from flows.config import TrainConfig
-    from flows.preparing import prepared
+    from flows.config.train import TrainConfig
+    from flows.training.preparing import prepared
     from tasks.executors.inline import InlineExecutor
 
     config = TrainConfig(**DROPOUT, root=tmp_path_factory.mktemp("reference"))
@@ -217,7 +219,13 @@ def loss(outputs, targets):
 def test_a_flow_killed_twice_goes_on_to_the_same_bits(wanted, tmp_path) -> None:
     options = {"root": tmp_path, "name": "killed", "partitions": 10, "local-steps": 3, "rounds": 6, "window": 1}
     options["model-options"] = '{"hidden": 32, "dropout": 0.3}'
-    command = [sys.executable, "-m", "flows.cli", "train", *(f"--{key}={value}" for key, value in options.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "flows.command.app",
+        "train",
+        *(f"--{key}={value}" for key, value in options.items()),
+    ]
     for stop in (1, 3):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         wait_for_commit(tmp_path / "killed.zarr", stop, process)
@@ -316,10 +324,7 @@ def test_a_round_below_its_quorum_fails(train, own) -> None:
 def test_a_misshapen_update_is_refused_by_name(train, own) -> None:
     source = """
 from dataclasses import dataclass, replace
-from tasks.algebra import Algorithm
-from tasks.applies import Sgd
-from tasks.maps import Gradient
-from tasks.reduces import Mean
+from roundweave import Algorithm, Gradient, Mean, Sgd
 @dataclass(frozen=True)
 class Short:
     def __call__(self, objective, state, examples, carry, seed):

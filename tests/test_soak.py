@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from storage.errors import ClusterError
-from tasks.cluster import connect
+from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 
 pytestmark = pytest.mark.slow

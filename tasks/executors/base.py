@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from storage.commits import Commit
-from tasks.executors.steps import Job
+from storage.rounds.commits import Commit
 from tasks.numerics import Fingerprint
+from tasks.rounds.steps import Job
 
 T = TypeVar("T")
 

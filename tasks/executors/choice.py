@@ -10,13 +10,13 @@ from tasks.executors.base import Executor
 
 @contextmanager
 def open_executor(name: str, scheduler: str | None, workers: int) -> Iterator[Executor]:
-    """`inline`, or `graph` on a Dask cluster (see `tasks.cluster.connect`), which alone imports Dask."""
+    """`inline`, or `graph` on a Dask cluster (see `tasks.clusters`), which alone imports Dask."""
     if name == "inline":
         from tasks.executors.inline import InlineExecutor
 
         yield InlineExecutor()
         return
-    from tasks.cluster import connect
+    from tasks.clusters.connecting import connect
     from tasks.executors.graph import GraphExecutor
 
     with connect(scheduler, workers) as client:

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
-from storage.commits import Commit
 from storage.errors import ClusterError
-from tasks.cluster import LostWork, finished, usable_workers
-from tasks.executors.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
+from storage.rounds.commits import Commit
+from tasks.clusters.waiting import LostWork, finished, usable_workers
 from tasks.numerics import Fingerprint, fingerprint
+from tasks.rounds.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
 
 T = TypeVar("T")
 PLACED = ("data", "map", "score")

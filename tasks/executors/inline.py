@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from storage.commits import Commit
-from tasks.executors.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
+from storage.rounds.commits import Commit
+from tasks.data.partitions import Partition
 from tasks.numerics import Fingerprint, fingerprint
-from tasks.partition import Partition
+from tasks.rounds.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
 
 T = TypeVar("T")
 

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Matched": "matched",
     "UnitGroups": "groups",
     "average": "averaging",
     "check_function": "check",
@@ -12,7 +11,7 @@ _HOMES = {
     "match": "networks",
 }
 
-__all__ = ["Matched", "UnitGroups", "average", "check_function", "find_units", "match"]
+__all__ = ["UnitGroups", "average", "check_function", "find_units", "match"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from flows.config import TrainConfig
-from flows.preparing import prepared
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
 from tasks.executors.inline import InlineExecutor
 
 BATCH = 32

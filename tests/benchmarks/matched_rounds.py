@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import typer
 from distributed import Client
 
-from flows.config import TrainConfig
-from flows.preparing import prepared
-from tasks.cluster import connect
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 
 TARGET = 0.97

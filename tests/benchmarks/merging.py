@@ -19,22 +19,23 @@ from typing import Annotated, Literal
 import torch
 import typer
 
-from flows.config import TrainConfig
-from flows.preparing import describe_objective
-from flows.resolving import find_source, with_own_code
-from storage.commits import Score
-from tasks.executors.steps import score, tally
-from tasks.maps import LocalSteps
+from flows.config.resolving import find_source, with_own_code
+from flows.config.train import TrainConfig
+from flows.training.preparing import describe_objective
+from storage.rounds.commits import Score
+from tasks.data.partitions import Partition, Partitions
+from tasks.data.splits import Split
+from tasks.maps.local_steps import LocalSteps
 from tasks.matching.activations import activation_moments
 from tasks.matching.averaging import average
 from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.networks import By, Evidence, match_all, match_each
 from tasks.matching.repair import rescale
 from tasks.matching.units import find_units
-from tasks.merging import Ensemble
-from tasks.models import Objective
+from tasks.merging.blends import Ensemble
+from tasks.networks.objective import Objective
 from tasks.numerics import derive_seed, pinned
-from tasks.partition import Partition, Partitions, Split
+from tasks.rounds.steps import score, tally
 
 EXAMPLES = 2000
 """Training examples of the first half on which units are compared and repaired."""

@@ -18,16 +18,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config import TrainConfig
-from flows.preparing import Prepared, prepared
-from storage.records import Update
+from flows.config.train import TrainConfig
+from flows.training.preparing import Prepared, prepared
+from storage.values.state import Update
 from tasks.algebra import Algorithm
-from tasks.applies import Sgd
-from tasks.cluster import connect
+from tasks.applies.sgd import Sgd
+from tasks.clusters.connecting import connect
 from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
-from tasks.reduces import Mean
+from tasks.reduces.mean import Mean
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import TrainConfig
-from flows.preparing import prepared
-from flows.server import prefect_api
+from flows.config.train import TrainConfig
+from flows.serving.server import prefect_api
+from flows.training.preparing import prepared
 from tasks.executors.inline import InlineExecutor
 
 APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}

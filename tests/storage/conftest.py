@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.commits import Commit, Score, UpdateRecord
-from storage.records import Layout, State, TensorSpec, Update, Vectors, sizes
-from storage.schema import Schema
-from storage.store import RoundStore, update_digest
+from storage.rounds.commits import Commit, Score, UpdateRecord
+from storage.rounds.schema import Schema
+from storage.rounds.store import RoundStore
+from storage.values.digests import update_digest
+from storage.values.layout import Layout
+from storage.values.state import State, Update
+from storage.values.tensors import TensorSpec, Vectors, sizes
 
 LAYOUT = Layout(
     params=(

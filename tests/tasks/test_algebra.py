@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.records import State, Update
-from tasks.algebra import Gather, cover, fold, reduce_all
-from tasks.reduces import Mean
+from storage.values.state import State, Update
+from tasks.reduces.gather import Gather
+from tasks.reduces.mean import Mean
+from tasks.reduces.tree import cover, fold, reduce_all
 
 STATE = State({"float32": torch.zeros(5)})
 

@@ -7,9 +7,10 @@ import pytest
 from storage.errors import UsageError
 from tasks.algebra import Algorithm
 from tasks.algorithms import build_algorithm
-from tasks.applies import Sgd
-from tasks.maps import Gradient, LocalSteps
-from tasks.reduces import Mean
+from tasks.applies.sgd import Sgd
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
+from tasks.reduces.mean import Mean
 from tasks.user_code import find_code
 
 
@@ -52,10 +53,7 @@ def test_the_momentum_of_the_local_optimizer_is_not_that_of_the_outer_one() -> N
 
 def test_an_algorithm_of_ones_own_takes_the_options_it_names(own) -> None:
     source = """
-from tasks.algebra import Algorithm
-from tasks.applies import Sgd
-from tasks.maps import Gradient
-from tasks.reduces import Mean
+from roundweave import Algorithm, Gradient, Mean, Sgd
 def good(lr=0.5): return Algorithm(Gradient(), Mean(), Sgd(lr))
 def bad(): return 3
 """

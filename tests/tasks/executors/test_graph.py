@@ -9,17 +9,14 @@ import torch
 from distributed import Client
 
 from storage.errors import RoundFailed
-from storage.run import Run, open_run
-from tasks.cluster import connect
+from storage.runs.run import Run, open_run
+from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 
 COUNTING = """
 from dataclasses import dataclass, replace
 import torch
-from tasks.algebra import Algorithm
-from tasks.applies import Sgd
-from tasks.maps import Gradient
-from tasks.reduces import Mean
+from roundweave import Algorithm, Gradient, Mean, Sgd
 
 @dataclass(frozen=True)
 class Counting:

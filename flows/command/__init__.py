@@ -1,0 +1,1 @@
+"""The `roundweave` command: its options, tables and one-line errors."""

@@ -1,0 +1,72 @@
+"""The files that `roundweave init` writes: a commented configuration, and a model and data of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flows.config.train import Execution, Experiment
+from storage.errors import UsageError
+
+MINE = '''"""Your own data, model and loss: --data mine.py:data --model mine.py:model --loss mine.py:loss."""
+
+import torch
+from torch import nn
+
+
+def data():
+    """(inputs, targets), or ((inputs, targets), (held_out_inputs, held_out_targets)); numpy or torch.
+
+    With two parameters, data(partition, partitions), it returns one partition alone.
+    """
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2000, 20, generator=generator)
+    return inputs, (inputs[:, :2].sum(1) > 0).long()
+
+
+def model():
+    """Any torch.nn.Module."""
+    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
+
+
+def loss(outputs, targets):
+    """A number to minimise: the mean over the examples."""
+    return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+'''
+
+
+GIVEN = {"data": "mine.py:data", "model": "mine.py:model", "algorithm": "fed_avg", "partitions": 4, "rounds": 10}
+
+
+def write_templates(folder: Path) -> list[Path]:
+    """Write both files; raises `UsageError` rather than replace one."""
+    files = {folder / "train.toml": config_text(), folder / "mine.py": MINE}
+    for path in files:
+        if path.exists():
+            raise UsageError(f"{path} exists already; move it, or give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    return list(files)
+
+
+def config_text() -> str:
+    """Every field with its meaning; those that a first run needs are set, the others show their defaults."""
+    lines = ["# roundweave train train.toml", ""]
+    for model, title in (
+        (Experiment, "The experiment: what the run is."),
+        (Execution, "The execution: how it runs."),
+    ):
+        lines += [f"# {title}", ""]
+        for name, field in model.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            value = f"{name} = {_toml(GIVEN[name])}" if name in GIVEN else f"# {name} = {_toml(default)}"
+            lines += [f"# {field.description}", value, ""]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(str(value) if isinstance(value, Path) else value) if value is not None else "…"

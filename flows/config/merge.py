@@ -1,0 +1,117 @@
+"""The configuration of a merge: the flow's parameter and the command's options in one definition."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from flows.config.train import NamedOrOwn, Placement
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_split)]
+"""Numbers, or a text with commas between them."""
+
+
+class Architecture(BaseModel):
+    """Which network, and examples to run it on; what is not given is taken from the run of a stored round."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: NamedOrOwn | None = Field(
+        None, description="linear, logistic, mlp, cnn, FILE.py:fn; default: of the run that is merged"
+    )
+    model_options: dict[str, Any] | None = Field(
+        None, description="keyword arguments of the model, such as hidden"
+    )
+    data: NamedOrOwn | None = Field(
+        None, description="digits, mnist:DIR, fashion-mnist:DIR, FILE.py:fn; default: of the run that is merged"
+    )
+    held_out: float = Field(0.1, ge=0, lt=1, description="share of examples held out where the data has none")
+    loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
+    input: str | None = Field(
+        None, description="without data: the shape of example inputs, as 2x3x32x32 or int64:2x16, or FILE.py:fn"
+    )
+    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="type of the parameters")
+    seed: int = Field(0, ge=0, description="decides which examples are held out")
+
+
+class Merging(BaseModel):
+    """How networks are matched, averaged and repaired."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    match: Literal["weights", "activations", "mixed", "none"] = Field(
+        "weights", description="by what hidden units are compared"
+    )
+    metric: Literal["l2", "cosine", "correlation"] | None = Field(
+        None,
+        description="l2, cosine, correlation; default: l2 by weights, correlation by activations, else cosine",
+    )
+    together: Literal["first", "many", "cycle"] = Field(
+        "many",
+        description="of three or more: match all to the first, to one another, or from the centre of cycles",
+    )
+    soft: int | None = Field(
+        None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
+    )
+    temperature: float = Field(0.1, gt=0, description="of the soft mixture")
+    average: Literal["mean", "best"] = Field(
+        "mean", description="the mean, or of two networks the best point of the path between them"
+    )
+    coefficients: Numbers | None = Field(
+        None, description="a weight a network, such as its number of examples, as 1000,3000; default: equal"
+    )
+    layers: dict[str, tuple[float, ...]] = Field(
+        {}, description='weights of their own for some layers, such as {"fc1": [1, 0]}'
+    )
+    repair: bool = Field(
+        False, description="recompute BatchNorm statistics, or rescale units (REPAIR), after averaging"
+    )
+    examples: int = Field(2000, ge=1, description="training examples for activations and repair")
+    points: int = Field(11, ge=2, description="points of the path between two networks that are scored")
+    blocks: int = Field(4, ge=1, description="parts in which examples are observed at once")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Merging:
+        if self.average == "best" and (self.coefficients or self.layers):
+            raise ValueError("average best finds the coefficients; give none, or average = mean")
+        if self.soft is not None and self.match == "none":
+            raise ValueError("soft needs a match: weights, activations or mixed")
+        if self.soft is not None and self.metric == "l2":
+            raise ValueError("soft needs metric = cosine or correlation: a temperature has no meaning for l2")
+        if self.match == "mixed" and self.metric == "l2":
+            raise ValueError(
+                "a mixed match needs cosine or correlation: weights and activations have other scales"
+            )
+        return self
+
+
+class MergeConfig(Architecture, Merging, Placement):
+    """All there is to say about a merge."""
+
+    networks: tuple[str, ...] = Field(
+        description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
+    )
+    trust: bool = Field(False, description="run the code kept in a store outside the root")
+    out: str | None = Field(None, description="where to write the merged network: .safetensors, .pt")
+    plot: str | None = Field(None, description="where to draw the path of two networks: .png")
+
+    @model_validator(mode="after")
+    def _complete(self) -> MergeConfig:
+        count = len(self.networks)
+        if count < 2:
+            raise ValueError(f"a merge takes two networks or more, not {count}")
+        for given in (self.coefficients, *self.layers.values()):
+            if given is not None and (len(given) != count or min(given) < 0 or sum(given) <= 0):
+                wanted = f"{count} networks need {count} coefficients, none negative and not all zero"
+                raise ValueError(f"{wanted}, not {list(given)}")
+        if self.average == "best" and count > 2:
+            raise ValueError(
+                "average = best looks along the path between two networks; of more, give coefficients"
+            )
+        return self

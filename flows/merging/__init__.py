@@ -1,0 +1,1 @@
+"""The flow that merges networks which were trained apart."""

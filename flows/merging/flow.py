@@ -1,0 +1,104 @@
+"""The flow that merges networks: it wires observing, matching, scoring and keeping together."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+
+from prefect import flow, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from flows.config.merge import MergeConfig
+from flows.merging.keeping import keep
+from flows.merging.preparing import MergePlan, plan_merge
+from flows.merging.result import MergeResult
+from flows.reporting.progress import artifact_key, leave_plot
+from flows.serving.starting import executor_for
+from storage.errors import UsageError
+from storage.rounds.commits import Score
+from storage.runs.checkpoints import write_checkpoint
+from tasks.executors.base import Executor
+from tasks.matching.activations import Moments, summed
+from tasks.matching.groups import Permutation, Piece
+from tasks.matching.networks import Evidence, match_all, match_each
+from tasks.merging.blends import Blend, score_blend
+from tasks.merging.observing import observe
+from tasks.numerics import pinned
+
+
+@task(name="observe", cache_policy=NO_CACHE, persist_result=False)
+def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
+    """The moments of the networks' activations, a map over blocks of examples."""
+    pairs = list(combinations(range(len(plan.states)), 2))
+    blocks = range(plan.gallery.partitions.split.partitions)
+    found = summed(executor.gather(partial(observe, plan.gallery, plan.places, pairs), blocks))
+    if not found and plan.units.groups:
+        raise UsageError(
+            f"{plan.config.examples} examples in {len(blocks)} blocks are too few to compare activations in "
+            f"batches of {plan.units.batch}; give more --examples or data"
+        )
+    return found
+
+
+@task(name="match", cache_policy=NO_CACHE, persist_result=False)
+def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutation]:
+    """An order, or a mixture, for each network's units."""
+    config = plan.config
+    if config.match == "none" or not plan.units.groups:
+        return [plan.units.identity() for _ in plan.states]
+    with pinned(0, threads=1):
+        evidence = Evidence(plan.states, plan.units, config.match, config.metric, moments)
+        if config.soft is not None:
+            return list(match_each(evidence, config.soft or None, config.temperature))
+        return list(match_all(evidence, config.together))
+
+
+@task(name="score", cache_policy=NO_CACHE, persist_result=False)
+def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> list[Score | None]:
+    """The scores of blends of networks, a map over blends."""
+    return executor.gather(partial(score_blend, plan.gallery, blends), range(len(blends)))
+
+
+@flow(name="roundweave-merge", persist_result=False)
+def merge(config: MergeConfig) -> MergeResult:
+    """Match the units of networks that were trained apart, average them, and say how good the result is."""
+    plan = plan_merge(config)
+    config = plan.config
+    with executor_for(config) as executor, _room(config.root) as folder:
+        observed = config.match in ("activations", "mixed")
+        moments = observe_units(executor, plan) if observed else {}
+        orders = match_units(plan, moments)
+        aligned = [plan.units.permute(state, order) for state, order in zip(plan.states, orders, strict=True)]
+        places = tuple(str(folder / f"{number}.pt") for number in range(len(aligned)))
+        for place, state in zip(places, aligned, strict=True):
+            write_checkpoint(place, state)
+        result = keep(plan, orders, aligned, partial(score_networks, executor, plan), places)
+    report(result)
+    return result
+
+
+def report(result: MergeResult) -> None:
+    """Leave the scores as a table, and the path as a plot, on Prefect's pages."""
+    name = result.run.name
+    rows = [{"network": network, **asdict(score)} for network, score in result.scores.items()]
+    create_table_artifact(rows, key=f"{artifact_key(name)}-scores", description=f"networks of {name}")
+    if result.paths:
+        leave_plot(result.figure(), name)
+
+
+@contextmanager
+def _room(root: Path) -> Iterator[Path]:
+    """A folder that the workers see, for as long as they score."""
+    folder = root.resolve() / f".merge-{secrets.token_hex(4)}"
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

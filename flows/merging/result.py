@@ -1,0 +1,142 @@
+"""What a merge found: the networks' scores, the path between two of them, and where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from storage.errors import UsageError
+from storage.rounds.commits import Score
+from storage.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+PLOTS = (".png", ".pdf", ".svg")
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """The merged network and how it compares.
+
+    `scores` has a row for each parent, the ensemble, the plain mean, the merged and the repaired network; `paths`
+    has scores at evenly spaced points from the first network to the second, by what is done on the way.
+    `coefficients` are those of the merged network; `moved` is the share of units that were moved, by network.
+    `cycle_error` is the share of units that do not come home when three networks are matched pair by pair.
+    """
+
+    run: Run
+    scores: dict[str, Score] = field(default_factory=dict)
+    paths: dict[str, list[Score]] = field(default_factory=dict)
+    coefficients: tuple[float, ...] = ()
+    moved: tuple[float, ...] = ()
+    function_error: float = 0.0
+    coverage: float = 0.0
+    cycle_error: float | None = None
+    out: str | None = None
+    plot: str | None = None
+
+    @property
+    def barriers(self) -> dict[str, float]:
+        """By path: how far the loss rises above the straight line between the two networks as they came.
+
+        A mixture or a repair changes the ends of its own path, so all are compared with the plain path's ends.
+        """
+        if not self.paths:
+            return {}
+        plain = self.paths["plain mean"]
+        ends = plain[0].loss, plain[-1].loss
+        return {name: barrier([score.loss for score in scores], ends) for name, scores in self.paths.items()}
+
+    def summary(self) -> dict[str, Any]:
+        """All numbers, for machines."""
+        return {
+            "run": self.run.name,
+            "path": str(self.run.path),
+            "out": self.out,
+            "plot": self.plot,
+            "scores": {name: asdict(score) for name, score in self.scores.items()},
+            "paths": {name: [asdict(score) for score in scores] for name, scores in self.paths.items()},
+            "barriers": self.barriers,
+            "coefficients": self.coefficients,
+            "moved": self.moved,
+            "cycle_error": self.cycle_error,
+            "function_error": self.function_error,
+            "coverage": self.coverage,
+        }
+
+    def figure(self) -> Figure:
+        """Loss and accuracy along the paths."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9, 3.7), layout="constrained")
+        with_accuracy = all(score.accuracy is not None for scores in self.paths.values() for score in scores)
+        panels = figure.subplots(1, 2 if with_accuracy else 1, squeeze=False)[0]
+        for axes, quantity in zip(panels, ("loss", "accuracy"), strict=False):
+            for name, scores in self.paths.items():
+                steps = [i / (len(scores) - 1) for i in range(len(scores))]
+                axes.plot(steps, [getattr(score, quantity) for score in scores], marker=".", label=name)
+            axes.set_xlabel("from the first network (0) to the second (1)")
+            axes.set_ylabel(f"held-out {quantity}")
+            axes.grid(alpha=0.3)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(self.paths))
+        return figure
+
+
+def barrier(losses: Sequence[float], ends: tuple[float, float] | None = None) -> float:
+    """How far a path's loss rises above the line between two losses, by default those of its own ends; at least 0.
+
+    Frankle et al. 2020.
+    """
+    last = len(losses) - 1
+    first, final = ends or (losses[0], losses[last])
+    line = [first + (final - first) * i / last for i in range(len(losses))]
+    return max(0.0, *(loss - straight for loss, straight in zip(losses, line, strict=True)))
+
+
+def check_plot(place: Path) -> None:
+    """Raise `UsageError` for a place where no figure can be written."""
+    if place.suffix.lower() not in PLOTS:
+        raise UsageError(f"{place}: a plot ends in {', '.join(PLOTS)}, not in {place.suffix!r}")
+    if not place.parent.is_dir():
+        raise UsageError(f"{place}: there is no folder {place.parent}; make it first")
+    if place.is_dir():
+        raise UsageError(f"{place} is a folder; name a file in it")
+
+
+def draw(result: MergeResult, place: Path) -> None:
+    """Write the figure."""
+    result.figure().savefig(place, dpi=120)
+
+
+def print_merge(result: MergeResult) -> None:
+    """The table, and where everything is."""
+    console = Console(highlight=False, markup=False)
+    if result.scores:
+        table = Table("network", "loss", "accuracy", "barrier", box=None, pad_edge=False)
+        for name, score in result.scores.items():
+            accuracy = "–" if score.accuracy is None else f"{score.accuracy:.2%}"
+            rise = result.barriers.get(name)
+            table.add_row(name, f"{score.loss:.4f}", accuracy, "" if rise is None else f"{rise:.4f}")
+        console.print(table)
+    else:
+        console.print("no data were given, so nothing is scored")
+    moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
+    console.print(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted")
+    console.print(f"function error {result.function_error:.1e} (float64, relative)")
+    if result.cycle_error is not None:
+        console.print(
+            f"cycle error of pair by pair matches: {result.cycle_error:.1%}; the order used here has none"
+        )
+    if len(set(result.coefficients)) > 1:
+        console.print("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
+    for what, place in (("merged network", result.out), ("plot", result.plot)):
+        if place:
+            console.print(f"{what}: {place}", soft_wrap=True)
+    console.print(f"kept with its permutations as run {result.run.name}, in {result.run.path}", soft_wrap=True)

@@ -1,0 +1,119 @@
+"""Which network a command looks into, how it is built, and examples to run it on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from flows.config.merge import Architecture
+from flows.config.resolving import find_source, named_or_own, own_data
+from flows.config.train import TrainConfig
+from flows.training.preparing import describe_objective
+from storage.errors import CodeError, ModelError, UsageError, one_line
+from storage.values.tensors import dtype_name
+from tasks.data.partitions import Partitions
+from tasks.data.splits import Split
+from tasks.matching.activations import BATCH
+from tasks.networks.losses import LOSSES
+from tasks.networks.objective import ModelSpec, Objective, check_fit
+from tasks.networks.reference import MODELS
+from tasks.user_code import Code, find_code, is_reference
+
+AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
+
+
+OUTPUTS = 10
+"""Outputs of a built-in model that is built without data."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network to look into: how it is built, example inputs for it, and where there are data its examples."""
+
+    objective: Objective
+    inputs: tuple[torch.Tensor, ...]
+    partitions: Partitions | None
+
+
+def kept_code(config: AnyArchitecture) -> AnyArchitecture:
+    """The configuration with the user's functions kept by value."""
+    kept = {
+        "model": named_or_own("model", config.model, MODELS),
+        "loss": named_or_own("loss", config.loss, LOSSES),
+        "data": None if config.data is None else own_data(config.data),
+    }
+    return config.model_copy(update=kept)
+
+
+def subject(config: Architecture, blocks: int = 1) -> Subject:
+    """The network of a configuration, tried on its inputs; raises `UsageError` where it does not say enough."""
+    config = kept_code(config)
+    if config.model is None:
+        raise UsageError("which model? give --model FILE.py:function, or one of " + ", ".join(MODELS))
+    if config.data is None:
+        return _without_data(config, config.model)
+    same: dict[str, Any] = {
+        field: getattr(config, field) for field in ("held_out", "dtype", "seed", "data", "loss")
+    }
+    training = TrainConfig(**same, model=config.model, model_options=config.model_options or {})
+    split = Split(blocks, "iid", config.seed, None)
+    partitions = Partitions(find_source(config.data), split, config.dtype, config.held_out)
+    description = partitions.describe(0)
+    objective = describe_objective(training, description)
+    check_fit(objective, partitions, description.classes, 0)
+    inputs = partitions.load(0, 0).train.inputs
+    return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)
+
+
+def _without_data(config: Architecture, model: str | Code) -> Subject:
+    if config.input is None:
+        raise UsageError("give --data, or --input with the shape of example inputs, such as 2x3x32x32")
+    inputs = example_inputs(config.input, config.dtype)
+    options = json.dumps(config.model_options or {}, sort_keys=True)
+    shape = tuple(inputs[0].shape[1:])
+    built = ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
+    _try(built.build(), inputs)
+    return Subject(Objective(built, config.loss or "cross_entropy"), inputs, None)
+
+
+def _try(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    try:
+        with torch.no_grad():
+            network.eval()(*inputs)
+    except Exception as error:
+        shapes = ", ".join(f"{tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for tensor in inputs)
+        raise ModelError(f"the model fails on inputs of shape {shapes} with {one_line(error)}") from error
+
+
+def example_inputs(given: str, dtype: str) -> tuple[torch.Tensor, ...]:
+    """Inputs of a shape as ``2x3x32x32``, of integers 0 and 1 for ``int64:2x16``, or what a function returns."""
+    if is_reference(given):
+        return _own_inputs(find_code(given))
+    kind, _, dimensions = given.rpartition(":")
+    try:
+        shape = [int(size) for size in dimensions.split("x")]
+        if kind not in ("", "int64") or min(shape) < 1:
+            raise ValueError
+    except ValueError as error:
+        raise UsageError(
+            f"--input {given!r} is no shape such as 2x3x32x32 or int64:2x16, and no FILE.py:function"
+        ) from error
+    generator = torch.Generator().manual_seed(0)
+    if kind:
+        return (torch.randint(0, 2, shape, generator=generator),)
+    return (torch.randn(shape, generator=generator, dtype=getattr(torch, dtype)),)
+
+
+def _own_inputs(code: Code) -> tuple[torch.Tensor, ...]:
+    try:
+        value = code.load()()
+    except Exception as error:
+        raise CodeError(f"{code.reference} failed with {one_line(error)}") from error
+    found = (value,) if isinstance(value, torch.Tensor) else value
+    if not isinstance(found, tuple | list) or not found or not all(isinstance(t, torch.Tensor) for t in found):
+        raise UsageError(f"{code.reference} must return a tuple of tensors, not {type(value).__name__}")
+    return tuple(found)

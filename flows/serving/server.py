@@ -1,0 +1,169 @@
+"""Where flows report: the user's Prefect API if there is one, else a server under the runs' root."""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+from storage.errors import ClusterError
+
+START_SECONDS = 120
+
+
+SETTINGS = {
+    "PREFECT_SERVER_API_BLOCKS_REGISTER_ON_START": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_UI_ENABLED": "false",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+}
+"""No UI, no services that a single process has no use for."""
+
+
+class Server:
+    """A Prefect server that is starting, or has started, beside this process."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        self._url: str | None = None
+        own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+        places = {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
+        with (home / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "flows.serving.api_server"],
+                env=own | SETTINGS | places | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the flow, which still has to report its end
+            )
+        atexit.register(self.stop)
+
+    def url(self) -> str:
+        """The address of its API, once it answers; raises `ClusterError`."""
+        if self._url is None:
+            assert self.process.stdout is not None
+            line = self.process.stdout.readline()
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", int(line), timeout=START_SECONDS)
+                connection.request("GET", "/api/health")
+                connection.getresponse().read()
+                connection.close()
+            except (OSError, ValueError) as error:
+                log = self.home / "server.log"
+                raise ClusterError(f"Prefect's server did not start; {log} says why") from error
+            self._url = f"http://127.0.0.1:{int(line)}/api"
+        return self._url
+
+    def stop(self) -> None:
+        """End it and wait for it."""
+        if self.process.stdin and not self.process.stdin.closed:
+            self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+
+
+_servers: dict[Path, Server] = {}
+
+
+def start_server(root: Path) -> Server | None:
+    """Begin to start a server for a root, without waiting; None where the user has a Prefect API."""
+    if _user_api():
+        return None
+    home = root.resolve() / ".prefect"
+    if home not in _servers or _servers[home].process.poll() is not None:
+        _servers[home] = Server(home)
+    return _servers[home]
+
+
+def keep_prefect_home(root: Path) -> None:
+    """Have Prefect keep its files under the root and not in the home folder, unless the user says where."""
+    if not _user_api() and "PREFECT_HOME" not in os.environ:
+        home = root.resolve() / ".prefect"
+        home.mkdir(parents=True, exist_ok=True)
+        os.environ["PREFECT_HOME"] = str(home)
+
+
+@contextmanager
+def prefect_api(root: Path) -> Iterator[None]:
+    """Within, Prefect reports to the user's API, else to the root's own server."""
+    server = start_server(root)
+    if server is None:
+        yield
+        return
+    keep_prefect_home(root)
+    before = {
+        key: os.environ.get(key) for key in ("PREFECT_API_URL", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
+    }
+    os.environ["PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED"] = "false"
+    try:
+        import_module("flows.training.flow")  # Prefect takes a second to import, and its server longer to start
+        os.environ["PREFECT_API_URL"] = server.url()
+        _refresh_settings()
+        with _without_heartbeat():
+            yield
+    finally:
+        _send_what_waits()
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+        _refresh_settings()
+
+
+def _user_api() -> str | None:
+    """The API address of the environment or the active profile, found without importing Prefect."""
+    if "PREFECT_API_URL" in os.environ:
+        return os.environ["PREFECT_API_URL"]
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    if not profiles.is_file():
+        return None
+    content = tomllib.loads(profiles.read_text(encoding="utf-8"))
+    active = os.environ.get("PREFECT_PROFILE", content.get("active"))
+    url: str | None = content.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
+    return url
+
+
+@contextmanager
+def _without_heartbeat() -> Iterator[None]:
+    """A flow's heartbeat takes a second to end, and a server that ends with its flow has no use for it."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
+
+
+def _send_what_waits() -> None:
+    """Prefect's senders of events and logs stay with the server they first met; the next flow gets new ones."""
+    if "prefect.events.worker" in sys.modules:
+        from prefect.events.worker import EventsWorker
+        from prefect.logging.handlers import APILogWorker
+
+        for sender in (EventsWorker, APILogWorker):
+            sender.drain_all(timeout=START_SECONDS, at_exit=False)
+
+
+def _refresh_settings() -> None:
+    """Prefect reads its settings when it is imported; where it is, it must read them again."""
+    if "prefect.context" in sys.modules:
+        import prefect.context
+
+        prefect.context.refresh_global_settings_context()

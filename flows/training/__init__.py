@@ -1,0 +1,1 @@
+"""The flow that trains in rounds."""

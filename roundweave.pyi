@@ -1,0 +1,33 @@
+"""The names of the facade, and where each is defined; `roundweave.py` loads them when they are first used."""
+
+from flows.command.running import merge as merge
+from flows.command.running import train as train
+from flows.config.merge import MergeConfig as MergeConfig
+from flows.config.train import TrainConfig as TrainConfig
+from storage.errors import RoundweaveError as RoundweaveError
+from storage.errors import UsageError as UsageError
+from storage.runs.round import Round as Round
+from storage.runs.run import Run as Run
+from storage.runs.run import list_runs as list_runs
+from storage.runs.run import open_run as open_run
+from storage.values.layout import Layout as Layout
+from storage.values.state import State as State
+from storage.values.state import Update as Update
+from storage.values.tensors import pack as pack
+from storage.values.tensors import views as views
+from tasks.algebra import Algorithm as Algorithm
+from tasks.algebra import Apply as Apply
+from tasks.algebra import Map as Map
+from tasks.algebra import Reduce as Reduce
+from tasks.applies.sgd import Sgd as Sgd
+from tasks.data.examples import Dataset as Dataset
+from tasks.data.examples import Examples as Examples
+from tasks.data.sources.base import Source as Source
+from tasks.maps.batches import batches as batches
+from tasks.maps.gradient import Gradient as Gradient
+from tasks.maps.local_steps import LocalSteps as LocalSteps
+from tasks.networks.objective import Objective as Objective
+from tasks.reduces.gather import Gather as Gather
+from tasks.reduces.matched import Matched as Matched
+from tasks.reduces.mean import Mean as Mean
+from tasks.reduces.tree import reduce_all as reduce_all

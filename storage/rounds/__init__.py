@@ -1,0 +1,1 @@
+"""The store of a run: its hierarchy, its commits, its lease."""

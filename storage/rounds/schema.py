@@ -1,0 +1,179 @@
+"""The zarr hierarchy of a run: names, dimensions and chunks. Pure descriptions, no input or output.
+
+Every array over rounds has a row for each round and row 0 for the initial state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.values.layout import Layout
+from storage.values.tensors import RAW, Specs, TensorSpec, sizes
+
+VERSION = 1
+
+
+ROUND_METRICS = ("loss", "accuracy", "seconds")
+
+
+PARTITION_METRICS = ("train_loss", "weight", "accepted", "map_seconds")
+
+
+METRIC_ROWS = 64
+"""Rounds a chunk of metrics: a history costs few reads."""
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One array; `dtype` is the logical one, `dims` names its dimensions."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dims: tuple[str, ...]
+
+    @property
+    def stored(self) -> str:
+        """The dtype of the stored bytes."""
+        return RAW.get(self.dtype, self.dtype)
+
+    @property
+    def fill(self) -> Any:
+        """What zarr reads where no chunk is: NaN, False or 0. Presence is decided by the commit, never by this."""
+        return "NaN" if self.stored.startswith("float") else False if self.stored == "bool" else 0
+
+    def metadata(self) -> dict[str, Any]:
+        """The content of its zarr.json (zarr v3): plain bytes and a checksum, no compressor."""
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.stored,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunks)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": self.fill,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+            "dimension_names": list(self.dims),
+            "attributes": {"logical_dtype": self.dtype},
+        }
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a run stores; `memory`, `carry` and `extras` name slots that are shaped as the parameters.
+
+    `matches` has a spec for each group of units that a reduce matches: the group's name, and dtype and shape of
+    its permutation.
+    """
+
+    layout: Layout
+    partitions: int
+    memory: tuple[str, ...] = ()
+    carry: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    matches: tuple[TensorSpec, ...] = ()
+
+    def state(self, rows: int) -> dict[str, ArraySpec]:
+        """The arrays of the state by path; frozen parameters are stored once, without a round."""
+        groups = {"params": self.layout.params, "buffers": self.layout.buffers}
+        groups |= {f"memory/{slot}": self.layout.params for slot in self.memory}
+        arrays = [_per_round(group, spec, rows) for group, specs in groups.items() for spec in specs]
+        frozen = [
+            ArraySpec(f"frozen/{s.name}", s.dtype, s.shape, s.shape, _axes(s.name, s.shape))
+            for s in self.layout.frozen
+        ]
+        return {array.path: array for array in (*arrays, *frozen)}
+
+    def vectors(self, rows: int) -> dict[str, ArraySpec]:
+        """The arrays of updates and carries by path: one chunk for each (round, partition)."""
+        groups: dict[str, Specs] = {"updates": self.layout.params, "updates/buffers": self.layout.buffers}
+        groups |= {f"updates/extras/{name}": self.layout.params for name in self.extras}
+        groups |= {f"carry/{slot}": self.layout.params for slot in self.carry}
+        return {
+            f"{group}/{dtype}": ArraySpec(
+                f"{group}/{dtype}",
+                dtype,
+                (rows, self.partitions, size),
+                (1, 1, size),
+                ("round", "partition", f"{group}/{dtype}.element"),
+            )
+            for group, specs in groups.items()
+            for dtype, size in sizes(specs).items()
+        }
+
+    def matching(self, rows: int) -> dict[str, ArraySpec]:
+        """The arrays of permutations and similarities by path: one chunk for each (round, partition)."""
+        arrays = [self._match("permutations", s.name, s.dtype, s.shape, rows) for s in self.matches]
+        # A mixture has a row a unit, so its similarities drop the last dimension; a permutation's do not.
+        arrays += [
+            self._match("similarities", s.name, "float32", s.shape[:1] if s.dtype == "float32" else s.shape, rows)
+            for s in self.matches
+        ]
+        return {array.path: array for array in arrays}
+
+    def _match(self, kind: str, group: str, dtype: str, shape: tuple[int, ...], rows: int) -> ArraySpec:
+        path = f"{kind}/{group}"
+        return ArraySpec(
+            path,
+            dtype,
+            (rows, self.partitions, *shape),
+            (1, 1, *shape),
+            ("round", "partition", *_axes(path, shape)),
+        )
+
+    def history(self, rows: int) -> dict[str, ArraySpec]:
+        """The arrays of numbers by path: coordinates and metrics."""
+        columns = {"round": "int64", "committed": "bool", "commits": "int64"}
+        columns |= {f"metrics/{name}": "float64" for name in ROUND_METRICS}
+        arrays = [ArraySpec(path, dtype, (rows,), (METRIC_ROWS,), ("round",)) for path, dtype in columns.items()]
+        arrays += [
+            ArraySpec(
+                f"metrics/{name}",
+                "float64",
+                (rows, self.partitions),
+                (METRIC_ROWS, self.partitions),
+                ("round", "partition"),
+            )
+            for name in PARTITION_METRICS
+        ]
+        return {array.path: array for array in arrays}
+
+    def arrays(self, rows: int) -> dict[str, ArraySpec]:
+        """Every array of the run by path, for so many rows."""
+        return self.state(rows) | self.vectors(rows) | self.matching(rows) | self.history(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object from which `from_json` rebuilds the schema."""
+        slots = {"memory": list(self.memory), "carry": list(self.carry), "extras": list(self.extras)}
+        matches = [[s.name, s.dtype, list(s.shape)] for s in self.matches]
+        return {"layout": self.layout.to_json(), "partitions": self.partitions, **slots, "matches": matches}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Schema:
+        """The inverse of `to_json`."""
+        slots = {name: tuple(value[name]) for name in ("memory", "carry", "extras")}
+        matches = tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in value.get("matches", ()))
+        return cls(Layout.from_json(value["layout"]), value["partitions"], **slots, matches=matches)
+
+
+def split_array(number: int, examples: int) -> ArraySpec:
+    """Which partition each example went to under a split; -1 for those held out."""
+    shape = (examples,)
+    return ArraySpec(f"partitions/{number}", "int32", shape, shape, ("example",))
+
+
+def _per_round(group: str, spec: TensorSpec, rows: int) -> ArraySpec:
+    return ArraySpec(
+        f"{group}/{spec.name}",
+        spec.dtype,
+        (rows, *spec.shape),
+        (1, *spec.shape),
+        ("round", *_axes(spec.name, spec.shape)),
+    )
+
+
+def _axes(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}.{axis}" for axis in range(len(shape)))

@@ -1,0 +1,1 @@
+"""Stored runs as a notebook sees them, and checkpoints."""

@@ -1,0 +1,156 @@
+"""One committed round, as a notebook sees it: its updates, and the state after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
+from storage.rounds.commits import Commit, Score
+from storage.rounds.store import RoundStore
+from storage.values.digests import match_tensors
+from storage.values.state import Match, State, Update
+from storage.values.tensors import TensorSpec, views
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class Round:
+    """One committed round: its updates, and the state after it."""
+
+    def __init__(self, store: RoundStore, commit: Commit) -> None:
+        self._store = store
+        self.commit = commit
+
+    @property
+    def number(self) -> int:
+        """Its number; 0 is the initial state."""
+        return self.commit.round
+
+    @property
+    def score(self) -> Score | None:
+        """Loss and accuracy on the held-out examples, where it was scored."""
+        return self.commit.score
+
+    @property
+    def state(self) -> State:
+        """The verified state after the round; raises `StoreDamaged`."""
+        return self._store.read_state(self.number)
+
+    @property
+    def params(self) -> dict[str, torch.Tensor]:
+        """The parameters after the round by name."""
+        return views(self._store.schema.layout.params, self.state.params)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters, buffers and frozen parameters under all their names, as `load_state_dict` takes them."""
+        layout = self._store.schema.layout
+        named = self.state.named(layout).items()
+        found = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
+        return found | {alias: found[name] for alias, name in layout.aliases}
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """The partitions whose updates were not taken, and why."""
+        return {p: update.refused for p, update in self.commit.updates.items() if update.refused}
+
+    @property
+    def updates(self) -> Updates:
+        """The directions that the partitions sent, ``updates["fc1.weight"]`` (partition, *shape)."""
+        return Updates(self)
+
+    @property
+    def permutations(self) -> Matches:
+        """Which unit the reduce brought to each place, ``permutations["fc1"]`` (partition, unit)."""
+        return Matches(self, "permutations")
+
+    @property
+    def similarities(self) -> Matches:
+        """How alike the matched units are, ``similarities["fc1"]`` (partition, unit), at most 1."""
+        return Matches(self, "similarities")
+
+    def match(self, partition: int) -> Match:
+        """How one partition's units were matched; raises `RoundMissing` where they were not."""
+        return self._store.read_match(self.number, partition)
+
+    def update(self, partition: int) -> Update:
+        """One partition's update; raises `RoundMissing` where it took no part."""
+        return self._store.read_update(self.number, partition)
+
+    def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
+        """Load parameters and buffers into a network of this architecture; else `ShapeMismatch`."""
+        try:
+            network.load_state_dict(self.tensors)
+        except RuntimeError as error:
+            layout = self._store.schema.layout
+            names = ", ".join(spec.name for spec in (*layout.params, *layout.frozen, *layout.buffers))
+            raise ShapeMismatch(f"round {self.number} is of another architecture; it has {names}") from error
+        return network
+
+    def __repr__(self) -> str:
+        score = self.score
+        result = f" · loss {score.loss:.4g}" if score else ""
+        result += f" · accuracy {score.accuracy:.4f}" if score and score.accuracy is not None else ""
+        return f"<Round {self.number}{result} · {len(self.commit.accepted)} updates · {self.commit.state[:12]}>"
+
+
+class Updates(Mapping[str, "xr.DataArray"]):
+    """The directions of a round by parameter, (partition, *shape); refused ones are left out."""
+
+    def __init__(self, round: Round) -> None:
+        self._round = round
+
+    def _specs(self) -> tuple[TensorSpec, ...]:
+        return self._round._store.schema.layout.params
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        import xarray as xr
+
+        specs = self._specs()
+        spec = next((spec for spec in specs if spec.name == name), None)
+        if spec is None:
+            raise TensorMissing(f"no parameter {name!r}; there are {', '.join(self)}")
+        accepted = self._round.commit.accepted
+        if not accepted:
+            raise RoundMissing(f"round {self._round.number} has no updates")
+        rows = [views(specs, self._round.update(partition).direction)[name] for partition in accepted]
+        values = torch.stack([row.to(torch.float32) if spec.dtype == "bfloat16" else row for row in rows]).numpy()
+        dims = ("partition", *(f"{name}.{axis}" for axis in range(len(spec.shape))))
+        return xr.DataArray(values, dims=dims, coords={"partition": accepted}, name=name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (spec.name for spec in self._specs())
+
+    def __len__(self) -> int:
+        return len(self._specs())
+
+
+class Matches(Mapping[str, "xr.DataArray"]):
+    """Permutations or similarities of a round by group of units, (partition, …, unit)."""
+
+    def __init__(self, round: Round, kind: str) -> None:
+        self._round = round
+        self._kind = kind
+
+    def __getitem__(self, group: str) -> xr.DataArray:
+        import xarray as xr
+
+        if group not in list(self):
+            raise TensorMissing(f"no group of units {group!r} is matched; there are {', '.join(self) or 'none'}")
+        partitions = [p for p, record in self._round.commit.updates.items() if record.match is not None]
+        if not partitions:
+            raise RoundMissing(f"round {self._round.number} matched no units")
+        tensors = [match_tensors(self._round.match(p))[f"{self._kind}/{group}"] for p in partitions]
+        values = torch.stack(tensors).numpy()
+        dims = ("partition", *(f"{group}.{axis}" for axis in range(values.ndim - 1)))
+        return xr.DataArray(values, dims=dims, coords={"partition": partitions}, name=group)
+
+    def __iter__(self) -> Iterator[str]:
+        return (spec.name for spec in self._round._store.schema.matches)
+
+    def __len__(self) -> int:
+        return len(self._round._store.schema.matches)

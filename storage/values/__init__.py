@@ -1,0 +1,1 @@
+"""The values that are stored: tensors, layouts, states, updates, and their digests."""

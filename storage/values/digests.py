@@ -1,0 +1,85 @@
+"""SHA-256 digests of tensors, states and texts: what "the same bits" means.
+
+A digest covers name, logical dtype, shape and the little-endian C-order bytes, and is computed from
+memory before anything is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from storage.values.state import Match, Update
+from storage.values.tensors import Vectors, dtype_name, to_numpy
+
+
+def tensor_digest(name: str, tensor: torch.Tensor) -> str:
+    """The digest of one named tensor."""
+    array = to_numpy(tensor)
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    head = json.dumps([name, dtype_name(tensor.dtype), list(tensor.shape)])
+    total = hashlib.sha256(head.encode())
+    total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def tensor_digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """The digest of each named tensor, in the order of the names."""
+    return {name: tensor_digest(name, tensors[name]) for name in sorted(tensors)}
+
+
+def state_digest(digests: Mapping[str, str], round: int) -> str:
+    """The digest of a state from those of its tensors (`tensor_digests`) and its round number."""
+    return json_digest([round, sorted(digests.items())])
+
+
+def vectors_digest(groups: Mapping[str, Vectors]) -> str:
+    """The digest of groups of vectors, such as those of an update."""
+    return json_digest(
+        [
+            tensor_digest(f"{group}/{name}", vectors[name])
+            for group, vectors in sorted(groups.items())
+            for name in sorted(vectors)
+        ]
+    )
+
+
+def update_groups(update: Update) -> dict[str, Vectors]:
+    """The vectors of an update by their group in the store."""
+    return {
+        "updates": update.direction,
+        "updates/buffers": update.buffers,
+        **{f"updates/extras/{name}": vectors for name, vectors in update.extras.items()},
+        **{f"carry/{slot}": vectors for slot, vectors in update.carry.items()},
+    }
+
+
+def update_digest(update: Update) -> str:
+    """The digest of all vectors of an update."""
+    return vectors_digest(update_groups(update))
+
+
+def match_tensors(match: Match) -> dict[str, torch.Tensor]:
+    """The tensors of a match by their path in the store."""
+    kinds = {"permutations": match.permutation, "similarities": match.similarity}
+    return {f"{kind}/{group}": tensor for kind, tensors in kinds.items() for group, tensor in tensors.items()}
+
+
+def match_digest(match: Match) -> str:
+    """The digest of a match's tensors."""
+    return vectors_digest({"": match_tensors(match)})
+
+
+def text_digest(text: str) -> str:
+    """The digest of source code or another text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def json_digest(value: Any) -> str:
+    """The digest of a JSON value, whatever the order of its keys."""
+    return text_digest(json.dumps(value, sort_keys=True))

@@ -1,0 +1,132 @@
+"""Tensors by name, and as they travel, are summed and are stored: one contiguous vector per dtype.
+
+Records pickle their tensors as numpy buffers, which Dask moves without a copy and which carry bfloat16 as its
+16 raw bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+
+from storage.errors import ShapeMismatch
+
+Vectors = Mapping[str, torch.Tensor]
+"""One contiguous vector per logical dtype name, such as ``{"float32": ...}``."""
+
+
+RAW = {"bfloat16": "uint16"}
+"""Logical dtypes that numpy lacks, and the dtype that carries their bits."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``torch.float32`` -> ``"float32"``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor's memory as an array (no copy); bfloat16 as its bits in uint16."""
+    raw = RAW.get(dtype_name(tensor.dtype))
+    tensor = tensor.detach().contiguous()
+    return (tensor.view(getattr(torch, raw)) if raw else tensor).numpy()
+
+
+def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
+    """The inverse of `to_numpy`: a tensor of the logical dtype over the array's memory."""
+    if not (array.flags.writeable and array.flags.c_contiguous):
+        array = np.array(array, order="C")
+    tensor = torch.from_numpy(array)
+    return tensor.view(getattr(torch, dtype)) if dtype in RAW else tensor
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A tensor on its way through pickle."""
+
+    array: np.ndarray
+    dtype: str
+
+
+def _pack(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _Packed(to_numpy(value), dtype_name(value.dtype))
+    return {key: _pack(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, _Packed):
+        return from_numpy(value.array, value.dtype)
+    return {key: _unpack(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+class Record:
+    """A frozen dataclass whose tensors pickle as numpy buffers."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: _pack(value) for key, value in self.__dict__.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({key: _unpack(value) for key, value in state.items()})
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, logical dtype and shape of one tensor of a network."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+Specs = Sequence[TensorSpec]
+
+
+def sizes(specs: Specs) -> dict[str, int]:
+    """Elements of each dtype's vector."""
+    totals: dict[str, int] = {}
+    for spec in specs:
+        totals[spec.dtype] = totals.get(spec.dtype, 0) + spec.size
+    return totals
+
+
+def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
+    """Named tensors that share the vectors' memory.
+
+    Raises `ShapeMismatch` when a vector is missing or has another number of elements.
+    """
+    expected = sizes(specs)
+    found = {name: vector.numel() for name, vector in vectors.items()}
+    if found != expected:
+        raise ShapeMismatch(f"expected vectors of {expected} elements, got {found}")
+    offsets = dict.fromkeys(expected, 0)
+    named = {}
+    for spec in specs:
+        start = offsets[spec.dtype]
+        named[spec.name] = vectors[spec.dtype][start : start + spec.size].view(spec.shape)
+        offsets[spec.dtype] = start + spec.size
+    return named
+
+
+def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy named tensors into one vector per dtype, in the order of the specs."""
+    by_dtype = sorted(specs, key=lambda spec: spec.dtype)
+    return {
+        dtype: torch.cat([tensors[spec.name].detach().reshape(-1) for spec in group])
+        for dtype, group in groupby(by_dtype, key=lambda spec: spec.dtype)
+    }
+
+
+def specs_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
+    """The specs of named tensors, in order."""
+    return tuple(TensorSpec(name, dtype_name(t.dtype), tuple(t.shape)) for name, t in tensors)

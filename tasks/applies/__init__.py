@@ -1,0 +1,1 @@
+"""Applies: outer optimizers."""

@@ -1,0 +1,43 @@
+"""Gradient descent as the outer optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.numerics import accumulator
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Gradient descent with momentum, in torch's convention (velocity = momentum x velocity + direction).
+
+    With lr 1 and no momentum the new parameters are the start minus the mean of *start minus arrived*: FedAvg.
+    Nesterov momentum as in Sutskever et al. 2013, section 2. Buffers are taken over as they arrive.
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+        """A velocity of zeros, where there is momentum."""
+        return {"velocity": {k: torch.zeros_like(p) for k, p in params.items()}} if self.momentum else {}
+
+    def __call__(self, state: State, update: Update) -> State:
+        """Step; the arithmetic is in the accumulator type."""
+        params, velocity = {}, {}
+        for name, param in state.params.items():
+            step = update.direction[name].to(accumulator(name))
+            if self.momentum:
+                direction, step = step, self.momentum * state.memory["velocity"][name] + step
+                velocity[name] = step.to(param.dtype)
+                step = direction + self.momentum * step if self.nesterov else step
+            params[name] = (param.to(step.dtype) - self.lr * step).to(param.dtype)
+        memory = {"velocity": velocity} if self.momentum else {}
+        buffers = update.buffers or state.buffers
+        return replace(state, params=params, buffers=buffers, memory=memory, round=state.round + 1)

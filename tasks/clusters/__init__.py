@@ -1,0 +1,1 @@
+"""Where Dask comes from, and how its work is waited for."""

@@ -1,0 +1,98 @@
+"""Where Dask comes from: a local cluster, an address, a scheduler file, or the client that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dask
+from distributed import Client, LocalCluster
+
+from storage.errors import ClusterError
+from tasks.clusters.plugins import Loosen, PromptScheduler, PromptWorker
+
+CONNECT_SECONDS = 10
+
+
+GIB = str(1 << 30)
+
+
+WORKER_ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    # The nanny's default returns memory to the system after every step, which costs 1.2 to 1.6 times the time.
+    **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
+}
+
+
+LOCAL_SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
+    "distributed.logging.distributed": "critical",
+    # This module, for `dask_setup`.
+    "distributed.worker.preload": ["tasks.clusters.plugins"],
+    # A worker that dies again within this time of its last death would be dropped for good.
+    "distributed.deploy.lost-worker-timeout": "1d",
+    "distributed.scheduler.allowed-failures": 5,
+    # A worker that fetches from one that was just killed tries for this long.
+    "distributed.comm.timeouts.connect": "10s",
+}
+
+
+@contextmanager
+def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
+    """A client of the scheduler at an address or in a file; else the current client; else a local cluster."""
+    if scheduler is not None:
+        with _client(scheduler) as client:
+            yield _loosened(client)
+        return
+    current = _current_client()
+    if current is not None:
+        yield _loosened(current)
+        return
+    with local_cluster(workers) as cluster, Client(cluster, set_as_default=False) as client:
+        client.register_plugin(PromptScheduler())
+        client.register_plugin(PromptWorker())
+        yield _loosened(client)
+
+
+@contextmanager
+def local_cluster(workers: int) -> Iterator[LocalCluster]:
+    """Worker processes of one thread each on this machine."""
+    options = {"processes": True, "dashboard_address": ":0", "silence_logs": "CRITICAL", "memory_limit": 0}
+    # Some settings are read when the cluster is made, others when a worker is lost.
+    with dask.config.set(LOCAL_SETTINGS), LocalCluster(workers, threads_per_worker=1, **options) as cluster:
+        yield cluster
+
+
+def _client(scheduler: str) -> Client:
+    place = {"scheduler_file": scheduler} if Path(scheduler).suffix == ".json" else {"address": scheduler}
+    if "scheduler_file" in place and not Path(scheduler).is_file():
+        raise ClusterError(
+            f"no scheduler file {scheduler}; start one with `dask scheduler --scheduler-file {scheduler}`"
+        )
+    try:
+        return Client(**place, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise ClusterError(
+            f"no Dask scheduler answers at {scheduler} within {CONNECT_SECONDS} s; "
+            "start one with `dask scheduler`, or leave --scheduler out for a local cluster"
+        ) from error
+
+
+def _loosened(client: Client) -> Client:
+    try:
+        client.register_plugin(Loosen())
+    except ModuleNotFoundError as error:
+        raise ClusterError(
+            f"the scheduler has no Roundweave ({error}); install it there, as on the workers"
+        ) from error
+    return client
+
+
+def _current_client() -> Client | None:
+    try:
+        client: Client = Client.current()
+    except ValueError:
+        return None
+    return client if client.status == "running" else None

@@ -1,0 +1,1 @@
+"""Examples: where they come from, and how they are split."""

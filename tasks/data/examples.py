@@ -1,0 +1,67 @@
+"""Examples: inputs and targets, whole or by rows, checked before anything is trained on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from storage.errors import DataError
+from storage.values.tensors import Record, dtype_name
+
+
+@dataclass(frozen=True)
+class Examples(Record):
+    """Inputs (examples, *) and targets (examples, *) of one partition or batch."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Dataset(Record):
+    """All examples of a source, as stored; `scaling` (divisor, mean, deviation) applies when they are used."""
+
+    train: Examples
+    held_out: Examples | None = None
+    scaling: tuple[float, float, float] | None = None
+
+    def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
+        """Some rows, ready to train on: scaled, as (x / divisor - mean) / deviation, and floats in `dtype`."""
+        examples = self.held_out if held_out and self.held_out else self.train
+        index = torch.from_numpy(rows)
+        inputs = examples.inputs.index_select(0, index)
+        if self.scaling:
+            divisor, mean, deviation = self.scaling
+            inputs = ((inputs.to(torch.float32) / divisor) - mean) / deviation
+        return Examples(_cast(inputs, dtype), _cast(examples.targets.index_select(0, index), dtype))
+
+
+def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+
+
+def check_values(examples: Examples, name: str) -> None:
+    """Raise `DataError` for a non-finite number or a negative label, naming the first example that has one."""
+    for kind, tensor in (("inputs", examples.inputs), ("targets", examples.targets)):
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
+            raise DataError(
+                f"{name}: {len(bad)} of {len(tensor)} examples have NaN or infinite {kind}, "
+                f"the first is number {bad[0].item()}; "
+                "remove or fill them"
+            )
+    if is_label(examples.targets) and int(examples.targets.min()) < 0:
+        worst = int(examples.targets.argmin())
+        raise DataError(
+            f"{name}: label {int(examples.targets[worst])} of example {worst} is out of range; labels start at 0"
+        )
+
+
+def is_label(targets: torch.Tensor) -> bool:
+    """Whether targets are class labels: one integer an example."""
+    return targets.ndim == 1 and not targets.is_floating_point() and dtype_name(targets.dtype) != "bool"

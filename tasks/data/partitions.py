@@ -1,0 +1,145 @@
+"""All examples of a run by partition: what a worker needs to load its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from storage.errors import DataError
+from storage.values.digests import json_digest, tensor_digest
+from tasks.data.examples import Dataset, Examples, is_label
+from tasks.data.sources.base import Source
+from tasks.data.splits import Rows, Split, hold_out
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition's examples: those it trains on and those it scores the network with."""
+
+    train: Examples
+    held_out: Examples
+
+
+@dataclass(frozen=True)
+class Description:
+    """What must be known of the examples before a network is built; shapes are of one example."""
+
+    examples: int
+    held_out: int
+    inputs: tuple[int, ...]
+    targets: tuple[int, ...]
+    labels: bool
+    classes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """All examples of a run by partition: what a worker needs to load its own.
+
+    `digests` are those of what the source must load: of each partition, or of everything; none are not checked.
+    """
+
+    source: Source
+    split: Split
+    dtype: str = "float32"
+    held_out: float = 0.1
+    digests: tuple[str, ...] = ()
+
+    def load(self, number: int, partition: int) -> Partition:
+        """A partition under the given split; raises `DataError` when the data are not those of the digests."""
+        dataset, found = self._dataset(partition)
+        if self.digests and found != self.digests[partition if self.source.partitioned else 0]:
+            raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
+        whole = not self.source.partitioned
+        train, held_out = _whole_rows(self, number) if whole else self.rows(dataset, number)
+        given = dataset.held_out is not None
+        place = partition if whole else 0
+        return Partition(
+            dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
+        )
+
+    def sample(self, partition: int) -> Examples:
+        """Two examples, to try a network on."""
+        dataset, _ = self._dataset(partition)
+        return dataset.take(np.arange(min(2, len(dataset.train))), self.dtype)
+
+    def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
+        """Rows to train on and rows held out, by partition of what the source loads at once."""
+        if dataset.held_out is not None:
+            pool, held = np.arange(len(dataset.train)), np.arange(len(dataset.held_out))
+        else:
+            targets = dataset.train.targets
+            known = targets.to(torch.float64) if targets.is_floating_point() else targets
+            pool, held = hold_out(known.numpy(), self.held_out, self.split.seed)
+        if self.source.partitioned:
+            return [pool], [held]
+        return self.split.rows(pool, number), np.array_split(held, self.split.partitions)
+
+    def describe(self, partition: int) -> Description:
+        """What the source loads for a partition (everything, where it loads all at once)."""
+        dataset, digest = self._dataset(partition)
+        train, held_out = self.rows(dataset, 0)
+        targets = dataset.train.targets
+        labels = is_label(targets)
+        every = [targets, dataset.held_out.targets] if dataset.held_out else [targets]
+        return Description(
+            examples=sum(map(len, train)),
+            held_out=sum(map(len, held_out)),
+            inputs=tuple(dataset.train.inputs.shape[1:]),
+            targets=tuple(targets.shape[1:]),
+            labels=labels,
+            classes=max(int(t.max()) for t in every) + 1 if labels else 0,
+            digest=digest,
+        )
+
+    def assignment(self, number: int) -> np.ndarray:
+        """The partition of each example under a split, int32 (examples,); -1 for held-out ones."""
+        dataset, _ = self._dataset(0)
+        owner = np.full(len(dataset.train), -1, np.int32)
+        for partition, rows in enumerate(self.rows(dataset, number)[0]):
+            owner[rows] = partition
+        return owner
+
+    def _dataset(self, partition: int) -> tuple[Dataset, str]:
+        if self.source.partitioned:
+            return _load(self.source, partition, self.split.partitions)
+        return _load(self.source, 0, 1)
+
+
+@functools.lru_cache(maxsize=2)
+def _whole_rows(partitions: Partitions, number: int) -> tuple[list[Rows], list[Rows]]:
+    """The rows of all partitions, dealt once a split and not once for each partition that is loaded."""
+    return partitions.rows(partitions._dataset(0)[0], number)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str]:
+    dataset = source.load(partition, partitions)
+    parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
+    digests = [tensor_digest("", tensor) for part in parts for tensor in (part.inputs, part.targets)]
+    return dataset, json_digest(digests)
+
+
+def combine(descriptions: Sequence[Description]) -> Description:
+    """One description of all partitions; raises `DataError` where two do not fit together."""
+    first = descriptions[0]
+    for number, other in enumerate(descriptions):
+        if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):
+            raise DataError(
+                f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
+                f"partition 0 has {first.inputs} and {first.targets}"
+            )
+    return Description(
+        sum(d.examples for d in descriptions),
+        sum(d.held_out for d in descriptions),
+        first.inputs,
+        first.targets,
+        first.labels,
+        max(d.classes for d in descriptions),
+        json_digest([d.digest for d in descriptions]),
+    )

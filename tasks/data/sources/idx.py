@@ -1,0 +1,81 @@
+"""The IDX files of MNIST and Fashion-MNIST, checked byte by byte (LeCun, Cortes and Burges, 1998)."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from storage.errors import DataError
+from tasks.data.examples import Dataset, Examples
+
+IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
+"""Divisor, mean and deviation of the training pixels."""
+
+
+SUFFIXES = ("idx{rank}-ubyte.gz", "idx{rank}-ubyte")
+
+
+def read_images(folder: str, part: str) -> torch.Tensor:
+    """The images of a part, `train` or `t10k`, as uint8 (images, 1, height, width)."""
+    return torch.from_numpy(_read(_find(folder, f"{part}-images", rank=3), rank=3)).unsqueeze(1)
+
+
+def read_labels(folder: str, part: str) -> torch.Tensor:
+    """The labels of a part, `train` or `t10k`, as int64 (images,), from 0 to 9."""
+    path = _find(folder, f"{part}-labels", rank=1)
+    labels = _read(path, rank=1)
+    if labels.max(initial=0) > 9:
+        worst = int(labels.argmax())
+        raise DataError(
+            f"{path}: label {labels[worst]} of {part} image {worst} is out of range 0 to 9; fetch the file again"
+        )
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _find(folder: str, stem: str, rank: int) -> Path:
+    names = [f"{stem}-{suffix.format(rank=rank)}" for suffix in SUFFIXES]
+    path = next((path for name in names if (path := Path(folder, name)).is_file()), None)
+    if path is None:
+        raise DataError(f"no {names[0]} or {names[1]} in {folder}; put the four IDX files of the data set there")
+    return path
+
+
+def _read(path: Path, rank: int) -> np.ndarray:
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is truncated or no gzip file ({error}); fetch it again") from error
+    head = 4 + 4 * rank
+    if content[:4] != bytes((0, 0, 8, rank)) or len(content) < head:
+        raise DataError(f"{path} is no IDX file of unsigned bytes in {rank} dimensions; fetch it again")
+    shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, head, 4)]
+    if len(content) - head != np.prod(shape):
+        raise DataError(f"{path} promises {tuple(shape)} bytes and holds {len(content) - head}; fetch it again")
+    return np.frombuffer(bytearray(content), np.uint8, offset=head).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Idx:
+    """MNIST or Fashion-MNIST: the four IDX files in a folder, compressed by gzip or not."""
+
+    name: str
+    folder: str
+    partitioned = False
+
+    def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
+        """60,000 training and 10,000 held-out images (1, 28, 28), labels 0 to 9."""
+        train, test = (
+            Examples(read_images(self.folder, part), read_labels(self.folder, part)) for part in ("train", "t10k")
+        )
+        for part, examples in (("train", train), ("t10k", test)):
+            if len(examples.inputs) != len(examples.targets):
+                raise DataError(
+                    f"{self.folder}: {len(examples.inputs)} {part} images but {len(examples.targets)} labels; "
+                    "fetch the files again"
+                )
+        return Dataset(train, test, IDX_SETS[self.name])

@@ -1,0 +1,1 @@
+"""Maps: backprop over one partition."""

@@ -1,0 +1,30 @@
+"""The batches of a partition, in an order drawn from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from tasks.data.examples import Examples
+
+
+def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
+    """`steps` batches in passes over the examples, each pass in an order drawn from the seed.
+
+    A batch lives until the next one is drawn: its memory is reused. The last batch of a pass may be smaller.
+    """
+    if size is None or size >= len(examples):
+        yield from [examples] * steps
+        return
+    generator = torch.Generator().manual_seed(seed)
+    inputs = examples.inputs.new_empty((size, *examples.inputs.shape[1:]))
+    targets = examples.targets.new_empty((size, *examples.targets.shape[1:]))
+    left = steps
+    while left > 0:
+        for rows in torch.randperm(len(examples), generator=generator).split(size)[:left]:
+            left -= 1
+            yield Examples(
+                torch.index_select(examples.inputs, 0, rows, out=inputs[: len(rows)]),
+                torch.index_select(examples.targets, 0, rows, out=targets[: len(rows)]),
+            )

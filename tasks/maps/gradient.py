@@ -1,0 +1,48 @@
+"""One gradient of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors, pack
+from tasks.data.examples import Examples
+from tasks.maps.batches import batches
+from tasks.networks.objective import Objective, buffers_of
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of the mean loss over the partition, or over one random batch of it.
+
+    The weight is the number of examples used, so the mean over partitions is the gradient over all of them.
+    """
+
+    batch_size: int | None = None
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        carry: Mapping[str, Vectors],
+        seed: int,
+    ) -> Update:
+        """One forward and one backward pass."""
+        network = objective.network(state)
+        batch = next(batches(examples, self.batch_size, 1, seed))
+        loss = objective.value(network(batch.inputs), batch.targets)
+        loss.backward()
+        gradients = {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for name, parameter in network.named_parameters()
+        }
+        return Update(
+            direction=pack(objective.layout.params, gradients),
+            buffers=buffers_of(network, objective.layout),
+            weight=len(batch),
+            metrics={"train_loss": loss.item()},
+        )

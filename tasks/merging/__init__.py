@@ -1,0 +1,1 @@
+"""Merging networks: what runs on the workers, and what is kept."""

@@ -1,0 +1,1 @@
+"""Reference networks, losses, and how a state becomes a network."""

@@ -1,0 +1,162 @@
+"""What is minimised: a loss of a network's outputs, and how a state becomes a network."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from storage.errors import ModelError, RoundweaveError, one_line
+from storage.values.layout import Layout
+from storage.values.state import State
+from storage.values.tensors import dtype_name, pack, specs_of, views
+from tasks.data.partitions import Partitions
+from tasks.networks.losses import LOSSES, Loss
+from tasks.networks.reference import MODELS, Shape
+from tasks.numerics import derive_seed, pinned
+from tasks.user_code import Code
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """All that decides a network before its first round; `options` is a JSON object of keyword arguments."""
+
+    model: str | Code
+    inputs: Shape
+    outputs: int
+    dtype: str
+    seed: int
+    options: str = "{}"
+
+    def build(self) -> nn.Module:
+        """A new network with the initial weights that the seed decides."""
+        name = self.model if isinstance(self.model, str) else self.model.reference
+        options = json.loads(self.options)
+        with pinned(derive_seed(self.seed, "model"), threads=1):
+            try:
+                if isinstance(self.model, Code):
+                    network = self.model.load()(**options)
+                else:
+                    network = MODELS[self.model](self.inputs, self.outputs, **options)
+            except RoundweaveError:
+                raise
+            except Exception as error:
+                raise ModelError(f"model {name} with options {options} fails with {one_line(error)}") from error
+        if not isinstance(network, nn.Module):
+            raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
+        if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
+            raise ModelError(f"model {name} has lazy parameters; run it once on an example before returning it")
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            raise ModelError(f"model {name} has no parameter to train")
+        return network.to(getattr(torch, self.dtype)).train()
+
+
+@functools.lru_cache(maxsize=4)
+def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
+    network = spec.build()
+    return network, layout_of(network)
+
+
+def layout_of(network: nn.Module) -> Layout:
+    """Where each tensor of a network lies; non-persistent buffers are rebuilt with it, not kept."""
+    parameters = dict(network.named_parameters())
+    kept = network.state_dict(keep_vars=True)
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name in kept}
+    first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
+    every = [
+        *network.named_parameters(remove_duplicate=False),
+        *network.named_buffers(remove_duplicate=False),
+    ]
+    return Layout(
+        params=specs_of((n, p) for n, p in parameters.items() if p.requires_grad),
+        frozen=specs_of((n, p) for n, p in parameters.items() if not p.requires_grad),
+        buffers=specs_of(buffers.items()),
+        aliases=tuple((n, first[id(t)]) for n, t in every if first.get(id(t), n) != n),
+    )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: a loss of a network's outputs."""
+
+    model: ModelSpec
+    loss: str | Code
+
+    @property
+    def layout(self) -> Layout:
+        """Where each tensor of the network lies."""
+        return _skeleton(self.model)[1]
+
+    def initial(self) -> State:
+        """The state before the first round, without the outer optimizer's memory."""
+        network, layout = _skeleton(self.model)
+        tensors = dict([*network.named_parameters(), *network.named_buffers()])
+        return State(
+            params=pack(layout.params, tensors),
+            buffers=pack(layout.buffers, tensors),
+            frozen=pack(layout.frozen, tensors),
+        )
+
+    def seeded(self, seed: int) -> Objective:
+        """The same with other initial weights."""
+        return replace(self, model=replace(self.model, seed=seed))
+
+    def network(self, state: State) -> nn.Module:
+        """A network of its own over a copy of the state, in training mode."""
+        skeleton, layout = _skeleton(self.model)
+        bound = {
+            name: tensor
+            for specs, vectors in (
+                (layout.params, state.params),
+                (layout.buffers, state.buffers),
+                (layout.frozen, state.frozen),
+            )
+            for name, tensor in views(specs, {k: v.clone() for k, v in vectors.items()}).items()
+        }
+        # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
+        memo: dict[int, object] = {
+            id(old): nn.Parameter(bound[name], requires_grad=old.requires_grad)
+            for name, old in skeleton.named_parameters()
+        }
+        memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
+        return copy.deepcopy(skeleton, memo)
+
+    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss over the examples, a scalar."""
+        return _loss(self.loss)(outputs, targets)
+
+
+@functools.lru_cache(maxsize=4)
+def _loss(loss: str | Code) -> Loss:
+    return LOSSES[loss] if isinstance(loss, str) else loss.load()
+
+
+def buffers_of(network: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
+    """The network's persistent buffers as vectors."""
+    return pack(layout.buffers, dict(network.named_buffers()))
+
+
+def check_fit(objective: Objective, partitions: Partitions, classes: int, partition: int) -> None:
+    """Run the network once on two examples; raises `ModelError` where it fails or has too few outputs."""
+    examples = partitions.sample(partition)
+    model = objective.model.model
+    name = model.reference if isinstance(model, Code) else model
+    where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
+    try:
+        network = objective.network(objective.initial()).eval()
+        with torch.no_grad(), pinned(0, threads=1):
+            outputs = network(examples.inputs)
+            fits = outputs.shape[1] >= classes if outputs.ndim == 2 and objective.loss == "cross_entropy" else True
+            loss = objective.value(outputs, examples.targets) if fits else torch.zeros(())
+    except RoundweaveError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{where} fails with {one_line(error)}") from error
+    if not fits:
+        raise ModelError(f"{where} gives {outputs.shape[1]} outputs, but labels go up to {classes - 1}")
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ModelError(f"{where}: the loss must be a single number, the mean over the examples")

@@ -1,0 +1,1 @@
+"""Reduces: one update of many."""

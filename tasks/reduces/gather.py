@@ -1,0 +1,33 @@
+"""The base of reduces that must see all updates at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.values.state import State, Update
+from tasks.algebra import Node
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Base of the reduces that must see all updates at once, ordered by partition.
+
+    A subclass defines ``__call__(state, updates) -> Update``.
+    """
+
+    def merge(self, left: Node, right: Node) -> Node:
+        """Concatenate."""
+        return (*_listed(left), *_listed(right))
+
+    def finish(self, state: State, node: Node) -> Update:
+        """Call the reduce on the list."""
+        return self(state, _listed(node))
+
+    def __call__(self, state: State, updates: Sequence[Update]) -> Update:
+        """Combine the updates."""
+        raise NotImplementedError
+
+
+def _listed(node: Node) -> tuple[Update, ...]:
+    return node if isinstance(node, tuple) else (node,)

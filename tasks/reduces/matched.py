@@ -1,0 +1,170 @@
+"""A reduce that matches hidden units before it combines networks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any, Literal
+
+import torch
+
+from storage.errors import UsageError
+from storage.values.state import Match, State, Update
+from storage.values.tensors import TensorSpec, Vectors, pack, views
+from tasks.algebra import Reduce
+from tasks.data.partitions import Partitions
+from tasks.matching.activations import BATCH, activation_moments
+from tasks.matching.check import check_function
+from tasks.matching.groups import Tensors, UnitGroups
+from tasks.matching.networks import By, Evidence, match_all, match_each
+from tasks.matching.similarity import Metric
+from tasks.matching.units import find_units
+from tasks.networks.objective import Objective
+from tasks.reduces.gather import Gather
+from tasks.reduces.mean import Mean
+from tasks.reduces.tree import reduce_all
+
+To = Literal["start", "first", "many"]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What a reduce must know of the networks to match them."""
+
+    objective: Objective
+    partitions: Partitions
+    units: UnitGroups
+
+    def tensors(self, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
+        """Every tensor of a network by name."""
+        layout = self.objective.layout
+        parts = ((layout.params, params), (layout.buffers, buffers), (layout.frozen, frozen))
+        return {name: tensor for specs, vectors in parts for name, tensor in views(specs, vectors).items()}
+
+
+@dataclass(frozen=True)
+class Matched(Gather):
+    """Bring the units of the networks that arrive into one order, then reduce them by another reduce.
+
+    `match` says by what units are compared, `metric` how (default: by what is compared). `to` says with what: the
+    network that the round started from, the first that arrived, or all with one another (``many``). `soft` k mixes
+    the k most similar units, 0 all of them, by a softmax over `temperature`; it does not preserve functions.
+    Activations are taken on the first `examples` of partition 0. An update whose units are in order already passes
+    as it is. Bound to a run's networks before its first round.
+    """
+
+    inner: Reduce = field(default_factory=Mean)
+    match: By = "weights"
+    metric: Metric | None = None
+    to: To = "start"
+    soft: int | None = None
+    temperature: float = 0.1
+    examples: int = 500
+    networks: Networks | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.soft is not None and self.to == "many":
+            raise UsageError("a soft match is to one network: to start or first, not many")
+
+    def bound(self, objective: Objective, partitions: Partitions) -> Matched:
+        """This reduce for a run's networks, whose units it finds; raises where they cannot be permuted soundly."""
+        inputs = (_inputs(partitions, BATCH if self.match != "weights" else 2),)
+        network = objective.network(objective.initial())
+        units = find_units(network, inputs)
+        units = units.without(spec.name for spec in objective.layout.frozen)
+        check_function(network, inputs, units)
+        return replace(self, networks=Networks(objective, partitions, units))
+
+    @property
+    def matches(self) -> tuple[TensorSpec, ...]:
+        """What is stored of each partition: a group's name, dtype and shape of its permutation."""
+        if self.networks is None:
+            return ()
+        units = self.networks.units
+        mixed = {name for name in units.groups if self.soft is not None and units.mixes(name)}
+        return tuple(
+            TensorSpec(name, "float32", (len(table), len(table)))
+            if name in mixed
+            else TensorSpec(name, "int64", tuple(table.shape))
+            for name, table in units.identity().items()
+        )
+
+    def __call__(self, state: State, updates: Sequence[Update]) -> Update:
+        """Match, reorder, and call the inner reduce."""
+        if self.networks is None:
+            raise UsageError("Matched must be bound to the run's networks before its first round")
+        start = self.networks.tensors(state.params, state.buffers, state.frozen)
+        arrived = [_arrived(self.networks, state, update) for update in updates]
+        permutations = self._permutations(self.networks, start, arrived)
+        units = self.networks.units
+        moved = [units.permute(tensors, order) for tensors, order in zip(arrived, permutations, strict=True)]
+        aligned = [
+            _aligned(self.networks, state, update, tensors, permutation)
+            for update, tensors, permutation in zip(updates, moved, permutations, strict=True)
+        ]
+        reference = start if self.to == "start" else arrived[0]
+        matches = tuple(
+            Match(permutation, units.similarity(reference, tensors))
+            for tensors, permutation in zip(moved, permutations, strict=True)
+        )
+        return replace(reduce_all(self.inner, state, aligned), matches=matches)
+
+    def _permutations(
+        self, networks: Networks, start: Tensors, arrived: Sequence[Tensors]
+    ) -> list[dict[str, torch.Tensor]]:
+        states = [start, *arrived] if self.to == "start" else list(arrived)
+        pairs = list(combinations(range(len(states)), 2))
+        if self.to != "many":
+            pairs = [(0, i) for i in range(1, len(states))]
+        moments: Mapping[Any, Any] = {}
+        if self.match != "weights" and pairs:
+            network = networks.objective.network(networks.objective.initial())
+            inputs = [_inputs(networks.partitions, self.examples)]
+            moments = activation_moments(network, states, inputs, networks.units, pairs)
+        evidence = Evidence(states, networks.units, self.match, self.metric, moments)
+        if self.to == "many":
+            return match_all(evidence)
+        if self.soft is not None:
+            found = match_each(evidence, self.soft or None, self.temperature)
+        else:
+            found = match_all(evidence, "first")
+        return found[1:] if self.to == "start" else found
+
+
+@functools.lru_cache(maxsize=2)
+def _inputs(partitions: Partitions, count: int) -> torch.Tensor:
+    if count == 2:
+        return partitions.sample(0).inputs
+    return partitions.load(0, 0).train.inputs[:count]
+
+
+def _arrived(networks: Networks, state: State, update: Update) -> dict[str, torch.Tensor]:
+    params = {dtype: start - update.direction[dtype] for dtype, start in state.params.items()}
+    return networks.tensors(params, update.buffers, state.frozen)
+
+
+def _aligned(
+    networks: Networks,
+    state: State,
+    update: Update,
+    moved: Tensors,
+    permutation: Mapping[str, torch.Tensor],
+) -> Update:
+    """The update of the same network with its units in another order, in which they are in `moved`."""
+    home = networks.units.identity()
+    if all(not t.is_floating_point() and torch.equal(t, home[name]) for name, t in permutation.items()):
+        return update
+    layout = networks.objective.layout
+    params = pack(layout.params, moved)
+    extras = {
+        name: pack(layout.params, networks.units.permute({**moved, **views(layout.params, vectors)}, permutation))
+        for name, vectors in update.extras.items()
+    }
+    return replace(
+        update,
+        direction={dtype: start - params[dtype] for dtype, start in state.params.items()},
+        buffers=pack(layout.buffers, moved),
+        extras=extras,
+    )

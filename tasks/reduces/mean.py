@@ -1,0 +1,72 @@
+"""Reduces that are means: folds that keep one copy of the model, whatever the number of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from storage.values.state import State, Update
+from storage.values.tensors import Record, Vectors
+from tasks.algebra import Node
+from tasks.numerics import accumulator, is_float
+
+
+@dataclass(frozen=True)
+class WeightedSum(Record):
+    """Sums of weight times vector in the accumulator type; integer and bool vectors hold their maximum."""
+
+    direction: Vectors
+    buffers: Vectors
+    weight: int
+    extras: Mapping[str, Vectors] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of the updates weighted by their integer weights (FedAvg, McMahan et al. 2017, Algorithm 1).
+
+    A single participant passes through unchanged. Float buffers take the weighted mean, integer and bool
+    ones the maximum.
+    """
+
+    def merge(self, left: Node, right: Node) -> WeightedSum:
+        """Add; a lone update is multiplied by its weight first."""
+        left, right = _lift(left), _lift(right)
+        return WeightedSum(
+            direction=_add(left.direction, right.direction),
+            buffers=_add(left.buffers, right.buffers),
+            weight=left.weight + right.weight,
+            extras={name: _add(vectors, right.extras[name]) for name, vectors in left.extras.items()},
+        )
+
+    def finish(self, state: State, node: Node) -> Update:
+        """Divide once by the sum of the weights, then cast back."""
+        if isinstance(node, Update):
+            return node
+        return Update(
+            direction=_divide(node.direction, node.weight),
+            buffers=_divide(node.buffers, node.weight),
+            extras={name: _divide(vectors, node.weight) for name, vectors in node.extras.items()},
+            weight=node.weight,
+        )
+
+
+def _lift(node: Update | WeightedSum) -> WeightedSum:
+    if isinstance(node, WeightedSum):
+        return node
+
+    def scale(vectors: Vectors) -> Vectors:
+        return {k: v.to(accumulator(k)) * node.weight if is_float(k) else v for k, v in vectors.items()}
+
+    extras = {name: scale(vectors) for name, vectors in node.extras.items()}
+    return WeightedSum(scale(node.direction), scale(node.buffers), node.weight, extras)
+
+
+def _add(left: Vectors, right: Vectors) -> Vectors:
+    return {k: v + right[k] if is_float(k) else torch.maximum(v, right[k]) for k, v in left.items()}
+
+
+def _divide(vectors: Vectors, weight: int) -> Vectors:
+    return {k: (v / weight).to(getattr(torch, k)) if is_float(k) else v for k, v in vectors.items()}

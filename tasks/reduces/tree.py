@@ -1,0 +1,41 @@
+"""The tree over partitions, and how a reduce folds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from storage.values.state import State, Update
+from tasks.algebra import Node, Reduce
+
+
+def cover(first: int, last: int, low: int, high: int) -> list[tuple[int, int]]:
+    """The fewest nodes of the tree over partitions [first, last) that make up [low, high)."""
+    if last <= low or high <= first:
+        return []
+    if low <= first and last <= high:
+        return [(first, last)]
+    middle = (first + last + 1) // 2
+    return cover(first, middle, low, high) + cover(middle, last, low, high)
+
+
+def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node | None]) -> Node | None:
+    """Merge a node of the tree from the nodes that `known` has; absent partitions are None.
+
+    `known(first, last)` raises KeyError where it has no such node, so that its halves are asked for. The shape of
+    the tree depends on the indices alone, hence the bits do not depend on who computed which node.
+    """
+    first, last = node
+    try:
+        return known(first, last)
+    except KeyError:
+        middle = (first + last + 1) // 2
+        left, right = fold(reduce, (first, middle), known), fold(reduce, (middle, last), known)
+        if left is None or right is None:
+            return right if left is None else left
+        return reduce.merge(left, right)
+
+
+def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Update:
+    """Reduce a list of updates in one go, ordered by partition."""
+    leaves = {(i, i + 1): update for i, update in enumerate(updates)}
+    return reduce.finish(state, fold(reduce, (0, len(updates)), lambda a, b: leaves[a, b]))

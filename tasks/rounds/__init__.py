@@ -1,0 +1,1 @@
+"""What a round does, step by step, in whatever process."""

@@ -1,0 +1,80 @@
+"""Nothing fails silently: an update that must not be averaged is refused, by name and with the reason."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from storage.errors import ShapeMismatch
+from storage.values.layout import Layout
+from storage.values.state import Update
+from storage.values.tensors import Specs, Vectors, views
+
+NOTHING = Update({}, weight=0)
+"""What is kept of an update that does not have the shape to be stored."""
+
+
+def checked(
+    layout: Layout, found: Any, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
+) -> tuple[Update, str | None]:
+    """What a map returned as it can be kept, and why it must be refused (None if it is sound).
+
+    Refused are those that are misshapen, have other slots than the map declares, hold non-finite numbers, or have
+    no positive integer weight.
+    """
+    if not isinstance(found, Update):
+        return NOTHING, f"the map returned {type(found).__name__}, not an Update"
+    for kind, slots, declared in (("carry", found.carry, carry), ("extras", found.extras, extras)):
+        if sorted(slots) != sorted(declared):
+            return NOTHING, f"{kind} has slots {sorted(slots)}, the map declares {sorted(declared)}"
+    groups: dict[str, tuple[Specs, Vectors]] = {
+        "direction": (layout.params, found.direction),
+        "buffers": (layout.buffers, found.buffers),
+        **{f"extras/{name}": (layout.params, vectors) for name, vectors in found.extras.items()},
+        **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in found.carry.items()},
+    }
+    for name, group in groups.items():
+        if reason := misshapen(*group):
+            return NOTHING, f"{name} is misshapen: {reason}"
+    weight = _positive(found.weight)
+    if weight is None:
+        return replace(found, weight=0), f"weight {found.weight!r} is no positive integer"
+    reasons = (f"{name} of {bad}" for name, group in groups.items() if (bad := non_finite(*group)))
+    return replace(found, weight=weight), next(reasons, None)
+
+
+def misshapen(specs: Specs, vectors: Vectors) -> str | None:
+    """In what vectors do not have the types and sizes of the specs, None if they have."""
+    if not isinstance(vectors, Mapping) or not all(isinstance(v, torch.Tensor) for v in vectors.values()):
+        return f"{type(vectors).__name__} is no mapping from dtypes to tensors"
+    try:
+        views(specs, vectors)
+    except ShapeMismatch as error:
+        return str(error)
+    if any(vector.dtype != getattr(torch, name) for name, vector in vectors.items()):
+        return f"{[str(vector.dtype) for vector in vectors.values()]} under {list(vectors)}"
+    return None
+
+
+def non_finite(specs: Specs, vectors: Vectors) -> str | None:
+    """The first tensor with a number that is not finite, None if there is none."""
+    # One pass over each vector; names are looked for only where it finds something.
+    if all(bool(torch.isfinite(vector).all()) for vector in vectors.values()):
+        return None
+    for name, tensor in views(specs, vectors).items():
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            return f"{name} has {bad} non-finite of {tensor.numel()} numbers"
+    return None
+
+
+def _positive(weight: Any) -> int | None:
+    try:
+        number = operator.index(weight)
+    except TypeError:
+        return None
+    return number if number > 0 else None

@@ -1,0 +1,56 @@
+"""The plan of a round: who takes part, in which blocks, with which seeds. It does no work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.numerics import derive_seed
+from tasks.reduces.tree import cover
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """Partitions in blocks of neighbours; a block is what one task maps. The number of blocks changes no bits."""
+
+    partitions: int
+    blocks: int
+    seed: int
+
+    @property
+    def root(self) -> tuple[int, int]:
+        """The root of the tree over partitions."""
+        return 0, self.partitions
+
+    def span(self, block: int) -> range:
+        """The partitions of a block."""
+        return range(
+            -(-block * self.partitions // self.blocks),
+            -(-(block + 1) * self.partitions // self.blocks),
+        )
+
+    def nodes(self, block: int) -> list[tuple[int, int]]:
+        """The nodes of the tree that a block computes."""
+        span = self.span(block)
+        return cover(*self.root, span.start, span.stop)
+
+    def map_seed(self, round: int, partition: int) -> int:
+        """What a map's randomness is drawn from."""
+        return derive_seed(self.seed, round, partition)
+
+
+WINDOW_SECONDS = 1.0
+
+
+LARGEST_WINDOW = 50
+
+
+def window_size(wanted: int | None, seconds_per_round: float | None) -> int:
+    """How many rounds to submit at once: as wanted, else about a second of them, and one to begin with.
+
+    A window spares short rounds the way to the client and back; the death of a worker costs the window so far.
+    """
+    if wanted is not None:
+        return wanted
+    if seconds_per_round is None:
+        return 1
+    return max(1, min(LARGEST_WINDOW, int(WINDOW_SECONDS / max(seconds_per_round, 1e-6))))

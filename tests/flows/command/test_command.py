@@ -1,0 +1,168 @@
+"""The command: good input and bad, exit codes, and what a person reads."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from flows.command import app
+from storage.runs.run import open_run
+
+MINE = """
+import torch
+from torch import nn
+def data():
+    return torch.arange(200.0).reshape(50, 4) / 200, torch.arange(50) % 2
+def five():
+    return torch.rand(50, 4), torch.arange(50) % 5
+def with_nan():
+    inputs = torch.zeros(50, 4)
+    inputs[17, 2] = float("nan")
+    return inputs, torch.arange(50) % 2
+def negative():
+    return torch.zeros(50, 4), torch.arange(50) - 1
+def model():
+    return nn.Linear(4, 2)
+def wide():
+    return nn.Linear(7, 2)
+def number():
+    return 5
+"""
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command in this process."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["roundweave", *arguments])
+        app.main()
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--partitions", "0"], 2, "partitions = 0: Input should be greater than or equal to 1"),
+        (["--partitions", "5000"], 1, "5000 partitions need at least as many examples, and there are 1618"),
+        (["--algorithm", "fedavg"], 2, "unknown algorithm 'fedavg'; did you mean fed_avg?"),
+        (["--model", "resnet"], 2, "unknown model 'resnet'; there are linear, logistic, mlp, cnn"),
+        (["--loss", "hinge"], 2, "unknown loss 'hinge'"),
+        (["--data", "digit"], 2, "unknown data 'digit'; did you mean digits?"),
+        (["--data", "mnist"], 2, "mnist:DIR"),
+        (["--data", "mnist:nowhere"], 1, "no train-images-idx3-ubyte.gz or train-images-idx3-ubyte in"),
+        (["--split", "odd"], 2, "'odd' is not one of 'iid', 'contiguous'"),
+        (["--optimizer", "Adamm"], 2, "torch.optim has no optimizer 'Adamm'"),
+        (["--optimizer", "Adam", "--momentum", "0.9"], 2, "unexpected keyword argument 'momentum'"),
+        (["--algorithm", "sync_sgd", "--outer-lr", "1"], 2, "sync_sgd takes no outer_lr; it takes lr, momentum"),
+        (["--local-steps", "3", "--local-epochs", "2"], 2, "give local_steps or local_epochs, not both"),
+        (["--quorum", "9"], 2, "quorum 9 is more than the 4 partitions"),
+        (["--model-options", "hidden"], 2, "--model-options must be a JSON object"),
+        (["--model-options", '{"hiden": 3}'], 1, "model mlp with options {'hiden': 3}"),
+        (["--bogus"], 2, "No such option: --bogus"),
+        (["--lr", "fast"], 2, "--lr"),
+        (["--name", "a/b"], 2, "name = 'a/b'"),
+        (["nofile.toml"], 2, "cannot read nofile.toml"),
+        (["--model", "none.py:model"], 2, "cannot read none.py"),
+        (["--model", "{mine}:nothing"], 2, "the file has no such function"),
+        (["--model", "{mine}:number"], 1, "must return a torch.nn.Module, not int"),
+        (["--data", "{mine}:data", "--model", "{mine}:wide"], 1, "fails with RuntimeError: mat1 and mat2 shapes"),
+        (["--data", "{mine}:five", "--model", "{mine}:model"], 1, "gives 2 outputs, but labels go up to 4"),
+        (["--data", "{mine}:with_nan"], 1, "1 of 50 examples have NaN or infinite inputs, the first is number 17"),
+        (["--data", "{mine}:negative"], 1, "label -1 of example 0 is out of range"),
+        (["--scheduler", "nowhere.json"], 1, "no scheduler file nowhere.json"),
+    ],
+)
+def test_bad_input_is_one_clear_line(capsys, own, tmp_path, arguments, code, says) -> None:
+    mine = own(MINE)
+    arguments = [argument.replace("{mine}", mine) for argument in arguments]
+    found, out, err = run(capsys, "train", *arguments)
+    assert (found, out) == (code, "")
+    assert err.startswith("error: ")
+    assert says in err
+    assert err.count("\n") == 1, "one line, no traceback"
+    assert not list((tmp_path / "runs").glob("*.zarr"))
+
+
+def test_a_truncated_idx_file_is_named(capsys, tmp_path) -> None:
+    for name in ("train-images-idx3", "t10k-images-idx3", "train-labels-idx1", "t10k-labels-idx1"):
+        (tmp_path / f"{name}-ubyte.gz").write_bytes(gzip.compress(bytes(1000))[:-9])
+    code, _, err = run(capsys, "train", "--data", f"mnist:{tmp_path}")
+    assert code == 1
+    assert f"{tmp_path}/train-images-idx3-ubyte.gz is truncated" in err
+
+
+def test_an_unknown_field_of_a_file_names_the_nearest(capsys, tmp_path) -> None:
+    (tmp_path / "a.toml").write_text("partitons = 3")
+    assert run(capsys, "train", str(tmp_path / "a.toml"))[::2] == (
+        2,
+        "error: unknown field 'partitons'; did you mean partitions?\n",
+    )
+
+
+def test_looking_at_what_is_no_run_is_one_clear_line(capsys, tmp_path) -> None:
+    (tmp_path / "runs" / "fake.zarr").mkdir(parents=True)
+    code, _, err = run(capsys, "show", "fake")
+    assert code == 1
+    assert "is not a run of Roundweave" in err
+    code, _, err = run(capsys, "resume", "fak")
+    assert code == 1
+    assert "no run 'fak'" in err
+    assert "did you mean fake?" in err
+
+
+def test_help_needs_neither_torch_nor_prefect_nor_dask() -> None:
+    heavy = {"torch", "prefect", "distributed", "zarr", "pandas"}
+    script = f"import sys, flows.command.app\nassert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_run_from_init_to_show(capsys, tmp_path, monkeypatch) -> None:
+    """The whole way of a new user, in processes of its own, and nothing of Prefect in the home folder."""
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    environment |= {"HOME": str(home), "ROUNDWEAVE_ROOT": str(tmp_path / "runs")}
+    work = tmp_path / "work"
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "flows.command.app", *arguments]
+        return subprocess.run(line, cwd=work, env=environment, capture_output=True, text=True, check=True)
+
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "init", "work")[0] == 0
+    assert run(capsys, "init", "work")[0] == 2
+    done = command("train", "train.toml", "--rounds", "3", "--executor", "inline", "--name", "mine", "--json")
+    result = json.loads(done.stdout.splitlines()[-1])
+    wanted = {"run": "mine", "status": "complete", "rounds": 3, "refused": 0}
+    assert {key: result[key] for key in wanted} == wanted
+    assert result["digest"] == open_run("mine").digest
+    assert result["accuracy"] > 0.5
+    assert 0 < result["first_round_seconds"] < result["seconds"]
+    assert result["seconds_per_round"] > 0
+    assert "round 3/3" in done.stderr
+
+    (work / "mine.py").write_text("the file may change or go: its source is kept")
+    done = command("resume", "mine", "--rounds", "4", "--executor", "inline")
+    assert "mine: complete, 4 rounds" in done.stdout
+    assert open_run("mine").done == 4
+
+    code, out, _ = run(capsys, "show", "mine")
+    assert code == 0
+    assert "4/4 rounds" in out
+    code, out, _ = run(capsys, "runs", "--json")
+    assert [found["run"] for found in json.loads(out)] == ["mine"]
+    assert not (home / ".prefect").exists()
+
+
+def test_code_of_a_foreign_store_needs_trust(capsys, own, train, tmp_path) -> None:
+    mine = own(MINE)
+    foreign = train(data=f"{mine}:data", model=f"{mine}:model", rounds=1, name="foreign", root=tmp_path / "theirs")
+    code, _, err = run(capsys, "resume", str(foreign.path))
+    assert code == 2
+    assert f"{mine}:data" in err
+    assert "--trust" in err

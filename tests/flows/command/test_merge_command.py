@@ -1,0 +1,450 @@
+"""The commands `merge` and `units`: good input and bad, exit codes, and what a person or a machine reads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.command import app
+from storage.runs.checkpoints import read_checkpoint, write_checkpoint
+from storage.runs.run import open_run
+
+MINE = """
+import torch
+from torch import nn
+def model():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+def data():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(80, 4, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long()
+def five():
+    return torch.rand(80, 4), torch.arange(80) % 5
+def inputs():
+    return torch.zeros(3, 4)
+def number():
+    return 5
+def fails():
+    raise ZeroDivisionError("no inputs today")
+class Pair(nn.Sequential):
+    def forward(self, inputs):
+        hidden = self[0](inputs).relu()
+        return self[2](hidden), hidden
+def pair():
+    return Pair(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+def of_first(outputs, targets):
+    return nn.functional.cross_entropy(outputs[0], targets)
+class Cumulative(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 3), nn.Linear(3, 2)
+    def forward(self, inputs):
+        return self.two(self.one(inputs).cumsum(1))
+def cumulative():
+    return Cumulative()
+"""
+
+
+@pytest.fixture(scope="module")
+def work(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of networks, good and bad."""
+    work = tmp_path_factory.mktemp("work")
+    (work / "mine.py").write_text(MINE)
+    state = read_checkpoint("mlp0@-1", root)
+    write_checkpoint(work / "good.pt", state)
+    write_checkpoint(work / "missing.pt", {name: t for name, t in state.items() if name != "fc2.bias"})
+    write_checkpoint(work / "extra.pt", state | {"fc3.weight": torch.zeros(2, 2)})
+    write_checkpoint(work / "shape.pt", state | {"fc1.bias": torch.zeros(63)})
+    broken = state["fc1.weight"].clone()
+    broken[3, 5] = float("nan")
+    write_checkpoint(work / "nan.pt", state | {"fc1.weight": broken})
+    (work / "cut.pt").write_bytes((work / "good.pt").read_bytes()[:-500])
+    (work / "empty.pt").write_bytes(b"")
+    (work / "text.safetensors").write_text("no tensors")
+    (work / "folder.pt").mkdir()
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        shapes = {"0.weight": (3, 4), "0.bias": (3,), "2.weight": (2, 3), "2.bias": (2,)}
+        small = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        write_checkpoint(work / f"small{seed}.pt", small)
+    return work
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command in this process."""
+    logging.disable()  # in a process of its own the command is quiet; here Prefect was imported before
+    try:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr(sys, "argv", ["roundweave", *arguments])
+            app.main()
+    finally:
+        logging.disable(logging.NOTSET)
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+MLPS = ["mlp0@-1", "mlp1@-1"]
+SMALL = ["{work}/small0.pt", "{work}/small1.pt", "--model", "{work}/mine.py:model"]
+OWN = [*SMALL, "--data", "{work}/mine.py:data"]
+BAD = {
+    "one network": (["mlp0@-1"], 2, "a merge takes two networks or more, not 1"),
+    "no network": ([], 2, "Missing argument 'networks'"),
+    # Networks that cannot be had.
+    "unknown run": (["mlp0@-1", "nowhere@-1"], 1, "no run 'nowhere' under"),
+    "near run": (["mlp0@-1", "mlp7@-1"], 1, "did you mean mlp"),
+    "missing round": (["mlp0@-1", "mlp1@99"], 1, "no committed round 99"),
+    "run without round": (["mlp0@-1", "mlp1"], 1, "mlp1@-1 is the last round"),
+    "missing file": (["mlp0@-1", "{work}/god.pt"], 1, "there is no such file; did you mean good.pt"),
+    "folder": (["mlp0@-1", "{work}/folder.pt"], 1, "is a folder; name a file"),
+    "truncated": (["mlp0@-1", "{work}/cut.pt"], 1, "cut.pt is truncated, corrupt or no checkpoint"),
+    "empty": (["mlp0@-1", "{work}/empty.pt"], 1, "empty.pt is empty"),
+    "no tensors": (["mlp0@-1", "{work}/text.safetensors"], 1, "is truncated, corrupt or no checkpoint"),
+    # Networks that do not fit.
+    "missing tensor": (["mlp0@-1", "{work}/missing.pt"], 1, "missing.pt lacks 'fc2.bias'"),
+    "extra tensor": (["mlp0@-1", "{work}/extra.pt"], 1, "extra.pt has 'fc3.weight' too much"),
+    "other shape": (
+        ["mlp0@-1", "{work}/shape.pt"],
+        1,
+        "'fc1.bias' is float of shape (63,), but float of shape (64,)",
+    ),
+    "not finite": (
+        ["mlp0@-1", "{work}/nan.pt"],
+        1,
+        "nan.pt: 'fc1.weight' has 1 of 4096 elements that are not finite",
+    ),
+    "other architecture": (["mlp0@-1", "cnn0@-1"], 1, "cnn0@-1 lacks 'fc1.weight'"),
+    "other options": (
+        [*MLPS, "--model-options", '{"hidden": 32}'],
+        1,
+        "mlp0@-1: 'fc1.weight' is float of shape (64",
+    ),
+    # What the network is.
+    "no model": (["{work}/good.pt", "{work}/good.pt"], 2, "which model? give --model"),
+    "unknown model": ([*MLPS, "--model", "mpl"], 2, "unknown model 'mpl'; did you mean mlp?"),
+    "bad options": ([*MLPS, "--model-options", "hidden"], 2, "--model-options must be a JSON object"),
+    "no such function": ([*SMALL[:2], "--model", "{work}/mine.py:nothing"], 2, "the file has no such function"),
+    "no module": (
+        [*SMALL[:2], "--model", "{work}/mine.py:number", "--input", "2x4"],
+        1,
+        "must return a torch.nn.Mod",
+    ),
+    "unknown data": ([*MLPS, "--data", "digit"], 2, "unknown data 'digit'; did you mean digits?"),
+    "labels beyond outputs": (
+        [*SMALL, "--data", "{work}/mine.py:five"],
+        1,
+        "gives 2 outputs, but labels go up to 4",
+    ),
+    "outputs of a pair": (
+        [*SMALL[:3], "{work}/mine.py:pair", *OWN[4:], "--loss", "{work}/mine.py:of_first"],
+        1,
+        "mine.py:pair on inputs of shape",
+    ),
+    # Example inputs.
+    "neither": (SMALL, 2, "give --data, or --input with the shape of example inputs"),
+    "input no shape": ([*SMALL, "--input", "2by4"], 2, "--input '2by4' is no shape such as 2x3x32x32"),
+    "input of nothing": ([*SMALL, "--input", "0x4"], 2, "--input '0x4' is no shape"),
+    "input of other type": ([*SMALL, "--input", "float16:2x4"], 2, "--input 'float16:2x4' is no shape"),
+    "input that does not fit": (
+        [*SMALL, "--input", "2x9"],
+        1,
+        "the model fails on inputs of shape (2, 9) float32",
+    ),
+    "input of integers": ([*SMALL, "--input", "int64:2x4"], 1, "the model fails on inputs of shape (2, 4) int64"),
+    "input no tensor": (
+        [*SMALL, "--input", "{work}/mine.py:number"],
+        2,
+        "must return a tuple of tensors, not int",
+    ),
+    "input fails": ([*SMALL, "--input", "{work}/mine.py:fails"], 2, "ZeroDivisionError: no inputs today"),
+    "activations without data": (
+        [*SMALL, "--input", "2x4", "--match", "activations"],
+        2,
+        "needs examples; give --data",
+    ),
+    "mixed without data": ([*SMALL, "--input", "2x4", "--match", "mixed"], 2, "match mixed needs examples"),
+    "repair without data": ([*SMALL, "--input", "2x4", "--repair"], 2, "repair needs examples; give --data"),
+    "best without data": ([*SMALL, "--input", "2x4", "--average", "best"], 2, "average = best needs examples"),
+    "too few examples": ([*MLPS, "--match", "activations", "--examples", "50"], 2, "examples"),
+    "none held out": ([*OWN, "--held-out", "0"], 1, "held-out examples"),
+    # What does not go together.
+    "soft without match": ([*MLPS, "--soft", "2", "--match", "none"], 2, "soft needs a match"),
+    "soft by l2": ([*MLPS, "--soft", "2", "--metric", "l2"], 2, "a temperature has no meaning for l2"),
+    "mixed by l2": ([*MLPS, "--match", "mixed", "--metric", "l2"], 2, "a mixed match needs cosine or correlation"),
+    "unknown match": (
+        [*MLPS, "--match", "units"],
+        2,
+        "'units' is not one of 'weights', 'activations', 'mixed', 'none'",
+    ),
+    "unknown metric": ([*MLPS, "--metric", "l1"], 2, "'l1' is not one of 'l2', 'cosine', 'correlation'"),
+    "temperature": ([*MLPS, "--soft", "1", "--temperature", "0"], 2, "temperature = 0"),
+    "best of three": ([*MLPS, "mlp0@1", "--average", "best"], 2, "looks along the path between two networks"),
+    "best with weights": (
+        [*MLPS, "--average", "best", "--coefficients", "1,2"],
+        2,
+        "average best finds the coeff",
+    ),
+    # Numbers.
+    "three coefficients": ([*MLPS, "--coefficients", "1,2,3"], 2, "2 networks need 2 coefficients"),
+    "one coefficient": ([*MLPS, "--coefficients", "1"], 2, "2 networks need 2 coefficients"),
+    "negative coefficient": ([*MLPS, "--coefficients", "2,-1"], 2, "none negative"),
+    "no weight at all": ([*MLPS, "--coefficients", "0,0"], 2, "2 networks need 2 coefficients"),
+    "no numbers": ([*MLPS, "--coefficients", "a,b"], 2, "coefficients = "),
+    "nan coefficient": ([*MLPS, "--coefficients", "nan,1"], 2, "coefficients"),
+    "infinite coefficient": ([*MLPS, "--coefficients", "inf,1"], 2, "coefficients"),
+    "nan in a layer": ([*MLPS, "--layers", '{"fc1": [NaN, 1]}'], 2, "coefficients"),
+    "unknown layer": (
+        [*MLPS, "--layers", '{"fc9": [1, 0]}'],
+        2,
+        "no tensor is of layer 'fc9'; there are fc1.weight",
+    ),
+    "layers no JSON": ([*MLPS, "--layers", "fc1=1,0"], 2, "--layers must be a JSON object"),
+    "layers no object": ([*MLPS, "--layers", "[1, 0]"], 2, "layers = "),
+    "layer of three": ([*MLPS, "--layers", '{"fc1": [1, 0, 0]}'], 2, "2 networks need 2 coefficients"),
+    "points": ([*MLPS, "--points", "1"], 2, "points = 1: Input should be greater than or equal to 2"),
+    "examples": ([*MLPS, "--examples", "0"], 2, "examples = 0: Input should be greater than or equal to 1"),
+    # Where it goes.
+    "out suffix": (
+        [*MLPS, "--out", "{work}/merged.onnx"],
+        2,
+        "a checkpoint ends in .safetensors, .pt, .pth, .bin",
+    ),
+    "out folder": ([*MLPS, "--out", "{work}/nowhere/merged.pt"], 2, "make it first"),
+    "out is a folder": ([*MLPS, "--out", "{work}/folder.pt"], 2, "folder.pt is a folder"),
+    "plot suffix": ([*MLPS, "--plot", "{work}/merged.xyz"], 2, "merged.xyz"),
+    "plot folder": ([*MLPS, "--plot", "{work}/nowhere/merged.png"], 2, "there is no folder"),
+    "name taken": ([*MLPS, "--name", "mlp0"], 2, "mlp0.zarr exists already; give the merge another --name"),
+    "name no name": ([*MLPS, "--name", "a/b"], 2, "name = 'a/b'"),
+    "unknown option": ([*MLPS, "--bogus"], 2, "No such option: --bogus"),
+    "no scheduler": (
+        [*MLPS, "--executor", "graph", "--scheduler", "nowhere.json"],
+        1,
+        "no scheduler file nowhere.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line_and_leaves_nothing(capsys, root, work, case) -> None:
+    arguments, code, says = BAD[case]
+    before = sorted(root.iterdir()), sorted(work.iterdir())
+    arguments = [argument.replace("{work}", str(work)) for argument in arguments]
+    executor = [] if "--executor" in arguments else ["--executor", "inline"]
+    found, out, err = run(capsys, "merge", *arguments, *executor, "--root", str(root))
+    assert err.startswith("error: "), err
+    assert says in err
+    assert err.count("\n") == 1, "one line, no traceback"
+    assert (found, out) == (code, "")
+    assert (sorted(root.iterdir()), sorted(work.iterdir())) == before
+
+
+def test_an_error_is_told_to_machines_too(capsys, root) -> None:
+    code, out, err = run(
+        capsys, "merge", "mlp0@-1", "mlp1@99", "--executor", "inline", "--root", str(root), "--json"
+    )
+    assert code == 1
+    assert json.loads(out) == {"status": "failed", "error": err.removeprefix("error: ").rstrip("\n")}
+
+
+class Touch:
+    """Unpickled by a careless reader, makes a file."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.place,)
+
+
+@pytest.mark.parametrize("how", ["torch", "pickle"])
+def test_code_in_a_file_is_refused_and_not_run(capsys, root, tmp_path, how) -> None:
+    state = read_checkpoint("mlp0@-1", root)
+    bad, touched = tmp_path / "bad.pt", tmp_path / "touched"
+    if how == "torch":
+        torch.save(dict(state) | {"more": Touch(touched)}, bad)
+    else:
+        bad.write_bytes(pickle.dumps(Touch(touched)))
+    code, out, err = run(capsys, "merge", "mlp0@-1", str(bad), "--executor", "inline", "--root", str(root))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"error: {bad} ")
+    assert "weights_only refuses" in err or "no checkpoint" in err
+    assert not touched.exists()
+
+
+def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> None:
+    own = [argument.replace("{work}", str(work)) for argument in OWN]
+    theirs = ["--executor", "inline", "--root", str(tmp_path / "theirs"), "--name", "foreign"]
+    assert run(capsys, "merge", *own, *theirs)[0] == 0
+    foreign = f"{tmp_path}/theirs/foreign.zarr@1"
+    here = ["--executor", "inline", "--root", str(root)]
+    code, _, err = run(capsys, "merge", foreign, foreign, *here)
+    assert code == 2
+    assert "--trust" in err
+    assert err.count("\n") == 1
+    assert run(capsys, "merge", foreign, foreign, *here, "--trust")[0] == 0
+
+
+# Good input.
+
+SUMMARY = {
+    *("run", "path", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
+    *("cycle_error", "function_error", "coverage"),
+}
+
+
+def test_a_merge_in_json(capsys, root, tmp_path) -> None:
+    out = tmp_path / "merged.safetensors"
+    given = ["--points", "3", "--repair", "--examples", "400", "--out", str(out), "--executor", "inline"]
+    code, told, err = run(capsys, "merge", *MLPS, *given, "--root", str(root), "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(told.splitlines()[-1])
+    assert set(result) == SUMMARY
+    found = open_run(result["run"], root)
+    assert Path(result["path"]) == found.path
+    assert list(result["scores"]) == [
+        *(f"parent {place}" for place in MLPS),
+        *("ensemble", "plain mean", "merged", "merged, repaired"),
+    ]
+    assert set(result["scores"]["merged"]) == {"loss", "accuracy", "examples"}
+    assert found.round(1).score.loss == result["scores"]["merged, repaired"]["loss"]
+    assert {name: len(path) for name, path in result["paths"].items()} == dict.fromkeys(result["barriers"], 3)
+    assert (result["coefficients"], len(result["moved"]), result["cycle_error"]) == ([0.5, 0.5], 2, None)
+    assert result["function_error"] <= 1e-10
+    assert read_checkpoint(out).keys() == read_checkpoint("mlp0@-1", root).keys()
+    assert Path(result["plot"]) == tmp_path / "merged.png"
+    assert (tmp_path / "merged.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_merge_for_people(capsys, root, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    plot = tmp_path / "path.png"
+    given = ["--coefficients", "1,3", "--layers", '{"fc2": [1, 1]}', "--points", "3", "--plot", str(plot)]
+    code, out, err = run(
+        capsys, "merge", *MLPS, *given, "--name", "told", "--executor", "inline", "--root", str(root)
+    )
+    assert (code, err) == (0, "")
+    rows = {line.split("  ")[0].strip(): line for line in out.splitlines()}
+    assert {"parent mlp0@-1", "parent mlp1@-1", "ensemble", "plain mean", "merged"} <= rows.keys()
+    score = open_run("told", root).round(1).score
+    assert f"{score.loss:.4f}" in rows["merged"] and f"{score.accuracy:.2%}" in rows["merged"]
+    assert "coefficients: 0.25, 0.75" in out
+    assert f"plot: {plot}" in out and plot.exists()
+    assert str(open_run("told", root).path) in out
+    code, out, _ = run(capsys, "show", "told", "--root", str(root))
+    assert code == 0
+    code, _, err = run(capsys, "resume", "told", "--root", str(root))
+    assert code == 2
+    assert "told is a merge" in err
+
+
+def test_three_networks_without_data_are_not_scored(capsys, work, root) -> None:
+    small = [argument.replace("{work}", str(work)) for argument in [*SMALL, SMALL[0]]]
+    code, out, err = run(capsys, "merge", *small, "--input", "2x4", "--executor", "inline", "--root", str(root))
+    assert (code, err) == (0, "")
+    assert "nothing is scored" in out
+    assert "cycle error" in out
+
+
+def test_names_with_brackets_are_told_as_they_are(capsys, work, root, tmp_path) -> None:
+    places = [str(tmp_path / name) for name in ("[bold]0.pt", "[red]1.pt")]
+    for number, place in enumerate(places):
+        write_checkpoint(place, read_checkpoint(work / f"small{number}.pt"))
+    own = [f"--model={work}/mine.py:model", "--input=2x4", "--executor=inline", f"--root={root}"]
+    code, out, err = run(capsys, "merge", *places, *own, "--out", f"{tmp_path}/[blue].pt")
+    assert (code, err) == (0, "")
+    assert f"{tmp_path}/[blue].pt" in out
+
+
+UNITS = {"groups", "coverage", "pinned", "unknown", "function_error", "seconds"}
+
+
+def test_units_in_json(capsys) -> None:
+    code, out, err = run(
+        capsys, "units", "--model", "mlp", "--model-options", '{"hidden": 5}', "--input", "2x3", "--json"
+    )
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert set(report) == UNITS
+    members = [("fc1.weight", 0), ("fc1.bias", 0), ("fc2.weight", 1)]
+    (group,) = report["groups"].values()
+    assert (group["units"], group["depends_on"]) == (5, [])
+    assert sorted((m["tensor"], m["axis"]) for m in group["members"]) == sorted(members)
+    assert list(report["pinned"]) == ["fc2.bias"]
+    assert (report["coverage"], report["unknown"]) == (0.75, {})
+    assert report["function_error"] <= 1e-10
+
+
+def test_units_for_people(capsys, work, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    code, out, err = run(capsys, "units", "--model", "cnn", "--data", "digits")
+    assert (code, err) == (0, "")
+    assert "conv1.weight[0], conv1.bias[0], norm1.weight[0]" in out
+    assert "head.bias" in out
+    assert "93% of the tensors can be permuted" in out
+    code, out, err = run(capsys, "units", "--model", "linear", "--input", "2x4")
+    assert (code, err) == (0, "")
+    assert "no interchangeable units" in out
+    code, out, err = run(
+        capsys, "units", "--model", f"{work}/mine.py:cumulative", "--input", f"{work}/mine.py:inputs"
+    )
+    assert (code, err) == (0, "")
+    assert "cumsum" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, "which model? give --model"),
+        (["--model", "mpl"], 2, "unknown model 'mpl'; did you mean mlp?"),
+        (["--model", "mlp"], 2, "give --data, or --input"),
+        (["--model", "mlp", "--input", "x"], 2, "--input 'x' is no shape"),
+        (["--model", "cnn", "--input", "2x4"], 1, "the cnn reads images of shape"),
+        (["--model", "mlp", "--input", "2x4", "--model-options", '{"hiden": 3}'], 1, "model mlp with options"),
+        (
+            ["--model", "{work}/mine.py:model", "--input", "2x9"],
+            1,
+            "the model fails on inputs of shape (2, 9) float32",
+        ),
+        (["--model", "{work}/mine.py:number", "--input", "2x9"], 1, "must return a torch.nn.Module"),
+        (["--model", "mlp", "--data", "mnist:nowhere"], 1, "no train-images-idx3-ubyte"),
+        (["mlp0@-1"], 2, "unexpected extra argument"),
+    ],
+)
+def test_bad_input_to_units_is_one_clear_line(capsys, work, arguments, code, says) -> None:
+    found, out, err = run(capsys, "units", *(argument.replace("{work}", str(work)) for argument in arguments))
+    assert err.startswith("error: "), err
+    assert says in err
+    assert (found, out, err.count("\n")) == (code, "", 1)
+
+
+def test_the_command_in_a_process_of_its_own_is_quiet(root, tmp_path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    environment |= {"PREFECT_API_URL": os.environ["PREFECT_API_URL"], "HOME": str(tmp_path)}
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = [
+            sys.executable,
+            "-m",
+            "flows.command.app",
+            "merge",
+            *arguments,
+            "--executor",
+            "inline",
+            "--root",
+            str(root),
+        ]
+        return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = command(*MLPS, "--points", "2", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(json.loads(done.stdout)) == SUMMARY
+    failed = command("mlp0@-1", "cnn0@-1")
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (1, "", 1)
+    assert failed.stderr.startswith("error: cnn0@-1 lacks 'fc1.weight'")

@@ -1,0 +1,138 @@
+"""The Prefect flow, on a server of its own: what it leaves there, and how it goes on from the store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import roundweave as rw
+from flows.serving.server import prefect_api, start_server
+from storage.errors import ExperimentDiffers, RunBusy
+from storage.rounds.lease import hold_lease
+from storage.runs.run import Run
+
+SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2, "executor": "inline"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A root whose Prefect server runs for all tests of this module."""
+    root = tmp_path_factory.mktemp("runs")
+    with prefect_api(root):
+        yield root
+
+
+@pytest.fixture(scope="module")
+def run(root: Path) -> Run:
+    return rw.train(rw.TrainConfig(**SMALL, rounds=4, name="first", root=root))
+
+
+def test_the_flow_returns_the_run(run) -> None:
+    assert isinstance(run, Run)
+    assert (run.name, run.status, run.done) == ("first", "complete", 4)
+
+
+def test_prefect_keeps_a_bar_a_table_a_plot_and_every_round(run) -> None:
+    from prefect import get_client
+
+    with get_client(sync_client=True) as client:
+        artifacts = {artifact.key: artifact for artifact in client.read_artifacts(limit=50)}
+        assert artifacts["first-progress"].data == 100.0
+        assert '"round": 4' in artifacts["first-history"].data
+        assert "data:image/png;base64," in artifacts["first-plot"].data
+        assert committed_rounds(client, run) == [1, 2, 3, 4]
+        names = [run.name for run in client.read_task_runs(limit=50)]
+        assert "rounds 1 to 1" in names
+
+
+def committed_rounds(client, run: Run) -> list[int]:
+    """The rounds of all events of a run; they arrive a moment after they were sent."""
+    for _ in range(100):
+        found = client.request(
+            "POST", "/events/filter", json={"filter": {"event": {"prefix": ["roundweave"]}}}
+        ).json()
+        rounds = sorted(
+            row["round"]
+            for event in found["events"]
+            if event["resource"]["prefect.resource.id"] == f"roundweave.run.{run.name}"
+            for row in event["payload"]["rounds"]
+        )
+        if len(rounds) >= run.done:
+            return rounds
+        time.sleep(0.1)
+    return rounds
+
+
+def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root) -> None:
+    longer = rw.train(rw.TrainConfig(**SMALL, rounds=6, name="longer", root=root))
+    extended = rw.train(rw.TrainConfig(**SMALL, rounds=6, name="first", root=root))
+    assert extended.done == 6
+    assert extended.digest == longer.digest
+    assert extended.round(4).commit.token != extended.round(5).commit.token
+
+
+def test_another_experiment_under_the_same_name_is_refused_by_its_fields(run, root) -> None:
+    with pytest.raises(ExperimentDiffers, match=r"seed 0 -> 1; .*data: other examples|seed 0 -> 1") as refused:
+        rw.train(rw.TrainConfig(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name="first", root=root))
+    assert "local_steps 2 -> 5" in str(refused.value)
+    assert "--name" in str(refused.value)
+
+
+def test_a_second_writer_is_refused_while_the_first_is_at_work(run, root) -> None:
+    with hold_lease(run.path / "commits", "another"), pytest.raises(RunBusy, match="is being written by process"):
+        rw.train(rw.TrainConfig(**SMALL, rounds=9, name="first", root=root))
+
+
+def test_functions_of_a_notebook_are_kept_by_value(root) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    source = """
+import torch
+def data():
+    return torch.arange(80.0).reshape(40, 2) / 80, torch.arange(40) % 2
+def model():
+    return torch.nn.Linear(2, 2)
+"""
+    exec(source, namespace)
+    fields = {**SMALL, "data": namespace["data"], "model": namespace["model"], "rounds": 2, "root": root}
+    run = rw.train(rw.TrainConfig(**fields, name="notebook"))
+    assert run.done == 2
+    assert run.config["model"]["name"] == "model"
+    assert "algorithm" in run.config
+
+
+def test_a_server_ends_with_the_process_that_started_it(tmp_path) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom flows.serving.server import start_server\n"
+        "server = start_server(Path(sys.argv[1]))\nprint(server.process.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    line = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        server = psutil.Process(int(process.stdout.readline()))
+        process.send_signal(signal.SIGKILL)
+    server.wait(timeout=60)
+
+
+def test_the_users_own_api_is_respected(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    assert start_server(tmp_path) is None
+
+
+def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(root) -> None:
+    run = rw.train(rw.TrainConfig(**SMALL, rounds=3, name="damaged", root=root))
+    before = run.digest
+    chunk = run.path / "params" / "1.weight" / "c" / "3" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[0] ^= 1
+    chunk.write_bytes(content)
+    again = rw.train(rw.TrainConfig(**SMALL, rounds=3, name="damaged", root=root))
+    assert (again.done, again.digest, again.damaged) == (3, before, [3])

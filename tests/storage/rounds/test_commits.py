@@ -1,0 +1,202 @@
+"""The commit record is created once; a later or another writer is told so."""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import RoundMissing, StoreDamaged, WriterFenced
+from storage.rounds.commits import Commit, CommitLog, Score, UpdateRecord, write_exclusively
+
+FINITE = st.floats(allow_nan=False)
+RECORDS = st.builds(
+    UpdateRecord,
+    digest=st.text("0123456789abcdef", max_size=8),
+    weight=st.integers(0, 10**12),
+    refused=st.none() | st.text(max_size=9),
+    metrics=st.dictionaries(st.text(max_size=5), FINITE, max_size=2),
+    seconds=FINITE,
+    worker=st.text(max_size=5),
+)
+COMMITS = st.builds(
+    Commit,
+    round=st.integers(0, 10**6),
+    token=st.text(max_size=8),
+    epoch=st.integers(1, 99),
+    state=st.text(max_size=8),
+    tensors=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
+    updates=st.dictionaries(st.integers(0, 99), RECORDS, max_size=3),
+    carry_from=st.dictionaries(st.integers(0, 99), st.integers(0, 99), max_size=3),
+    score=st.none() | st.builds(Score, FINITE, st.none() | FINITE, st.integers(0, 99)),
+    best=st.none() | FINITE,
+    since_best=st.integers(0, 9),
+    stop=st.none() | st.text(max_size=9),
+    seconds=FINITE,
+    time=FINITE,
+)
+
+
+def commit_of(round: int = 1, token: str = "first", epoch: int = 1, state: str = "abc") -> Commit:
+    updates = {0: UpdateRecord("d0", 5), 1: UpdateRecord("d1", 6, "not sound"), 2: UpdateRecord("d2", 7)}
+    return Commit(round, token, epoch, state, {"params/w": "t"}, updates, {0: round, 2: round})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CommitLog:
+    return CommitLog(tmp_path)
+
+
+@given(COMMITS)
+@settings(deadline=None)
+def test_a_record_comes_back_from_json(commit: Commit) -> None:
+    assert Commit.from_json(commit.to_json()) == commit
+
+
+def test_the_accepted_are_those_without_a_reason_against_them() -> None:
+    assert commit_of().accepted == [0, 2]
+
+
+def test_the_log_knows_the_rounds_that_were_created(log) -> None:
+    assert log.rounds() == []
+    for round in (0, 10, 9):
+        log.create(commit_of(round))
+    assert log.rounds() == [0, 9, 10]
+    assert (log.has(9), log.has(8)) == (True, False)
+    assert log.read(10) == commit_of(10)
+
+
+def test_a_round_that_is_not_there_is_named_with_those_that_are(log) -> None:
+    with pytest.raises(RoundMissing, match=r"no committed round 3 in .*; it has none"):
+        log.read(3)
+    for round in (0, 1, 2):
+        log.create(commit_of(round))
+    with pytest.raises(KeyError, match="it has rounds 0 to 2"):
+        log.read(3)
+
+
+def test_an_equal_record_of_the_same_writer_is_taken(log) -> None:
+    first = log.create(replace(commit_of(), seconds=1.0, time=5.0))
+    again = log.create(replace(commit_of(), seconds=2.0, time=6.0))
+    assert again == first == log.read(1)
+
+
+def test_an_equal_record_of_an_earlier_writer_is_taken(log) -> None:
+    first = log.create(commit_of(token="killed", epoch=1))
+    assert log.create(commit_of(token="resumed", epoch=2)) == first
+
+
+def test_a_record_of_a_later_writer_stops_this_one(log) -> None:
+    log.create(commit_of(token="resumed", epoch=2))
+    with pytest.raises(WriterFenced, match=r"round 1 .* by another writer \(resumed\); this one stops"):
+        log.create(commit_of(token="killed", epoch=1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "other"},
+        {"tensors": {"params/w": "u"}},
+        {"updates": {0: UpdateRecord("d0", 5)}},
+        {"updates": commit_of().updates | {0: UpdateRecord("other", 5)}},
+        {"updates": commit_of().updates | {0: UpdateRecord("d0", 6)}},
+        {"updates": commit_of().updates | {0: UpdateRecord("d0", 5, "refused")}},
+        {"carry_from": {0: 1}},
+    ],
+    ids=str,
+)
+def test_a_record_of_other_work_stops_the_writer_and_stays(log, change) -> None:
+    first = log.create(commit_of())
+    with pytest.raises(WriterFenced):
+        log.create(replace(commit_of(epoch=9), **change))
+    assert log.read(1) == first
+
+
+RACES = 100
+
+
+def race(folder: Path, number: int, start, results) -> None:
+    text, won = str(number) * 10_000, []
+    for round in range(RACES):
+        start.wait()
+        won.append(write_exclusively(folder / f"{round}.json", text))
+    results.put((number, won))
+
+
+def test_of_several_processes_exactly_one_creates_each_record(tmp_path) -> None:
+    context = multiprocessing.get_context("fork")
+    start, results = context.Barrier(3), context.Queue()
+    processes = [context.Process(target=race, args=(tmp_path, n, start, results)) for n in range(3)]
+    for process in processes:
+        process.start()
+    found = dict(results.get() for _ in processes)
+    for process in processes:
+        process.join()
+    for round in range(RACES):
+        winners = [number for number, won in found.items() if won[round]]
+        assert len(winners) == 1
+        assert (tmp_path / f"{round}.json").read_text() == str(winners[0]) * 10_000
+    assert len(list(tmp_path.iterdir())) == RACES
+
+
+def test_records_set_aside_leave_the_log_and_stay_on_the_disk(log) -> None:
+    for round in range(4):
+        log.create(commit_of(round))
+    kept = log.folder.joinpath("3.json").read_text()
+    assert log.set_aside(1) == [2, 3]
+    assert log.rounds() == [0, 1]
+    assert [path.read_text() for path in log.folder.glob("damaged-3-*.json")] == [kept]
+    log.create(commit_of(2, state="new"))
+    assert log.set_aside(1) == [2]
+    assert len(list(log.folder.glob("damaged-2-*.json"))) == 2
+
+
+def test_cleaning_deletes_half_written_files_only(log) -> None:
+    log.create(commit_of())
+    log.failure = "no sound update"
+    (log.folder / "2.json.abcd.partial").write_text("{")
+    log.clean()
+    assert sorted(path.name for path in log.folder.iterdir()) == ["1.json", "failure.txt"]
+
+
+def test_a_failure_is_kept_until_it_is_taken_back(log) -> None:
+    assert log.failure is None
+    for reason in ("one", "zwei ü"):
+        log.failure = reason
+        assert log.failure == reason
+    for _ in range(2):
+        log.failure = None
+        assert log.failure is None
+
+
+def cut_at(share: float) -> str:
+    text = commit_of().to_json()
+    return text[: int(share * (len(text) - 1))]
+
+
+@given(share=st.floats(0, 1))
+@settings(deadline=None)
+def test_a_record_cut_short_anywhere_is_damaged(tmp_path_factory, share) -> None:
+    log = CommitLog(tmp_path_factory.mktemp("cut"))
+    (log.folder / "1.json").write_text(cut_at(share))
+    with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
+        log.read(1)
+
+
+@pytest.mark.parametrize(
+    "content", ["null", "[]", "{}", '"text"', "1", '{"updates": []}', '{"updates": {"a": {}}}']
+)
+def test_json_that_is_no_record_is_damaged(log, content) -> None:
+    (log.folder / "1.json").write_text(content)
+    with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
+        log.read(1)
+
+
+def test_bytes_that_are_no_text_are_damaged(log) -> None:
+    (log.folder / "1.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
+        log.read(1)

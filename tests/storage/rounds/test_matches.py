@@ -1,0 +1,244 @@
+"""How a reduce matched units, in the store: it comes back, damage is found, and xarray reads it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import NotARun, RoundMissing, StoreDamaged, TensorMissing
+from storage.rounds.commits import UpdateRecord
+from storage.rounds.schema import Schema
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from storage.values.digests import match_digest, update_digest
+from storage.values.layout import Layout
+from storage.values.state import Match
+from storage.values.tensors import TensorSpec
+
+HARD = (
+    TensorSpec("fc1", "int64", (3,)),
+    TensorSpec("heads", "int64", (2,)),
+    TensorSpec("inner:2", "int64", (2, 4)),
+)
+"""Units, and units that depend on the head they are in."""
+SOFT = (TensorSpec("fc1", "float32", (3, 3)), TensorSpec("heads", "int64", (2,)))
+"""A mixture beside a permutation."""
+
+
+def match(specs: tuple[TensorSpec, ...], seed: int) -> Match:
+    """A permutation or mixture and similarities drawn at random."""
+    generator = torch.Generator().manual_seed(seed)
+    permutation, similarity = {}, {}
+    for spec in specs:
+        drawn = torch.rand(spec.shape, generator=generator)
+        soft = spec.dtype == "float32"
+        permutation[spec.name] = drawn / drawn.sum(1, keepdim=True) if soft else drawn.argsort(-1)
+        similarity[spec.name] = torch.rand(spec.shape[:1] if soft else spec.shape, generator=generator)
+    return Match(permutation, similarity)
+
+
+def matched(tiny, specs: tuple[TensorSpec, ...], rounds: int = 2, without: tuple[int, ...] = ()) -> RoundStore:
+    """A run in which each round matched both partitions, but for some partitions that it did not match."""
+    schema = replace(tiny.schema, matches=specs)
+    store = RoundStore.create(tiny.folder / "matched.zarr", schema, rounds, {"config": {}}, tiny.state(0))
+    for round in range(1, rounds + 1):
+        commit, records = tiny.write(store, round), {}
+        for partition in range(2):
+            digest = None
+            if partition not in without:
+                found = match(specs, 10 * round + partition)
+                store.write_match(round, partition, found)
+                digest = match_digest(found)
+            records[partition] = UpdateRecord(update_digest(tiny.update(round, partition)), 1, match=digest)
+        store.commit(replace(commit, updates=records))
+    return store
+
+
+def alike(one: Match, other: Match, same) -> bool:
+    return same(dict(one.permutation), dict(other.permutation)) and same(
+        dict(one.similarity), dict(other.similarity)
+    )
+
+
+@pytest.mark.parametrize("specs", [HARD, SOFT], ids=["hard", "soft"])
+def test_matches_come_back(tiny, same, specs) -> None:
+    store = matched(tiny, specs)
+    for opened in (store, RoundStore(store.path)):
+        for round in (1, 2):
+            for partition in (0, 1):
+                found = opened.read_match(round, partition)
+                assert alike(found, match(specs, 10 * round + partition), same)
+    assert alike(Run(store.path).round(2).match(1), match(specs, 21), same)
+
+
+def test_a_mixture_has_a_similarity_a_unit_and_a_permutation_one_in_each_place(tiny) -> None:
+    arrays = replace(tiny.schema, matches=(*HARD, *SOFT[:1])).matching(5)
+    assert arrays["permutations/inner:2"].shape == arrays["similarities/inner:2"].shape == (5, 2, 2, 4)
+    assert arrays["similarities/inner:2"].chunks == (1, 1, 2, 4)
+    soft = replace(tiny.schema, matches=SOFT).matching(5)
+    assert (soft["permutations/fc1"].shape, soft["permutations/fc1"].dtype) == ((5, 2, 3, 3), "float32")
+    assert (soft["similarities/fc1"].shape, soft["similarities/fc1"].dtype) == ((5, 2, 3), "float32")
+    assert set(tiny.schema.matching(5)) == set()
+
+
+NAMES = st.text("abc.:_0", min_size=1, max_size=6)
+SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.dictionaries(NAMES, st.tuples(st.sampled_from(["int64", "float32"]), SHAPES), max_size=4))
+def test_a_schema_with_matches_comes_back_from_json(groups) -> None:
+    specs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in groups.items())
+    schema = Schema(Layout((TensorSpec("w", "float32", (2,)),)), 3, matches=specs)
+    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+
+
+def test_a_store_from_before_there_were_matches_opens(tiny, same) -> None:
+    store = tiny.train(tiny.create(), 1)
+    path = store.path / "zarr.json"
+    value = json.loads(path.read_text())
+    assert value["attributes"]["schema"].pop("matches") == []
+    path.write_text(json.dumps(value))
+    record = store.log.folder / "1.json"
+    commit = json.loads(record.read_text())
+    for update in commit["updates"].values():
+        assert update.pop("match") is None
+    record.write_text(json.dumps(commit))
+    opened = RoundStore(store.path)
+    assert opened.schema.matches == ()
+    assert same(opened.read_update(1, 0), tiny.update(1, 0))
+    with pytest.raises(RoundMissing):
+        opened.read_match(1, 0)
+
+
+def test_what_is_not_matched_is_missing(tiny) -> None:
+    store = matched(tiny, HARD, rounds=1, without=(0,))
+    for round, partition in ((1, 0), (0, 0), (1, 7)):
+        with pytest.raises(RoundMissing, match=rf"round {round} of .* matched no units of partition {partition}"):
+            store.read_match(round, partition)
+    with pytest.raises(RoundMissing, match="no committed round 2"):
+        store.read_match(2, 0)
+
+
+# Damage.
+
+
+def test_a_flipped_bit_is_damage(tiny, flip) -> None:
+    store = matched(tiny, HARD)
+    flip(store.path / "permutations/fc1/c/1/0/0")
+    flip(store.path / "similarities/heads/c/2/1/0")
+    for round, partition in ((1, 0), (2, 1)):
+        with pytest.raises(StoreDamaged):
+            store.read_match(round, partition)
+    store.read_match(1, 1)
+
+
+@pytest.mark.parametrize("array", ["permutations/fc1", "similarities/fc1"])
+def test_a_sound_chunk_of_another_partition_is_not_what_was_committed(tiny, array) -> None:
+    store = matched(tiny, HARD)
+    shutil.copy(store.path / array / "c/1/0/0", store.path / array / "c/1/1/0")
+    with pytest.raises(StoreDamaged, match="the match of partition 1 in round 1 is another one"):
+        store.read_match(1, 1)
+
+
+def test_a_missing_chunk_is_named(tiny) -> None:
+    store = matched(tiny, HARD)
+    (store.path / "similarities/heads/c/2/0/0").unlink()
+    with pytest.raises(StoreDamaged, match="round 2 has no similarities/heads of partition 0"):
+        store.read_match(2, 0)
+
+
+def test_a_digest_that_was_not_written_is_damage(tiny) -> None:
+    store = matched(tiny, HARD, rounds=1)
+    record = store.log.folder / "1.json"
+    value = json.loads(record.read_text())
+    value["updates"]["0"]["match"] = "0" * 64
+    record.write_text(json.dumps(value))
+    with pytest.raises(StoreDamaged, match="the match of partition 0 in round 1 is another one"):
+        store.read_match(1, 0)
+
+
+# What zarr, xarray and a notebook see; a warning would be an error.
+
+
+@pytest.mark.parametrize("specs", [HARD, SOFT], ids=["hard", "soft"])
+def test_plain_zarr_and_xarray_open_the_arrays(tiny, specs) -> None:
+    store = matched(tiny, specs)
+    group = zarr.open_group(store.path, mode="r", zarr_format=3, use_consolidated=False)
+    with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
+        for spec in specs:
+            for kind in ("permutation", "similarity"):
+                path = {"permutation": "permutations", "similarity": "similarities"}[kind] + f"/{spec.name}"
+                want = getattr(match(specs, 21), kind)[spec.name].numpy()
+                np.testing.assert_array_equal(group[path][2, 1], want)
+                assert group[path].metadata.dimension_names[:2] == ("round", "partition")
+                np.testing.assert_array_equal(tree[path].values[2, 1], want)
+                assert tree[path].dims[:2] == ("round", "partition")
+
+
+def test_permutations_and_similarities_of_a_round(tiny) -> None:
+    round = Run(matched(tiny, HARD).path).round(2)
+    assert list(round.permutations) == list(round.similarities) == ["fc1", "heads", "inner:2"]
+    assert len(round.permutations) == 3
+    found = round.permutations["fc1"]
+    assert (found.dtype, found.dims, found.name) == (np.dtype("int64"), ("partition", "fc1.0"), "fc1")
+    assert found["partition"].values.tolist() == [0, 1]
+    assert found.sel(partition=1).values.tolist() == match(HARD, 21).permutation["fc1"].tolist()
+    inner = round.similarities["inner:2"]
+    assert (inner.dtype, inner.dims) == (np.dtype("float32"), ("partition", "inner:2.0", "inner:2.1"))
+    assert inner.values[0].tolist() == match(HARD, 20).similarity["inner:2"].tolist()
+
+
+def test_a_mixture_of_a_round_is_a_matrix(tiny) -> None:
+    round = Run(matched(tiny, SOFT).path).round(1)
+    found = round.permutations["fc1"]
+    assert (found.dtype, found.shape) == (np.dtype("float32"), (2, 3, 3))
+    assert found.dims == ("partition", "fc1.0", "fc1.1")
+    np.testing.assert_allclose(found.sum("fc1.1"), 1, rtol=1e-6)
+    assert round.similarities["fc1"].dims == ("partition", "fc1.0")
+    assert round.permutations["heads"].dtype == np.dtype("int64")
+
+
+def test_partitions_that_were_not_matched_are_left_out(tiny) -> None:
+    round = Run(matched(tiny, HARD, rounds=1, without=(0,)).path).round(1)
+    assert round.permutations["fc1"]["partition"].values.tolist() == [1]
+
+
+def test_a_group_that_is_not_there_is_named_with_those_that_are(tiny) -> None:
+    run = Run(matched(tiny, HARD, rounds=1, without=(0, 1)).path)
+    with pytest.raises(TensorMissing, match=r"no group of units 'fc9' is matched; there are fc1, heads, inner:2"):
+        run.round(1).permutations["fc9"]
+    with pytest.raises(RoundMissing, match="round 1 matched no units"):
+        run.round(1).similarities["fc1"]
+    plain = Run(tiny.train(tiny.create(), 1).path).round(1)
+    assert list(plain.permutations) == []
+    with pytest.raises(TensorMissing, match="there are none"):
+        plain.permutations["fc1"]
+
+
+def test_extending_makes_room_for_matches(tiny, same) -> None:
+    longer = matched(tiny, HARD, rounds=1).extend(3)
+    assert longer.arrays["permutations/inner:2"].shape == (4, 2, 2, 4)
+    assert alike(longer.read_match(1, 0), match(HARD, 10), same)
+    found = match(HARD, 99)
+    longer.write_match(3, 1, found)
+    with pytest.raises(RoundMissing):
+        longer.read_match(3, 1)
+
+
+def test_a_schema_whose_matches_are_nonsense_is_no_run(tiny) -> None:
+    store = matched(tiny, HARD, rounds=1)
+    path = store.path / "zarr.json"
+    value = json.loads(path.read_text())
+    value["attributes"]["schema"]["matches"] = [["fc1"]]
+    path.write_text(json.dumps(value))
+    with pytest.raises(NotARun):
+        RoundStore(store.path)

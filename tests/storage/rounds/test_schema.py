@@ -1,0 +1,52 @@
+"""Names, shapes and chunks of the hierarchy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from storage.rounds.schema import ArraySpec, Schema, split_array
+
+
+def test_a_schema_comes_back_from_json(tiny) -> None:
+    assert Schema.from_json(json.loads(json.dumps(tiny.schema.to_json()))) == tiny.schema
+
+
+def test_every_array_over_rounds_has_a_row_for_each_and_one_for_the_initial_state(tiny) -> None:
+    for path, spec in tiny.schema.arrays(6).items():
+        assert len(spec.shape) == len(spec.chunks) == len(spec.dims)
+        assert ("round" in spec.dims) != path.startswith("frozen/")
+        assert spec.shape[:1] == (6,) or path.startswith("frozen/")
+
+
+def test_a_tensor_has_a_chunk_a_round_and_axes_named_after_it(tiny) -> None:
+    spec = tiny.schema.arrays(6)["memory/velocity/fc.weight"]
+    assert (spec.shape, spec.chunks) == ((6, 3, 2), (1, 3, 2))
+    assert spec.dims == ("round", "fc.weight.0", "fc.weight.1")
+
+
+def test_vectors_have_a_chunk_for_each_round_and_partition(tiny) -> None:
+    vectors = tiny.schema.vectors(6)
+    groups = ["updates", "updates/extras/control", "carry/variate"]
+    params = {f"{group}/{dtype}": size for group in groups for dtype, size in (("float32", 7), ("bfloat16", 4))}
+    buffers = {"updates/buffers/float32": 2, "updates/buffers/int64": 1, "updates/buffers/bool": 3}
+    assert {path: spec.shape for path, spec in vectors.items()} == {
+        path: (6, 2, size) for path, size in (params | buffers).items()
+    }
+    assert all(spec.chunks == (1, 1, spec.shape[2]) for spec in vectors.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored", "fill"),
+    [("float32", "float32", "NaN"), ("bfloat16", "uint16", 0), ("int64", "int64", 0), ("bool", "bool", False)],
+)
+def test_what_is_stored_of_a_dtype(dtype, stored, fill) -> None:
+    spec = ArraySpec("a", dtype, (1,), (1,), ("x",))
+    assert (spec.stored, spec.fill) == (stored, fill)
+    assert spec.metadata()["attributes"] == {"logical_dtype": dtype}
+
+
+def test_a_split_is_one_chunk_over_all_examples() -> None:
+    spec = split_array(3, 100)
+    assert (spec.path, spec.dtype, spec.shape, spec.chunks) == ("partitions/3", "int32", (100,), (100,))

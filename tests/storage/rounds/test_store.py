@@ -1,0 +1,409 @@
+"""The round store: what is written comes back, what is damaged does not, and xarray reads all of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+
+from storage.errors import ExperimentDiffers, NotARun, RoundMissing, ShapeMismatch, StoreDamaged, WriterFenced
+from storage.rounds.commits import Score, UpdateRecord
+from storage.rounds.schema import METRIC_ROWS, Schema
+from storage.rounds.store import RoundStore
+from storage.values.digests import tensor_digest
+from storage.values.layout import Layout
+from storage.values.state import State
+from storage.values.tensors import TensorSpec
+
+WEIGHT = "params/fc.weight/c/{}/0/0"
+
+
+def test_a_new_run_has_its_initial_state_committed(tiny, same) -> None:
+    store = tiny.create()
+    assert store.log.rounds() == [0]
+    assert same(store.read_state(0), tiny.state(0))
+    assert [path.name for path in store.path.parent.iterdir()] == ["tiny.zarr"]
+
+
+def test_a_run_is_never_made_over_another(tiny) -> None:
+    store = tiny.create()
+    before = {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()}
+    with pytest.raises(ExperimentDiffers, match=r"tiny\.zarr exists already; give the new run another name"):
+        tiny.create(rounds=9)
+    assert {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()} == before
+    assert [path.name for path in store.path.parent.iterdir()] == ["tiny.zarr"]
+
+
+def test_a_run_whose_making_fails_is_not_there(tiny) -> None:
+    with pytest.raises(ShapeMismatch):
+        state = replace(tiny.state(0), params={"float32": torch.zeros(1)})
+        RoundStore.create(tiny.folder / "bad.zarr", tiny.schema, 3, {}, state)
+    assert not (tiny.folder / "bad.zarr").exists()
+    assert list(tiny.folder.iterdir()) == []
+
+
+def test_states_come_back_with_every_kind_of_tensor(tiny, same) -> None:
+    store = tiny.train(tiny.create(), 3)
+    for opened in (store, RoundStore(store.path)):
+        for round in range(4):
+            assert same(opened.read_state(round), tiny.state(round))
+
+
+def test_the_committed_digests_are_those_of_the_tensors(tiny) -> None:
+    store = tiny.train(tiny.create(), 1)
+    commit = store.log.read(1)
+    assert set(commit.tensors) == set(tiny.schema.state(1))
+    half = tiny.state(1).params["bfloat16"]
+    assert commit.tensors["params/coarse"] == tensor_digest("params/coarse", half)
+    assert commit.tensors["frozen/shift"] == tensor_digest(
+        "frozen/shift", tiny.state(0).frozen["float64"].reshape(())
+    )
+
+
+def test_updates_extras_and_carry_come_back(tiny, same) -> None:
+    store = tiny.train(tiny.create(), 2)
+    for round in (1, 2):
+        for partition in (0, 1):
+            assert same(store.read_update(round, partition), tiny.update(round, partition))
+            assert same(store.read_carry(round, partition), tiny.update(round, partition).carry)
+
+
+def test_an_update_that_was_not_committed_is_missing(tiny) -> None:
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    with pytest.raises(RoundMissing, match="no committed round 1"):
+        store.read_update(1, 0)
+    store.commit(replace(commit, updates={0: commit.updates[0]}))
+    store.read_update(1, 0)
+    with pytest.raises(RoundMissing, match="partition 1 took no part in round 1"):
+        store.read_update(1, 1)
+
+
+def test_an_update_lies_in_one_chunk_per_dtype(tiny) -> None:
+    store = tiny.train(tiny.create(), 1)
+    array = zarr.open_array(store.path / "updates/float32", mode="r")
+    assert array.chunks == (1, 1, 7)
+    assert array[1, 1].tolist() == tiny.update(1, 1).direction["float32"].tolist()
+    halves = zarr.open_array(store.path / "updates/bfloat16", mode="r")
+    assert halves.attrs["logical_dtype"] == "bfloat16"
+    assert halves[1, 0].tolist() == tiny.update(1, 0).direction["bfloat16"].view(torch.uint16).tolist()
+
+
+def test_frozen_tensors_are_stored_once(tiny) -> None:
+    store = tiny.train(tiny.create(), 3)
+    chunks = [
+        path for path in (store.path / "frozen/table").rglob("*") if path.is_file() and path.name != "zarr.json"
+    ]
+    assert len(chunks) == 1
+
+
+def test_a_row_past_the_end_is_refused(tiny) -> None:
+    store = tiny.create(rounds=1)
+    with pytest.raises(ShapeMismatch, match="lies outside"):
+        store.write_state(tiny.state(2))
+    with pytest.raises(ShapeMismatch, match="lies outside"):
+        store.write_update(1, 2, tiny.update(1, 0))
+
+
+# More rounds.
+
+
+def test_extending_keeps_the_rows_and_makes_room(tiny, same) -> None:
+    store = tiny.train(tiny.create(rounds=2), 2)
+    longer = store.extend(METRIC_ROWS + 6)
+    assert longer.rounds == RoundStore(store.path).rounds == METRIC_ROWS + 6
+    assert all(same(longer.read_state(round), tiny.state(round)) for round in range(3))
+    last = tiny.state(METRIC_ROWS + 6)
+    longer.write_state(last)
+    longer.commit(longer.describe(last, "writer", 1))
+    assert same(longer.read_state(METRIC_ROWS + 6), last)
+    root = xr.open_zarr(store.path, consolidated=False)
+    assert root["round"].values.tolist() == list(range(METRIC_ROWS + 7))
+    assert np.flatnonzero(root["committed"].values).tolist() == [0, 1, 2, METRIC_ROWS + 6]
+
+
+def test_extending_to_what_is_there_or_less_changes_no_file(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=3), 2).extend(5)
+    before = {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()}
+    assert store.extend(5).rounds == store.extend(2).rounds == RoundStore(store.path).extend(5).rounds == 5
+    assert {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()} == before
+
+
+class Killed(BaseException):
+    """Stands for the death of the process."""
+
+
+DEATHS = [
+    "params/scale",
+    "updates/float32",
+    "round",
+    "committed",
+    "commits",
+    "metrics/loss",
+    "metrics/map_seconds",
+]
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatch, name) -> None:
+    """The process dies as it is about to resize this array."""
+    store = tiny.create(rounds=1)
+    resize = zarr.Array.resize
+
+    def dying(array: zarr.Array, shape: tuple[int, ...]) -> None:
+        if array.path == name:
+            raise Killed
+        resize(array, shape)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(zarr.Array, "resize", dying)
+        store.extend(METRIC_ROWS)
+    RoundStore(store.path).extend(METRIC_ROWS)
+    arrays = store.schema.arrays(METRIC_ROWS + 1)
+    shapes = {path: tuple(json.loads((store.path / path / "zarr.json").read_text())["shape"]) for path in arrays}
+    assert shapes == {path: spec.shape for path, spec in arrays.items()}
+    numbers = xr.open_zarr(store.path, consolidated=False)["round"].values
+    assert numbers.tolist() == list(range(METRIC_ROWS + 1))
+
+
+# Damage.
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "params/fc.weight/c/3/0/0",
+        "params/scale/c/3",
+        "params/coarse/c/3/0",
+        "buffers/norm.count/c/3",
+        "memory/velocity/coarse/c/3/0",
+    ],
+)
+def test_a_flipped_bit_falls_back_to_the_newest_whole_round(tiny, flip, same, path) -> None:
+    store = tiny.train(tiny.create(), 3)
+    flip(store.path / path)
+    with pytest.raises(StoreDamaged):
+        store.read_state(3)
+    assert store.recover() == (2, [3])
+    assert store.log.rounds() == [0, 1, 2]
+    assert len(list(store.log.folder.glob("damaged-3-*.json"))) == 1
+    assert xr.open_zarr(store.path, consolidated=False)["committed"].values.tolist() == [True, True, True, False]
+    store.commit(tiny.write(store, 3))
+    assert same(store.read_state(3), tiny.state(3))
+
+
+def test_a_carry_with_a_flipped_bit_is_not_resumed_from(tiny, flip) -> None:
+    store = tiny.create()
+    for round in (1, 2):
+        store.commit(tiny.write(store, round, carry_from={0: round, 1: round}))
+    flip(store.path / "carry/variate/float32/c/2/1/0")
+    assert store.recover() == (1, [2])
+
+
+@pytest.mark.parametrize("path", ["metrics/loss/c/0", "metrics/weight/c/0/0", "committed/c/0", "round/c/0"])
+def test_a_flipped_bit_outside_the_tensors_does_not_end_the_run(tiny, flip, path) -> None:
+    store = tiny.train(tiny.create(), 2)
+    flip(store.path / path)
+    assert store.recover() == (2, [])
+    store.commit(tiny.write(store, 3))
+    assert store.read_metric("loss")[3] == 1 / 3
+
+
+def test_whole_rounds_are_left_alone(tiny) -> None:
+    store = tiny.train(tiny.create(), 3)
+    assert store.recover() == (3, [])
+
+
+def test_rounds_after_a_damaged_one_stay_while_the_last_is_whole(tiny, flip) -> None:
+    store = tiny.train(tiny.create(), 3)
+    flip(store.path / WEIGHT.format(2))
+    assert store.recover() == (3, [])
+    with pytest.raises(StoreDamaged):
+        store.read_state(2)
+
+
+def test_several_damaged_rounds_are_all_set_aside(tiny, flip) -> None:
+    store = tiny.train(tiny.create(), 3)
+    flip(store.path / WEIGHT.format(3))
+    (store.log.folder / "2.json").write_text("{")
+    assert store.recover() == (1, [2, 3])
+
+
+def test_without_a_whole_round_the_run_is_given_up(tiny, flip) -> None:
+    store = tiny.train(tiny.create(), 1)
+    flip(next(path for path in (store.path / "frozen/table").rglob("c/0/0")))
+    with pytest.raises(StoreDamaged, match="no round is whole, not even the initial state"):
+        store.recover()
+
+
+def test_a_missing_chunk_is_damage(tiny) -> None:
+    store = tiny.train(tiny.create(), 2)
+    (store.path / WEIGHT.format(2)).unlink()
+    with pytest.raises(StoreDamaged, match=r"round 2 has no params/fc\.weight"):
+        store.read_state(2)
+    (store.path / "updates/float32/c/1/1/0").unlink()
+    with pytest.raises(StoreDamaged, match="round 1 has no updates/float32 of partition 1"):
+        store.read_update(1, 1)
+    assert store.recover() == (1, [2])
+
+
+def test_a_sound_chunk_of_another_round_is_not_what_was_committed(tiny) -> None:
+    store = tiny.train(tiny.create(), 2)
+    shutil.copy(store.path / WEIGHT.format(1), store.path / WEIGHT.format(2))
+    with pytest.raises(StoreDamaged, match=r"params/fc\.weight of round 2 is not what was committed"):
+        store.read_state(2)
+    assert not torch.equal(store.read_state(2, verify=False).params["float32"], tiny.state(2).params["float32"])
+
+
+def test_a_record_whose_digests_contradict_each_other_is_damage(tiny) -> None:
+    store = tiny.train(tiny.create(), 1)
+    record = store.log.folder / "1.json"
+    record.write_text(replace(store.log.read(1), state="0" * 64).to_json())
+    with pytest.raises(StoreDamaged, match="the commit record of round 1 contradicts itself"):
+        store.read_state(1)
+
+
+def test_recovering_sweeps_what_a_killed_writer_left(tiny) -> None:
+    store = tiny.train(tiny.create(), 1)
+    left = [
+        store.path / "params/fc.weight/c/2/0/0.0123.partial",
+        store.path / "commits/2.json.0123.partial",
+        store.path / "metrics/loss/c/0.0123.partial",
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"cut")
+    assert store.recover() == (1, [])
+    assert not list(store.path.rglob("*.partial"))
+
+
+def test_a_tensor_may_be_called_partial(tmp_path, same) -> None:
+    schema = Schema(Layout((TensorSpec("block.partial", "float32", (2,)),)), 1)
+    state = State({"float32": torch.ones(2)})
+    store = RoundStore.create(tmp_path / "named.zarr", schema, 1, {}, state)
+    assert store.recover() == (0, [])
+    assert same(store.read_state(0), state)
+
+
+# Writers.
+
+
+def test_a_writer_that_comes_too_late_changes_nothing_of_the_round(tiny) -> None:
+    store = tiny.train(tiny.create(), 1)
+    late = replace(tiny.write(store, 1), score=Score(99.0, 0.0, 8), seconds=77.0, epoch=0)
+    with pytest.raises(WriterFenced):
+        store.commit(late)
+    assert store.read_metric("loss")[1] == 1.0
+    assert store.read_metric("seconds")[1] == 2.0
+
+
+def test_committing_the_same_work_again_gives_the_first_record(tiny) -> None:
+    store = tiny.create()
+    first = store.commit(tiny.write(store, 1))
+    assert store.commit(replace(tiny.write(store, 1), time=9.0)) == first
+
+
+# What zarr and xarray see; a warning would be an error.
+
+
+def test_xarray_opens_the_whole_tree_and_drops_what_is_not_committed(tiny) -> None:
+    store = tiny.create()
+    for round in (1, 2):
+        store.commit(tiny.write(store, round))
+    tiny.write(store, 3)
+    with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
+        assert tree["committed"].values.tolist() == [round in store.log.rounds() for round in range(4)]
+        assert "committed" in tree.ds.coords
+        whole = tree["params"].to_dataset().isel(round=tree["committed"].values)["fc.weight"]
+        assert whole.dims == ("round", "fc.weight.0", "fc.weight.1")
+        assert whole["round"].values.tolist() == [0, 1, 2]
+        wanted = [tiny.state(round).params["float32"][:6].reshape(3, 2).tolist() for round in range(3)]
+        assert whole.values.tolist() == wanted
+
+
+def test_every_array_opens_in_zarr_and_has_the_values_that_were_written(tiny) -> None:
+    store = tiny.train(tiny.create(), 3)
+    group = zarr.open_group(store.path, mode="r", zarr_format=3, use_consolidated=False)
+    for path, spec in store.arrays.items():
+        assert group[path].shape == spec.shape
+        assert group[path].metadata.dimension_names == spec.dims
+        group[path][...]
+    assert group["memory/velocity/scale"][2] == tiny.state(2).memory["velocity"]["float32"][6].item()
+    assert group["buffers/mask"][1].tolist() == tiny.state(1).buffers["bool"].tolist()
+
+
+def test_metrics_of_a_round_are_those_of_its_commit(tiny) -> None:
+    store = tiny.create()
+    store.commit(tiny.write(store, 1, refused=(0,)))
+    store.commit(tiny.write(store, 2, score=None))
+    np.testing.assert_array_equal(store.read_metric("loss"), [np.nan, 1.0, np.nan, np.nan])
+    np.testing.assert_array_equal(store.read_metric("accuracy"), [np.nan, 0.25, np.nan, np.nan])
+    np.testing.assert_array_equal(store.read_metric("seconds"), [0.0, 2.0, 2.0, np.nan])
+    nobody = [np.nan, np.nan]
+    np.testing.assert_array_equal(store.read_metric("train_loss"), [nobody, [1, 2], [2, 3], nobody])
+    np.testing.assert_array_equal(store.read_metric("weight"), [nobody, [10, 11], [10, 11], nobody])
+    np.testing.assert_array_equal(store.read_metric("accepted"), [nobody, [0, 1], [1, 1], nobody])
+    np.testing.assert_array_equal(store.read_metric("map_seconds"), [nobody, [0.5, 1.5], [0.5, 1.5], nobody])
+
+
+def test_metrics_go_on_over_the_edge_of_a_chunk(tiny) -> None:
+    store = tiny.create(rounds=METRIC_ROWS + 1)
+    for round in (METRIC_ROWS - 1, METRIC_ROWS, METRIC_ROWS + 1):
+        store.commit(replace(store.describe(tiny.state(round), "t", 1), seconds=float(round)))
+    assert store.read_metric("seconds")[-3:].tolist() == [63.0, 64.0, 65.0]
+    assert np.isnan(store.read_metric("seconds")[1 : METRIC_ROWS - 1]).all()
+
+
+def test_a_split_is_kept_once(tiny) -> None:
+    store = tiny.create()
+    asked = []
+
+    def owner(number: int) -> np.ndarray:
+        asked.append(number)
+        return np.array([0, 1, -1, 1], np.int32)
+
+    for number in (0, 1, 0, 1):
+        store.write_split(number, owner)
+    assert asked == [0, 1]
+    with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
+        assert tree["partitions/1"].values.tolist() == [0, 1, -1, 1]
+        assert tree["partitions/1"].dims == ("example",)
+
+
+# What is no run.
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[]", "null", '{"attributes": {}}', '{"attributes": []}'])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, content) -> None:
+    if content is not None:
+        (tmp_path / "zarr.json").write_text(content)
+    with pytest.raises(NotARun, match="is not a run of Roundweave"):
+        RoundStore(tmp_path)
+
+
+def test_a_zarr_group_of_somebody_else_is_refused(tmp_path) -> None:
+    zarr.create_group(tmp_path / "other.zarr").create_array("commits", shape=(3,), dtype="int64")
+    with pytest.raises(NotARun, match="is not a run of Roundweave"):
+        RoundStore(tmp_path / "other.zarr")
+
+
+def test_a_run_of_a_later_version_is_refused(tiny) -> None:
+    store = tiny.create()
+    path = store.path / "zarr.json"
+    value = json.loads(path.read_text())
+    value["attributes"]["version"] = 99
+    path.write_text(json.dumps(value))
+    with pytest.raises(NotARun, match="has store version 99, this is version 1"):
+        RoundStore(store.path)
+
+
+def test_a_commit_without_updates_leaves_the_metrics_of_partitions_empty(tiny) -> None:
+    store = tiny.create()
+    store.commit(replace(tiny.write(store, 1), updates={0: UpdateRecord("d", 3)}))
+    np.testing.assert_array_equal(store.read_metric("weight")[1], [3, np.nan])

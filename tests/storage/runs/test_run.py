@@ -1,0 +1,284 @@
+"""The notebook's view: what it shows is what was committed, and looking needs no more than a path."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import NotARun, RoundMissing, TensorMissing
+from storage.rounds.commits import UpdateRecord
+from storage.rounds.lease import hold_lease
+from storage.runs.run import Run, list_runs, open_run
+from storage.values.tensors import views
+
+SPEC = {"data": "digits", "model": "logistic", "partitions": 2, "local_steps": 1}
+
+
+class Net(nn.Module):
+    """A network of the tiny run's tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 3, bias=False)
+        self.head = nn.Linear(2, 3, bias=False)
+        self.head.weight = self.fc.weight
+        self.scale = nn.Parameter(torch.zeros(()))
+        self.coarse = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+        self.norm = nn.Module()
+        self.norm.register_buffer("mean", torch.zeros(2))
+        self.norm.register_buffer("count", torch.tensor(0))
+        self.register_buffer("mask", torch.zeros(3, dtype=torch.bool))
+        self.table = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
+        self.shift = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
+
+
+@pytest.fixture
+def run(tiny) -> Run:
+    return Run(tiny.train(tiny.create(), 2).path)
+
+
+def test_a_tensor_over_rounds_is_that_of_the_committed_states(tiny, run) -> None:
+    tiny.write(run._store, 3)
+    for name in ("fc.weight", "scale", "memory/velocity/fc.weight"):
+        array = run[name]
+        assert array["round"].values.tolist() == [0, 1, 2]
+        path = name if "/" in name else f"params/{name}"
+        for round in range(3):
+            wanted = tiny.state(round).named(tiny.schema.layout)[path]
+            assert torch.equal(torch.from_numpy(array.values)[round], wanted)
+    assert run["fc.weight"].dims == ("round", "fc.weight.0", "fc.weight.1")
+
+
+def test_bfloat16_is_shown_as_the_numbers_it_stands_for(tiny, run) -> None:
+    array = run["coarse"]
+    assert array.dtype == np.float32
+    assert np.array_equal(array[2], tiny.state(2).params["bfloat16"].to(torch.float32).numpy())
+
+
+def test_buffers_and_frozen_tensors_are_found_by_their_names(tiny, run) -> None:
+    assert run["norm.count"].values.tolist() == [int(tiny.state(round).buffers["int64"]) for round in range(3)]
+    assert run["mask"].dtype == bool
+    assert run["table"].dims == ("table.0", "table.1")
+    assert np.array_equal(run["table"], tiny.state(0).frozen["float32"].reshape(2, 2))
+
+
+def test_a_tied_tensor_is_found_under_each_of_its_names(run) -> None:
+    assert run["head.weight"].identical(run["fc.weight"])
+
+
+def test_an_unknown_tensor_names_the_nearest(run) -> None:
+    with pytest.raises(TensorMissing, match=r"run tiny stores no tensor 'fc\.wieght'; did you mean fc\.weight\?"):
+        run["fc.wieght"]
+    with pytest.raises(KeyError, match=r"stores no tensor 'zzzzz'; it has params/fc\.weight, params/scale"):
+        run["zzzzz"]
+
+
+def test_the_history_is_weighted_by_the_accepted_examples(tiny) -> None:
+    """Weights are 10 and 11, losses round and round + 1; round 2 refuses partition 0, round 3 has no score."""
+    store = tiny.create(rounds=4)
+    store.commit(tiny.write(store, 1))
+    store.commit(tiny.write(store, 2, refused=(0,)))
+    store.commit(tiny.write(store, 3, score=None, seconds=0.25))
+    history = Run(store.path).history()
+    assert history.index.tolist() == [0, 1, 2, 3]
+    assert history.index.name == "round"
+    np.testing.assert_array_equal(history["loss"], [np.nan, 1.0, 0.5, np.nan])
+    np.testing.assert_array_equal(history["accuracy"], [np.nan, 0.25, 0.5, np.nan])
+    np.testing.assert_array_equal(history["seconds"], [0.0, 2.0, 2.0, 0.25])
+    np.testing.assert_allclose(
+        history["train_loss"], [np.nan, (10 * 1 + 11 * 2) / 21, 3.0, (10 * 3 + 11 * 4) / 21], rtol=1e-15
+    )
+    assert history["examples"].tolist() == [0, 21, 11, 21]
+    assert history["accepted"].tolist() == [0, 2, 1, 2]
+
+
+def test_an_update_that_reports_no_loss_does_not_count_as_a_loss_of_zero(tiny) -> None:
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    silent = {partition: replace(record, metrics={}) for partition, record in commit.updates.items()}
+    store.commit(replace(commit, updates=silent | {1: commit.updates[1]}))
+    commit = tiny.write(store, 2)
+    store.commit(replace(commit, updates=silent))
+    np.testing.assert_array_equal(Run(store.path).history()["train_loss"], [np.nan, 2.0, np.nan])
+
+
+def test_a_rounds_updates_are_shown_by_parameter(tiny, run) -> None:
+    updates = run.round(2).updates
+    assert list(updates) == ["fc.weight", "scale", "coarse"]
+    assert len(updates) == 3
+    array = updates["fc.weight"]
+    assert array.dims == ("partition", "fc.weight.0", "fc.weight.1")
+    for partition in (0, 1):
+        direction = tiny.update(2, partition).direction
+        named = views(tiny.schema.layout.params, direction)
+        assert np.array_equal(array.sel(partition=partition), named["fc.weight"].numpy())
+        assert np.array_equal(
+            updates["coarse"].sel(partition=partition), named["coarse"].to(torch.float32).numpy()
+        )
+    with pytest.raises(TensorMissing, match=r"no parameter 'x'; there are fc\.weight, scale, coarse"):
+        updates["x"]
+    with pytest.raises(RoundMissing, match="round 0 has no updates"):
+        run.round(0).updates["scale"]
+
+
+def test_refused_updates_are_named_and_left_out(tiny, same) -> None:
+    store = tiny.create()
+    store.commit(tiny.write(store, 1, refused=(0,)))
+    round = Run(store.path).round(1)
+    assert round.refused == {0: "not sound"}
+    assert round.updates["scale"]["partition"].values.tolist() == [1]
+    assert same(round.update(0), tiny.update(1, 0))
+
+
+def test_rounds_are_counted_from_either_end(run) -> None:
+    assert [run.round(k).number for k in (0, 1, 2, -1, -2, -3)] == [0, 1, 2, 2, 1, 0]
+    for beyond in (3, -4):
+        with pytest.raises(RoundMissing, match="it has rounds 0 to 2"):
+            run.round(beyond)
+
+
+def test_a_round_loads_into_a_fresh_network(tiny, run) -> None:
+    network = run.round(2).load_into(Net())
+    state = tiny.state(2)
+    assert torch.equal(network.fc.weight.detach().reshape(-1), state.params["float32"][:6])
+    assert network.head.weight is network.fc.weight
+    assert torch.equal(network.coarse.detach(), state.params["bfloat16"])
+    assert torch.equal(network.norm.count.reshape(1), state.buffers["int64"])
+    assert torch.equal(network.mask, state.buffers["bool"])
+    assert torch.equal(network.table.detach().reshape(-1), state.frozen["float32"])
+
+
+def test_the_parameters_of_a_round_by_name(tiny, run) -> None:
+    params = run.round(1).params
+    assert list(params) == ["fc.weight", "scale", "coarse"]
+    assert params["scale"].item() == tiny.state(1).params["float32"][6].item()
+
+
+def test_the_status_follows_the_store(tiny) -> None:
+    store = tiny.create(rounds=2)
+    run = Run(store.path)
+    assert (run.status, run.done, run.rounds) == ("interrupted", 0, 2)
+    with hold_lease(store.log.folder, "t"):
+        assert run.status == "running"
+        store.commit(tiny.write(store, 1))
+    assert (run.status, run.done) == ("interrupted", 1)
+    store.log.failure = "no sound update"
+    assert (run.status, run.failure) == ("failed", "no sound update")
+    store.log.failure = None
+    store.commit(tiny.write(store, 2))
+    assert (run.status, run.digest) == ("complete", store.log.read(2).state)
+
+
+def test_a_run_that_stopped_early_is_complete(tiny) -> None:
+    store = tiny.create(rounds=9)
+    store.commit(tiny.write(store, 1, stop="target reached"))
+    run = Run(store.path)
+    assert (run.status, run.stop, run.done) == ("complete", "target reached", 1)
+
+
+def test_an_open_view_sees_rounds_that_came_later(tiny, same) -> None:
+    """A notebook keeps its view while the run is resumed with more rounds."""
+    store = tiny.train(tiny.create(rounds=1), 1)
+    run = Run(store.path)
+    longer = store.extend(2)
+    longer.commit(tiny.write(longer, 2))
+    assert (run.done, run.rounds) == (2, 2)
+    assert len(run.history()) == len(run["scale"]) == 3
+    assert same(run.round(2).state, tiny.state(2))
+
+
+def test_the_representation_tells_name_status_and_size(tiny, run) -> None:
+    # A round's bytes: parameters 36 and velocity 36; buffers 8 + 8 + 3; frozen 16 + 8; three vectors of 36 and
+    # buffers 19 for each of two partitions: 369, for three rounds 1107.
+    assert repr(run) == "<Run tiny · interrupted · 2/3 rounds · fed_avg · 2 partitions · 11 params · 0.00111 MB>"
+    tiny.write(run._store, 3)
+    assert "2/3 rounds (1 uncommitted)" in repr(run)
+    assert repr(run.round(2)).startswith("<Round 2 · loss 0.5 · accuracy 0.5000 · 2 updates · ")
+
+
+def test_runs_are_listed_the_oldest_first_and_other_folders_are_passed_over(tiny) -> None:
+    for name, created in (("b", 2.0), ("a", 3.0), ("c", 1.0)):
+        tiny.create(name)
+        path = tiny.folder / f"{name}.zarr/zarr.json"
+        path.write_text(path.read_text().replace('"created": 1.0', f'"created": {created}'))
+    (tiny.folder / "other.zarr").mkdir()
+    assert [run.name for run in list_runs(tiny.folder)] == ["c", "b", "a"]
+    assert [run.name for run in list_runs()] == ["c", "b", "a"]
+    assert list_runs(tiny.folder / "nowhere") == []
+
+
+def test_a_run_is_opened_by_name_or_path(tiny, monkeypatch) -> None:
+    path = tiny.create().path
+    for run in (open_run("tiny"), open_run("tiny", tiny.folder), open_run(path), open_run(str(path), "nowhere")):
+        assert run.path.samefile(path)
+    monkeypatch.chdir(tiny.folder)
+    assert open_run("tiny.zarr", "nowhere").name == "tiny"
+
+
+def test_a_run_that_is_not_there_names_the_nearest(tiny) -> None:
+    with pytest.raises(NotARun, match=r"no run 'tiny' under .*; there are none"):
+        open_run("tiny", tiny.folder)
+    tiny.create()
+    with pytest.raises(NotARun, match=r"did you mean tiny\?"):
+        open_run("tinny", tiny.folder)
+    with pytest.raises(ValueError, match="there are tiny"):
+        open_run("zzz", tiny.folder)
+    with pytest.raises(NotARun, match="is not a run of Roundweave"):
+        open_run(tiny.folder)
+
+
+def test_a_moved_run_is_the_same_run(tiny, run, same) -> None:
+    moved = run.path.rename(run.path.with_name("moved.zarr"))
+    assert open_run("moved", tiny.folder).digest == Run(moved).round(2).commit.state
+    assert same(Run(moved).round(2).state, tiny.state(2))
+
+
+def test_looking_never_writes(tiny, run) -> None:
+    def files() -> dict[str, tuple[int, bytes]]:
+        return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in run.path.rglob("*") if p.is_file()}
+
+    before = files()
+    (
+        run.history(),
+        run.plot(),
+        repr(run),
+        run.status,
+        run["scale"].values,
+        run.round(2).state,
+        run.round(1).update(1),
+    )
+    assert files() == before
+
+
+def test_looking_needs_neither_prefect_nor_dask(run) -> None:
+    code = (
+        "import sys; from storage.runs.run import open_run; run = open_run(sys.argv[1]); repr(run); run.history();"
+        "run['scale'].values; run.round(1).state; print(sorted({'prefect', 'distributed'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_trained_run_loads_into_the_network_that_trained(train) -> None:
+    run = train(**SPEC, rounds=2)
+    network = run.round(2).load_into(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    assert np.array_equal(network[1].weight.detach().numpy(), run["1.weight"][2])
+
+
+def test_the_plot_shows_losses_and_accuracy(run) -> None:
+    left, right = run.plot().axes
+    assert [line.get_label() for line in left.lines] == ["train_loss", "held-out loss"]
+    assert right.lines[0].get_ydata().tolist() == [0.25, 0.5]
+
+
+def test_a_partition_that_takes_no_part_counts_for_nothing(tiny) -> None:
+    store = tiny.create()
+    store.commit(replace(tiny.write(store, 1), updates={1: UpdateRecord("d", 4, metrics={"train_loss": 8.0})}))
+    history = Run(store.path).history()
+    assert history.loc[1, ["train_loss", "examples", "accepted"]].tolist() == [8.0, 4, 1]

@@ -1,0 +1,193 @@
+"""Packing named tensors into vectors, and records on their way through pickle and Dask."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from distributed.protocol import deserialize, serialize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import ShapeMismatch
+from storage.values.layout import Layout
+from storage.values.state import State, Update
+from storage.values.tensors import TensorSpec, from_numpy, pack, sizes, specs_of, to_numpy, views
+
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
+NAMES = st.text("abcdefgh.", min_size=1, max_size=6)
+
+
+@st.composite
+def named_tensors(draw: st.DrawFn) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for name in draw(st.lists(NAMES, max_size=6, unique=True)):
+        shape = draw(st.lists(st.integers(0, 3), max_size=3))
+        dtype = getattr(torch, draw(st.sampled_from(DTYPES)))
+        seed = draw(st.integers(0, 1000))
+        numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 50
+        tensors[name] = (numbers > 0) if dtype == torch.bool else numbers.abs().to(dtype)
+    return tensors
+
+
+def identical(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.dtype == right.dtype and left.shape == right.shape and torch.equal(left, right)
+
+
+@given(named_tensors())
+@settings(deadline=None)
+def test_packed_tensors_come_back_as_they_were(tensors: dict[str, torch.Tensor]) -> None:
+    specs = specs_of(tensors.items())
+    vectors = pack(specs, tensors)
+    assert all(vector.ndim == 1 and vector.is_contiguous() for vector in vectors.values())
+    assert {name: vector.numel() for name, vector in vectors.items()} == sizes(specs)
+    found = views(specs, vectors)
+    assert list(found) == list(tensors)
+    assert all(identical(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_tensors_of_one_dtype_lie_one_after_the_other_in_the_order_of_the_specs() -> None:
+    tensors = {
+        "b": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "n": torch.tensor(7),
+        "a": torch.tensor(5.0),
+        "none": torch.zeros(0),
+        "t": torch.tensor([[8.0, 9.0], [10.0, 11.0]]).T,
+    }
+    vectors = pack(specs_of(tensors.items()), tensors)
+    assert vectors["float32"].tolist() == [1, 2, 3, 4, 5, 8, 10, 9, 11]
+    assert vectors["int64"].tolist() == [7]
+
+
+def test_views_share_the_memory_of_their_vector() -> None:
+    specs = (TensorSpec("a", "float32", (2, 2)), TensorSpec("b", "float32", ()))
+    vectors = {"float32": torch.zeros(5)}
+    named = views(specs, vectors)
+    named["a"][1, 0] = 3.0
+    vectors["float32"][4] = 4.0
+    assert vectors["float32"].tolist() == [0, 0, 3, 0, 4]
+    assert named["b"].item() == 4.0
+
+
+def test_packing_copies() -> None:
+    tensor = torch.zeros(2)
+    vectors = pack(specs_of([("a", tensor)]), {"a": tensor})
+    vectors["float32"][0] = 1.0
+    assert tensor.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        {},
+        {"float32": torch.zeros(5)},
+        {"float32": torch.zeros(7)},
+        {"float64": torch.zeros(6)},
+        {"float32": torch.zeros(6), "int64": torch.zeros(1)},
+    ],
+)
+def test_vectors_that_do_not_fit_the_specs_are_refused(vectors: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(ShapeMismatch, match=r"expected vectors of \{'float32': 6\} elements"):
+        views((TensorSpec("a", "float32", (3, 2)),), vectors)
+
+
+def test_bfloat16_travels_as_its_bits() -> None:
+    tensor = torch.tensor([1.0, -2.0], dtype=torch.bfloat16)
+    array = to_numpy(tensor)
+    assert array.dtype == np.uint16
+    assert array.tolist() == [0x3F80, 0xC000]
+    assert identical(from_numpy(array, "bfloat16"), tensor)
+
+
+@given(named_tensors())
+@settings(deadline=None)
+def test_tensors_come_back_from_numpy_bit_by_bit(tensors: dict[str, torch.Tensor]) -> None:
+    for tensor in tensors.values():
+        assert identical(from_numpy(to_numpy(tensor), str(tensor.dtype).removeprefix("torch.")), tensor)
+
+
+def test_a_read_only_array_is_copied_rather_than_written_through() -> None:
+    array = np.zeros(3, np.float32)
+    array.flags.writeable = False
+    from_numpy(array, "float32").add_(1)
+    assert array.tolist() == [0, 0, 0]
+
+
+def through_pickle(record: object) -> object:
+    return pickle.loads(pickle.dumps(record, protocol=5))
+
+
+def through_dask(record: object) -> object:
+    header, frames = serialize(record, serializers=("dask", "pickle"))
+    return deserialize(header, [bytes(frame) for frame in frames])
+
+
+@pytest.mark.parametrize("way", [through_pickle, through_dask])
+@given(tensors=named_tensors())
+@settings(deadline=None)
+def test_records_arrive_as_they_left(way, tensors: dict[str, torch.Tensor]) -> None:
+    vectors = pack(specs_of(tensors.items()), tensors)
+    state = State(vectors, vectors, {}, {"velocity": vectors}, round=3)
+    update = Update(vectors, vectors, {"control": vectors}, 7, {"train_loss": 0.5}, {"variate": vectors})
+    for record in (state, update):
+        arrived = way(record)
+        assert type(arrived) is type(record)
+        plain = {k: v for k, v in record.__dict__.items() if not isinstance(v, dict) or k == "metrics"}
+        assert {k: arrived.__dict__[k] for k in plain} == plain
+        for group in record.__dict__.keys() - plain.keys():
+            left, right = flat(record.__dict__[group]), flat(arrived.__dict__[group])
+            assert left.keys() == right.keys()
+            assert all(identical(left[key], right[key]) for key in left)
+
+
+def flat(vectors: dict[str, object], prefix: str = "") -> dict[str, torch.Tensor]:
+    found = {}
+    for key, value in vectors.items():
+        found |= flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def test_an_arrived_state_can_be_written_to() -> None:
+    state = through_dask(State({"float32": torch.zeros(2)}))
+    state.params["float32"].add_(1)
+    assert state.params["float32"].tolist() == [1, 1]
+
+
+def test_dask_moves_a_record_without_copying_its_tensors_into_the_pickle() -> None:
+    _, frames = serialize(State({"bfloat16": torch.zeros(10_000, dtype=torch.bfloat16)}))
+    assert len(frames) > 1
+    assert max(memoryview(frame).nbytes for frame in frames) == 20_000
+    assert sum(memoryview(frame).nbytes for frame in frames) < 22_000
+
+
+SPECS = st.lists(
+    st.builds(TensorSpec, NAMES, st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=3).map(tuple)),
+    max_size=3,
+).map(tuple)
+ALIASES = st.dictionaries(NAMES, NAMES, max_size=3).map(lambda aliases: tuple(aliases.items()))
+
+
+@given(st.builds(Layout, SPECS, SPECS, SPECS, ALIASES))
+@settings(deadline=None)
+def test_a_layout_comes_back_from_json(layout: Layout) -> None:
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+def test_a_state_names_its_tensors_by_their_path_in_the_store() -> None:
+    layout = Layout(
+        params=(TensorSpec("w", "float32", (2,)),),
+        buffers=(TensorSpec("n", "int64", ()),),
+        frozen=(TensorSpec("f", "float32", ()),),
+        aliases=(("v", "w"),),
+    )
+    state = State(
+        {"float32": torch.tensor([1.0, 2.0])},
+        {"int64": torch.tensor([3])},
+        {"float32": torch.tensor([4.0])},
+        {"velocity": {"float32": torch.tensor([5.0, 6.0])}},
+    )
+    named = {path: tensor.tolist() for path, tensor in state.named(layout).items()}
+    assert named == {"params/w": [1, 2], "buffers/n": 3, "frozen/f": 4, "memory/velocity/w": [5, 6]}

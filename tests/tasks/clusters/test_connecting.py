@@ -1,0 +1,112 @@
+"""Connecting to Dask, and what is refused of it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from distributed import Client, LocalCluster
+
+from storage.errors import ClusterError
+from tasks.clusters import connecting, waiting
+from tasks.clusters.connecting import connect
+from tasks.clusters.waiting import finished, usable_workers
+
+
+def threads(workers: int, each: int) -> LocalCluster:
+    """A cluster within this process."""
+    return LocalCluster(
+        n_workers=workers,
+        threads_per_worker=each,
+        processes=False,
+        dashboard_address=":0",
+        silence_logs="CRITICAL",
+    )
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with threads(2, 1) as local, Client(local, set_as_default=False) as client:
+        yield client
+
+
+def unused_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["tcp://", ""])
+def test_a_scheduler_that_does_not_answer_is_one_clear_error(monkeypatch, scheme: str) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.5)
+    address = f"{scheme}127.0.0.1:{unused_port()}"
+    with (
+        pytest.raises(
+            ClusterError, match=f"no Dask scheduler answers at {address} within 0.5 s; start one"
+        ) as caught,
+        connect(address, 2),
+    ):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_an_address_that_is_none_is_the_same_error(monkeypatch) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.5)
+    with (
+        pytest.raises(ClusterError, match="no Dask scheduler answers at nonsense://somewhere"),
+        connect("nonsense://somewhere", 2),
+    ):
+        pass
+
+
+def test_a_scheduler_file_that_is_not_there_is_named(tmp_path) -> None:
+    path = str(tmp_path / "scheduler.json")
+    with pytest.raises(ClusterError, match=f"no scheduler file {path}; start one with"), connect(path, 2):
+        pass
+
+
+def test_workers_of_several_threads_are_refused() -> None:
+    refused = pytest.raises(ClusterError, match=r"has 2 threads; maps need a process each.*--nthreads 1")
+    with threads(1, 2) as local, Client(local, set_as_default=False) as client, refused:
+        usable_workers(client)
+
+
+def test_a_scheduler_without_workers_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(waiting, "WORKER_SECONDS", 0)
+    refused = pytest.raises(ClusterError, match="the scheduler has no workers after 0 s; start one with")
+    with threads(0, 1) as local, Client(local, set_as_default=False) as client, refused:
+        usable_workers(client)
+
+
+def test_usable_workers_come_in_order(client) -> None:
+    found = usable_workers(client)
+    assert found == sorted(client.nthreads())
+    assert len(found) == 2
+
+
+def test_the_client_that_is_there_is_used_and_stays(client) -> None:
+    with client.as_current():
+        with connect(None, 7) as found:
+            assert found is client
+        assert client.status == "running"
+
+
+def test_an_address_is_connected_to_and_left(client) -> None:
+    with connect(client.scheduler.address, 7) as found:
+        assert found is not client
+        assert usable_workers(found) == usable_workers(client)
+    assert found.status == "closed"
+    assert client.status == "running"
+
+
+def test_a_tasks_own_error_reaches_the_caller(client) -> None:
+    with pytest.raises(ZeroDivisionError):
+        finished(client, client.submit(lambda: 1 / 0))
+    assert finished(client, client.submit(lambda: 42)).result() == 42
+
+
+def test_work_that_does_not_matter_any_more_is_not_waited_for(client) -> None:
+    future = client.submit(time.sleep, 0.3)
+    assert finished(client, future, unless=lambda: True) is future

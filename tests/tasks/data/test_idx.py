@@ -1,0 +1,124 @@
+"""IDX files: every way in which one can be broken is one clear line that names it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storage.errors import DataError
+from tasks.data.sources.idx import Idx, read_images, read_labels
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (5, 4, 3), np.uint8)
+LABELS = np.array([0, 9, 3, 3, 1], np.uint8)
+
+
+def idx(array: np.ndarray) -> bytes:
+    head = bytes((0, 0, 8, array.ndim))
+    return head + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+
+
+def write(folder: Path, packed: bool, part: str = "train", images=IMAGES, labels=LABELS) -> None:
+    for stem, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
+        content = array if isinstance(array, bytes) else idx(array)
+        path = folder / (f"{stem}.gz" if packed else stem)
+        path.write_bytes(gzip.compress(content) if packed else content)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_images_and_labels_come_back(tmp_path, packed: bool) -> None:
+    write(tmp_path, packed)
+    images, labels = read_images(str(tmp_path), "train"), read_labels(str(tmp_path), "train")
+    assert (images.shape, images.dtype) == ((5, 1, 4, 3), torch.uint8)
+    assert np.array_equal(images.numpy()[:, 0], IMAGES)
+    assert (labels.dtype, labels.tolist()) == (torch.int64, LABELS.tolist())
+
+
+def test_a_data_set_is_its_four_files_scaled_when_taken(tmp_path) -> None:
+    write(tmp_path, True)
+    write(tmp_path, False, "t10k", IMAGES[:2], LABELS[:2])
+    dataset = Idx("mnist", str(tmp_path)).load()
+    assert (len(dataset.train), len(dataset.held_out)) == (5, 2)
+    taken = dataset.take(np.array([1]), "float32").inputs.numpy()[0, 0]
+    np.testing.assert_allclose(taken, (IMAGES[1] / 255 - 0.1307) / 0.3081, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["train", "t10k"])
+@pytest.mark.parametrize("kind", ["images", "labels"])
+def test_a_missing_file_is_named(tmp_path, part: str, kind: str) -> None:
+    write(tmp_path, True)
+    write(tmp_path, True, "t10k")
+    rank = {"images": 3, "labels": 1}[kind]
+    name = f"{part}-{kind}-idx{rank}-ubyte"
+    (tmp_path / f"{name}.gz").unlink()
+    with pytest.raises(DataError, match=rf"no {name}\.gz or {name} in {tmp_path}"):
+        Idx("mnist", str(tmp_path)).load()
+
+
+def broken(folder: Path, name: str, reason: str) -> None:
+    with pytest.raises(DataError, match=reason) as caught:
+        Idx("mnist", str(folder)).load()
+    assert str(folder / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.9, 0.99])
+def test_a_truncated_gzip_file_is_named(tmp_path, left: float) -> None:
+    write(tmp_path, True)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(left * len(content))])
+    broken(tmp_path, path.name, "fetch it again")
+
+
+def test_a_gzip_file_with_a_flipped_bit_is_named(tmp_path) -> None:
+    write(tmp_path, True)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    broken(tmp_path, path.name, "truncated or no gzip file")
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 15, 16, 75, 77])
+def test_a_plain_file_of_another_length_is_named(tmp_path, length: int) -> None:
+    write(tmp_path, False)
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes((idx(IMAGES) + b"\0")[:length])
+    broken(tmp_path, path.name, r"no IDX file|promises \(5, 4, 3\) bytes and holds")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<!DOCTYPE html><html>not found</html>",
+        b"\x00\x00\x0d\x03" + idx(IMAGES)[4:],
+        idx(LABELS),
+        b"\x00\x00\x08\x02" + bytes(100),
+    ],
+    ids=["html", "floats", "labels", "two dimensions"],
+)
+def test_a_file_of_another_kind_is_named(tmp_path, content: bytes) -> None:
+    write(tmp_path, False, images=content)
+    broken(tmp_path, "train-images-idx3-ubyte", "is no IDX file of unsigned bytes in 3 dimensions")
+
+
+def test_a_header_that_promises_far_too_much_is_refused(tmp_path) -> None:
+    write(tmp_path, False, images=idx(IMAGES)[:4] + b"\xff" * 12 + bytes(60))
+    broken(tmp_path, "train-images-idx3-ubyte", "promises")
+
+
+def test_a_label_out_of_range_is_named_with_its_image_and_file(tmp_path) -> None:
+    write(tmp_path, False, labels=np.array([0, 1, 2, 10, 3], np.uint8))
+    broken(tmp_path, "train-labels-idx1-ubyte", "label 10 of train image 3 is out of range 0 to 9")
+
+
+def test_images_without_labels_are_refused(tmp_path) -> None:
+    write(tmp_path, False, labels=LABELS[:4])
+    write(tmp_path, False, "t10k")
+    with pytest.raises(DataError, match="5 train images but 4 labels"):
+        Idx("mnist", str(tmp_path)).load()

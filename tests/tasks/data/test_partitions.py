@@ -1,0 +1,232 @@
+"""Which examples are held out, and who gets which of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import DataError
+from tasks.data.examples import Dataset, Examples
+from tasks.data.partitions import Description, Partitions, combine
+from tasks.data.sources.digits import Digits
+from tasks.data.splits import Split, hold_out
+
+SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 100)))
+
+
+class Given:
+    """Examples that are numbered, with labels from 0 to 2; held-out ones have numbers from 1000."""
+
+    partitioned = False
+
+    def __init__(self, count: int = 30, held_out: int = 0, dtype: torch.dtype = torch.float32) -> None:
+        self.count, self.held_out, self.dtype = count, held_out, dtype
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        numbers = torch.arange(self.count).to(self.dtype).reshape(-1, 1)
+        train = Examples(numbers, torch.arange(self.count) % 3)
+        held = torch.arange(1000, 1000 + self.held_out).to(self.dtype).reshape(-1, 1)
+        return Dataset(train, Examples(held, torch.arange(self.held_out) % 3) if self.held_out else None)
+
+
+class Apart:
+    """Loads each partition on its own."""
+
+    partitioned = True
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        numbers = torch.arange(10 * partition, 10 * partition + 10).float().reshape(-1, 1)
+        return Dataset(Examples(numbers, torch.arange(10) % 2))
+
+
+@given(SIZES, st.sampled_from(["iid", "contiguous"]), st.integers(0, 9), st.integers(0, 3))
+@settings(deadline=None)
+def test_every_example_goes_to_one_partition_and_sizes_differ_by_one_at_most(sizes, kind, seed, number) -> None:
+    partitions, examples = sizes
+    pool = np.arange(examples) * 3
+    parts = Split(partitions, kind, seed).rows(pool, number)
+    assert len(parts) == partitions
+    assert sorted(np.concatenate(parts)) == pool.tolist()
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@given(SIZES)
+def test_a_contiguous_split_keeps_the_order(sizes: tuple[int, int]) -> None:
+    partitions, examples = sizes
+    parts = Split(partitions, "contiguous").rows(np.arange(examples), 0)
+    assert np.concatenate(parts).tolist() == list(range(examples))
+
+
+def test_a_random_split_depends_on_seed_and_number_alone() -> None:
+    def split(seed: int, number: int) -> list[list[int]]:
+        np.random.default_rng(seed + number)
+        return [rows.tolist() for rows in Split(4, "iid", seed).rows(np.arange(40), number)]
+
+    assert split(1, 0) == split(1, 0)
+    different = [split(1, 0), split(2, 0), split(1, 1), split(1, 2)]
+    assert all(one != two for n, one in enumerate(different) for two in different[:n])
+
+
+def test_more_partitions_than_examples_are_refused() -> None:
+    Split(3).check(3)
+    with pytest.raises(DataError, match="4 partitions need at least as many examples, and there are 3"):
+        Split(4).rows(np.arange(3), 0)
+
+
+@pytest.mark.parametrize(
+    ("every", "numbers"), [(None, [0] * 7), (1, [0, 1, 2, 3, 4, 5, 6]), (3, [0, 0, 0, 1, 1, 1, 2])]
+)
+def test_a_split_serves_so_many_rounds(every, numbers) -> None:
+    assert [Split(2, resplit_every=every).number(round) for round in range(1, 8)] == numbers
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=200),
+    st.floats(0, 0.99),
+    st.integers(0, 5),
+)
+@settings(deadline=None)
+def test_the_same_share_of_each_class_is_held_out(labels: list[int], share: float, seed: int) -> None:
+    targets = np.array(labels)
+    train, held = hold_out(targets, share, seed)
+    assert sorted([*train, *held]) == list(range(len(labels)))
+    assert train.tolist() == sorted(train)
+    for label in set(labels):
+        there = labels.count(label)
+        assert abs((targets[held] == label).sum() - there * share) <= 0.5
+
+
+def test_holding_out_by_hand() -> None:
+    """A tenth of 30 zeros, 20 ones and 4 twos is 3, 2 and none."""
+    targets = np.repeat([0, 1, 2], [30, 20, 4])
+    train, held = hold_out(targets, 0.1, 0)
+    assert np.bincount(targets[held], minlength=3).tolist() == [3, 2, 0]
+    assert (len(train), len(held)) == (49, 5)
+    assert held.tolist() == hold_out(targets, 0.1, 0)[1].tolist() != hold_out(targets, 0.1, 1)[1].tolist()
+
+
+@pytest.mark.parametrize("targets", [np.linspace(0, 1, 40), np.zeros((40, 2), int)])
+def test_targets_that_are_no_labels_are_held_out_together(targets: np.ndarray) -> None:
+    train, held = hold_out(targets, 0.25, 0)
+    assert (len(train), len(held)) == (30, 10)
+
+
+def test_partitions_share_out_all_examples_once() -> None:
+    partitions = Partitions(Given(), Split(4), held_out=0.2)
+    parts = [partitions.load(0, partition) for partition in range(4)]
+    train = torch.cat([part.train.inputs for part in parts]).flatten().tolist()
+    held = torch.cat([part.held_out.inputs for part in parts]).flatten().tolist()
+    assert sorted(train + held) == list(range(30))
+    assert len(held) == 6
+    assert all((part.train.inputs.flatten() % 3 == part.train.targets).all() for part in parts)
+
+
+def test_a_new_split_deals_the_same_training_examples_anew() -> None:
+    partitions = Partitions(Given(), Split(3, resplit_every=1), held_out=0.2)
+    first, second = (
+        [partitions.load(number, p).train.inputs.flatten().tolist() for p in range(3)] for number in (0, 1)
+    )
+    assert first != second
+    assert sorted(chain(*first)) == sorted(chain(*second))
+
+
+def test_examples_that_came_held_out_stay_so() -> None:
+    partitions = Partitions(Given(30, held_out=8), Split(4), held_out=0.5)
+    parts = [partitions.load(0, partition) for partition in range(4)]
+    assert sorted(torch.cat([p.train.inputs for p in parts]).flatten().tolist()) == list(range(30))
+    assert sorted(torch.cat([p.held_out.inputs for p in parts]).flatten().tolist()) == list(range(1000, 1008))
+
+
+def test_the_assignment_is_what_is_loaded() -> None:
+    partitions = Partitions(Given(), Split(4), held_out=0.2)
+    owner = partitions.assignment(1)
+    assert owner.dtype == np.int32
+    for partition in range(4):
+        rows = partitions.load(1, partition).train.inputs.flatten().int().tolist()
+        assert sorted(rows) == np.flatnonzero(owner == partition).tolist()
+    assert (owner == -1).sum() == 6
+
+
+def test_a_source_that_loads_by_partition_is_not_dealt_out_again() -> None:
+    partitions = Partitions(Apart(), Split(3), held_out=0.2)
+    for partition in range(3):
+        part = partitions.load(0, partition)
+        numbers = [*part.train.inputs.flatten().tolist(), *part.held_out.inputs.flatten().tolist()]
+        assert sorted(numbers) == list(range(10 * partition, 10 * partition + 10))
+        assert len(part.held_out) == 2
+
+
+def test_the_description_counts_the_examples() -> None:
+    found = Partitions(Given(30), Split(4), held_out=0.2).describe(0)
+    assert (found.examples, found.held_out, found.inputs, found.targets) == (24, 6, (1,), ())
+    assert (found.labels, found.classes) == (True, 3)
+
+
+def test_a_class_that_is_only_held_out_counts() -> None:
+    class Later(Given):
+        def load(self, partition: int, partitions: int) -> Dataset:
+            held = Examples(torch.zeros(2, 1), torch.tensor([0, 9]))
+            return Dataset(super().load(partition, partitions).train, held)
+
+    assert Partitions(Later(), Split(2)).describe(0).classes == 10
+
+
+def test_the_digest_is_that_of_the_examples() -> None:
+    def digest(**fields: object) -> str:
+        return Partitions(Given(**fields), Split(2)).describe(0).digest
+
+    same, *others = digest(), digest(count=31), digest(held_out=3), digest(dtype=torch.float64)
+    assert same == digest()
+    assert len({same, *others}) == 4
+
+
+def test_examples_that_have_changed_are_refused() -> None:
+    partitions = Partitions(Given(), Split(2))
+    replace(partitions, digests=(partitions.describe(0).digest,)).load(0, 1)
+    with pytest.raises(DataError, match="have changed since the run began; restore them"):
+        replace(partitions, digests=("other",)).load(0, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_floats_come_in_the_wanted_type_and_labels_as_they_are(dtype: str) -> None:
+    part = Partitions(Given(), Split(2), dtype).load(0, 0)
+    assert part.train.inputs.dtype == getattr(torch, dtype)
+    assert part.train.targets.dtype == torch.int64
+
+
+def test_targets_in_bfloat16_can_be_split() -> None:
+    class Half(Given):
+        def load(self, partition: int, partitions: int) -> Dataset:
+            return Dataset(Examples(torch.zeros(30, 1), torch.zeros(30).bfloat16()))
+
+    assert Partitions(Half(), Split(2)).describe(0).held_out == 3
+
+
+def test_a_sample_is_two_examples_or_the_only_one() -> None:
+    assert len(Partitions(Given(), Split(2)).sample(0)) == 2
+    assert len(Partitions(Given(1), Split(1)).sample(0)) == 1
+
+
+def test_descriptions_of_partitions_are_added_up() -> None:
+    one = Description(10, 2, (4,), (), True, 3, "a")
+    two = Description(20, 0, (4,), (), True, 5, "b")
+    both = combine([one, two])
+    assert (both.examples, both.held_out, both.classes) == (30, 2, 5)
+    assert both.digest != combine([two, one]).digest
+    with pytest.raises(DataError, match=r"partition 1 has inputs \(5,\) and targets \(\), partition 0 has \(4,\)"):
+        combine([one, Description(20, 0, (5,), (), True, 5, "b")])
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    examples = Digits().load().train
+    theirs = load_digits()
+    assert np.array_equal(examples.inputs.numpy()[:, 0] * 16, theirs.images)
+    assert np.array_equal(examples.targets.numpy(), theirs.target)

@@ -1,0 +1,265 @@
+"""Backprop over one partition, against torch's own loops."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from storage.errors import UsageError
+from storage.values.state import State
+from storage.values.tensors import views
+from tasks.data.examples import Examples
+from tasks.maps.batches import batches
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.numerics import pinned
+
+
+def objective(model: str = "mlp", dtype: str = "float32", **options: object) -> Objective:
+    text = "{" + ", ".join(f'"{key}": {value}' for key, value in options.items()) + "}"
+    return Objective(ModelSpec(model, (1, 4, 4), 3, dtype, 0, text), "cross_entropy")
+
+
+def examples(count: int = 50, dtype: torch.dtype = torch.float32) -> Examples:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(count, 1, 4, 4, generator=generator).to(dtype)
+    return Examples(inputs, torch.randint(0, 3, (count,), generator=generator))
+
+
+def trained(what: Objective, state: State, part: Examples, optimizer, steps: int, size: int | None, clip=None):
+    """Local training in plain torch; gives the network."""
+    network = what.network(state)
+    optimizer = optimizer([p for p in network.parameters() if p.requires_grad])
+    for batch in batches(part, size, steps, seed=7):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(batch.inputs), batch.targets).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(network.parameters(), clip)
+        optimizer.step()
+    return network
+
+
+# Gradient.
+
+
+def test_the_gradient_is_that_of_the_mean_loss() -> None:
+    what, part = objective(), examples()
+    state = what.initial()
+    update = Gradient()(what, state, part, {}, 0)
+    network = what.network(state)
+    loss = nn.functional.cross_entropy(network(part.inputs), part.targets)
+    loss.backward()
+    found = views(what.layout.params, update.direction)
+    assert all(torch.equal(found[name], parameter.grad) for name, parameter in network.named_parameters())
+    assert (update.weight, update.metrics) == (50, {"train_loss": loss.item()})
+
+
+def test_the_gradient_of_one_batch_weighs_as_many_examples() -> None:
+    what, part = objective(), examples()
+    batch = next(batches(part, 8, 1, seed=3))
+    wanted = Gradient()(what, what.initial(), batch, {}, 0)
+    found = Gradient(batch_size=8)(what, what.initial(), part, {}, 3)
+    assert torch.equal(found.direction["float32"], wanted.direction["float32"])
+    assert found.weight == 8
+
+
+def test_a_parameter_that_is_not_used_has_a_gradient_of_zero(own) -> None:
+    from tasks.user_code import find_code
+
+    source = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.idle = torch.nn.Linear(16, 3), torch.nn.Linear(2, 2)
+    def forward(self, inputs):
+        return self.used(inputs.flatten(1))
+"""
+    what = Objective(ModelSpec(find_code(f"{own(source)}:Net"), (1, 4, 4), 3, "float32", 0), "cross_entropy")
+    for algorithm in (Gradient(), LocalSteps(steps=2)):
+        found = views(what.layout.params, algorithm(what, what.initial(), examples(), {}, 0).direction)
+        assert not found["idle.weight"].any()
+        assert found["used.weight"].any()
+
+
+# Local steps.
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_plain_sgd_has_the_bits_of_torch(model: str, dtype: str) -> None:
+    what, part = objective(model, dtype), examples(dtype=getattr(torch, dtype))
+    state = what.initial()
+    with pinned(0, threads=1):
+        update = LocalSteps(steps=6, batch_size=16, lr=0.1)(what, state, part, {}, 7)
+        network = trained(what, state, part, lambda p: torch.optim.SGD(p, lr=0.1), 6, 16)
+    found = views(what.layout.params, update.direction)
+    start = views(what.layout.params, state.params)
+    for name, parameter in network.named_parameters():
+        assert torch.equal(found[name], start[name] - parameter.detach())
+    buffers = views(what.layout.buffers, update.buffers)
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in network.named_buffers())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("SGD", {"weight_decay": 0.1}),
+        ("AdamW", {}),
+        ("Adagrad", {"eps": 1e-3}),
+    ],
+)
+def test_other_optimizers_are_torchs_with_their_options(name: str, options: dict[str, object]) -> None:
+    what, part = objective(), examples()
+    state = what.initial()
+    local = LocalSteps(steps=5, batch_size=16, optimizer=name, lr=0.05, options=tuple(options.items()))
+    update = local(what, state, part, {}, 7)
+    network = trained(what, state, part, lambda p: getattr(torch.optim, name)(p, lr=0.05, **options), 5, 16)
+    arrived = torch.cat([p.detach().reshape(-1) for p in network.parameters()])
+    assert torch.equal(update.direction["float32"], state.params["float32"] - arrived)
+
+
+def test_the_direction_is_start_minus_arrived_by_hand(own) -> None:
+    """One weight, loss w x: from 2 with lr 0.5 and inputs of 4, each step subtracts 2."""
+    from tasks.user_code import find_code
+
+    source = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([2.0]))
+    def forward(self, inputs):
+        return self.weight * inputs
+def loss(outputs, targets):
+    return outputs.mean()
+"""
+    path = own(source)
+    what = Objective(ModelSpec(find_code(f"{path}:Net"), (1,), 1, "float32", 0), find_code(f"{path}:loss"))
+    part = Examples(torch.full((3, 1), 4.0), torch.zeros(3))
+    update = LocalSteps(steps=2, batch_size=None, lr=0.5)(what, what.initial(), part, {}, 0)
+    assert update.direction["float32"].tolist() == [4.0]
+    # The losses were 2 x 4 and 0 x 4.
+    assert (update.metrics, update.weight) == ({"train_loss": 4.0}, 3)
+
+
+def test_gradients_are_clipped_to_the_norm() -> None:
+    what, part = objective(), examples()
+    state = what.initial()
+    one = LocalSteps(steps=1, batch_size=None, lr=1.0)(what, state, part, {}, 0).direction["float32"]
+    norm = one.norm().item()
+    clipped = LocalSteps(steps=1, batch_size=None, lr=1.0, clip_norm=norm / 4)(what, state, part, {}, 0)
+    torch.testing.assert_close(clipped.direction["float32"], one / 4)
+    loose = LocalSteps(steps=1, batch_size=None, lr=1.0, clip_norm=norm * 4)(what, state, part, {}, 0)
+    torch.testing.assert_close(loose.direction["float32"], one)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "steps"), [(50, 16, 8), (48, 16, 6), (50, None, 2), (50, 80, 2), (50, 1, 100)]
+)
+def test_epochs_are_so_many_steps(count: int, size: int | None, steps: int) -> None:
+    what, part = objective("logistic"), examples(count)
+    passes, walked = (
+        LocalSteps(**how, batch_size=size)(what, what.initial(), part, {}, 7)
+        for how in ({"epochs": 2}, {"steps": steps})
+    )
+    assert torch.equal(passes.direction["float32"], walked.direction["float32"])
+    assert passes.metrics == walked.metrics
+    assert passes.weight == count
+
+
+@pytest.mark.parametrize("algorithm", [Gradient(), LocalSteps(steps=3), LocalSteps(steps=3, optimizer="Adam")])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_map_changes_neither_state_nor_examples_and_repeats_itself(algorithm, model: str) -> None:
+    what, part = objective(model), examples()
+    state = what.initial()
+    before = pickle.dumps((state, part))
+    first, second = (algorithm(what, state, part, {}, 5) for _ in range(2))
+    assert pickle.dumps((state, part)) == before
+    assert torch.equal(first.direction["float32"], second.direction["float32"])
+    assert torch.equal(what.initial().params["float32"], state.params["float32"])
+
+
+def test_another_seed_walks_in_another_order() -> None:
+    what, part = objective(), examples()
+    one, two = (LocalSteps(steps=2, batch_size=8)(what, what.initial(), part, {}, seed) for seed in (1, 2))
+    assert not torch.equal(one.direction["float32"], two.direction["float32"])
+
+
+# What cannot be meant.
+
+
+@pytest.mark.parametrize("fields", [{}, {"steps": 1, "epochs": 1}])
+def test_either_steps_or_epochs_must_be_given(fields) -> None:
+    with pytest.raises(UsageError, match="either steps or epochs, not both"):
+        LocalSteps(**fields)
+
+
+@pytest.mark.parametrize("name", ["Sgdd", "lr_scheduler", "Optimizer", "_functional"])
+def test_what_is_no_optimizer_is_refused_at_once(name: str) -> None:
+    with pytest.raises(UsageError, match=f"torch.optim has no optimizer '{name}'"):
+        LocalSteps(steps=1, optimizer=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((("momentun", 0.9),), "unexpected keyword argument 'momentun'"),
+        ((("nesterov", True),), "Nesterov momentum requires a momentum"),
+        ((("momentum", -1.0),), "Invalid momentum value: -1.0"),
+    ],
+)
+def test_options_that_the_optimizer_does_not_take_are_refused_at_once(options, reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"optimizer SGD: .*{reason}"):
+        LocalSteps(steps=1, options=options)
+
+
+# Batches.
+
+
+def numbered(count: int) -> Examples:
+    return Examples(torch.arange(count).reshape(-1, 1), torch.arange(count))
+
+
+@given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 3), st.integers(0, 2**63 - 1))
+@settings(deadline=None)
+def test_each_pass_visits_every_example_once(count: int, size: int, passes: int, seed: int) -> None:
+    each = -(-count // min(size, count))
+    found = [batch.targets.tolist() for batch in batches(numbered(count), size, passes * each, seed)]
+    for start in range(0, len(found), each):
+        walk = found[start : start + each]
+        assert sorted(row for rows in walk for row in rows) == list(range(count))
+        assert [len(batch) for batch in walk[:-1]] == [min(size, count)] * (each - 1)
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 20))
+@settings(deadline=None)
+def test_as_many_batches_come_as_were_asked_for(count: int, size: int, steps: int) -> None:
+    found = [
+        (batch.inputs[:, 0].tolist(), batch.targets.tolist()) for batch in batches(numbered(count), size, steps, 0)
+    ]
+    assert len(found) == steps
+    assert all(inputs == targets for inputs, targets in found)
+
+
+def test_the_order_depends_on_the_seed_only() -> None:
+    def order(seed: int) -> list[list[int]]:
+        return [batch.targets.tolist() for batch in batches(numbered(20), 6, 8, seed)]
+
+    first = order(1)
+    torch.manual_seed(99)
+    torch.rand(5)
+    assert order(1) == first != order(2)
+    assert first[:4] != first[4:]
+
+
+def test_without_a_size_the_partition_is_the_batch() -> None:
+    part = numbered(5)
+    assert all(batch is part for batch in batches(part, None, 3, 0))

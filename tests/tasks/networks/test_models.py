@@ -1,0 +1,271 @@
+"""From a state to a network and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import ModelError
+from storage.values.tensors import views
+from tasks.data.examples import Dataset, Examples
+from tasks.data.partitions import Partitions
+from tasks.data.splits import Split
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.losses import mean_squared_error
+from tasks.networks.objective import ModelSpec, Objective, buffers_of, check_fit, layout_of
+from tasks.networks.reference import MODELS
+from tasks.user_code import find_code
+
+ODD = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    '''Tied and frozen parameters, BatchNorm, and a buffer that is not kept.'''
+    def __init__(self, width=3):
+        super().__init__()
+        self.first = nn.Linear(4, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.second = nn.Linear(4, width)
+        self.second.weight = self.first.weight
+        self.second.bias.requires_grad_(False)
+        self.register_buffer("scale", torch.full((width,), 2.0), persistent=False)
+        self.register_buffer("shared", self.norm.running_mean)
+    def forward(self, inputs):
+        self.scale += 1
+        return self.norm(self.first(inputs)) * self.scale + self.second(inputs)
+"""
+
+
+@pytest.fixture
+def odd(own) -> Objective:
+    return objective(find_code(f"{own(ODD)}:Net"))
+
+
+def objective(
+    model, loss: str = "cross_entropy", seed: int = 0, inputs=(4,), dtype="float32", **options
+) -> Objective:
+    return Objective(ModelSpec(model, inputs, 3, dtype, seed, json.dumps(options)), loss)
+
+
+def part(count: int = 20) -> Examples:
+    generator = torch.Generator().manual_seed(0)
+    return Examples(torch.randn(count, 4, generator=generator), torch.randint(0, 3, (count,), generator=generator))
+
+
+def test_the_layout_tells_trained_frozen_tied_and_kept_tensors_apart(odd) -> None:
+    layout = odd.layout
+    assert [spec.name for spec in layout.params] == ["first.weight", "first.bias", "norm.weight", "norm.bias"]
+    assert [spec.name for spec in layout.frozen] == ["second.bias"]
+    assert {spec.name for spec in layout.buffers} == {"shared", "norm.running_var", "norm.num_batches_tracked"}
+    assert dict(layout.aliases) == {"second.weight": "first.weight", "norm.running_mean": "shared"}
+
+
+def test_a_network_has_the_states_numbers(odd) -> None:
+    state = odd.initial()
+    state.params["float32"].copy_(torch.arange(21.0))
+    state.buffers["int64"].fill_(9)
+    state.frozen["float32"].fill_(5)
+    network = odd.network(state)
+    assert network.training
+    assert network.first.weight.flatten().tolist() == list(range(12))
+    assert network.norm.num_batches_tracked.item() == 9
+    assert network.second.bias.tolist() == [5, 5, 5]
+    assert not network.second.bias.requires_grad
+    assert network.scale.tolist() == [2, 2, 2]
+
+
+def test_tied_tensors_stay_tied(odd) -> None:
+    network = odd.network(odd.initial())
+    assert network.first.weight is network.second.weight
+    assert network.shared is network.norm.running_mean
+    assert layout_of(network) == odd.layout
+
+
+def test_two_networks_of_a_state_share_nothing(odd) -> None:
+    state = odd.initial()
+    one, two = odd.network(state), odd.network(state)
+    for network in (one, two):
+        for tensor in [*network.parameters(), *network.buffers()]:
+            tensor.data.add_(1)
+    assert torch.equal(one.first.weight, two.first.weight)
+    assert torch.equal(odd.initial().params["float32"], state.params["float32"])
+
+
+@pytest.mark.parametrize("algorithm", [Gradient(), LocalSteps(epochs=1, batch_size=4)])
+def test_training_never_changes_the_skeleton(odd, algorithm) -> None:
+    before = {name: tensor.clone() for name, tensor in odd.initial().named(odd.layout).items()}
+    one, two = (algorithm(odd, odd.initial(), part(), {}, 1) for _ in range(2))
+    after = odd.initial().named(odd.layout)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert torch.equal(one.direction["float32"], two.direction["float32"])
+    assert odd.network(odd.initial()).scale.tolist() == [2, 2, 2]
+
+
+def test_batchnorm_statistics_are_sent_back(odd) -> None:
+    update = LocalSteps(steps=3, batch_size=5)(odd, odd.initial(), part(), {}, 1)
+    buffers = views(odd.layout.buffers, update.buffers)
+    assert buffers["norm.num_batches_tracked"].item() == 3
+    assert buffers["shared"].any()
+
+
+def test_the_gradient_of_a_tied_parameter_is_the_sum_over_its_uses(odd) -> None:
+    state, examples = odd.initial(), part()
+    update = Gradient()(odd, state, examples, {}, 0)
+    network = odd.network(state)
+    twin = nn.Parameter(network.first.weight.detach().clone())
+    hidden = network.norm(network.first(examples.inputs)) * 3
+    outputs = hidden + nn.functional.linear(examples.inputs, twin, network.second.bias)
+    nn.functional.cross_entropy(outputs, examples.targets).backward()
+    found = views(odd.layout.params, update.direction)["first.weight"]
+    torch.testing.assert_close(found, network.first.weight.grad + twin.grad)
+
+
+def test_the_numbers_of_a_network_come_back_as_vectors(odd) -> None:
+    network = odd.network(odd.initial())
+    network.norm.running_var.fill_(7)
+    assert views(odd.layout.buffers, buffers_of(network, odd.layout))["norm.running_var"].tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_initial_weights_depend_on_the_seed_alone(model: str) -> None:
+    def weights(seed: int) -> torch.Tensor:
+        spec = ModelSpec(model, (1, 8, 8), 3, "float32", seed)
+        return torch.cat([p.detach().flatten() for p in spec.build().parameters()])
+
+    first = weights(1)
+    torch.manual_seed(123)
+    torch.rand(7)
+    state = torch.random.get_rng_state()
+    assert torch.equal(weights(1), first)
+    assert not torch.equal(weights(2), first)
+    assert torch.equal(torch.random.get_rng_state(), state), "building drew from the caller's generator"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_networks_have_the_wanted_type(dtype: str) -> None:
+    what = objective("mlp", dtype=dtype)
+    assert list(what.initial().params) == [dtype]
+    assert what.network(what.initial()).fc1.weight.dtype == getattr(torch, dtype)
+
+
+def test_integer_buffers_keep_their_type_in_any_dtype() -> None:
+    what = objective("cnn", inputs=(1, 8, 8), dtype="float64")
+    assert what.initial().buffers["int64"].tolist() == [0, 0]
+
+
+def test_squared_errors_by_hand() -> None:
+    assert mean_squared_error(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1])).item() == (1 + 4) / 2
+    assert mean_squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]])).item() == 2.0
+    with pytest.raises(ModelError, match=r"outputs of shape \(2, 2\) for targets of \(2,\)"):
+        mean_squared_error(torch.zeros(2, 2), torch.zeros(2))
+
+
+# Networks that cannot be built.
+
+BROKEN = """
+import torch
+def not_a_network(): return 3
+def lazy(): return torch.nn.LazyLinear(3)
+def no_parameter(): return torch.nn.Flatten()
+def frozen():
+    network = torch.nn.Linear(4, 3)
+    return network.requires_grad_(False)
+def fails(): raise OSError("no such file: weights.pt")
+def narrow(): return torch.nn.Linear(4, 2)
+def other_inputs(): return torch.nn.Linear(5, 3)
+def sum_of(outputs, targets): return (outputs - 1).sum(1)
+def number(outputs, targets): return 0.5
+class Fixed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
+    def forward(self, inputs):
+        return self.layer(inputs)
+class Stored(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.doubled = self.layer.weight * 2
+    def forward(self, inputs):
+        return self.layer(inputs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("not_a_network", r"must return a torch\.nn\.Module, not int"),
+        ("lazy", "has lazy parameters; run it once on an example before returning it"),
+        ("no_parameter", "has no parameter to train"),
+        ("frozen", "has no parameter to train"),
+        ("fails", "no such file"),
+    ],
+)
+def test_what_is_no_network_to_train_is_refused_by_name(own, name: str, reason: str) -> None:
+    path = own(BROKEN)
+    with pytest.raises(ModelError, match=rf"model {path}:{name}.* {reason}"):
+        objective(find_code(f"{path}:{name}")).initial()
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("mlp", {"width": 3}), ("mlp", {"dropout": 1.5}), ("mlp", {"hidden": -1}), ("cnn", {})],
+    ids=str,
+)
+def test_options_that_a_network_does_not_take_are_refused(model: str, options) -> None:
+    with pytest.raises(ModelError, match=r"model mlp with options|the cnn reads images"):
+        objective(model, **options).initial()
+
+
+# Networks that do not fit the examples.
+
+
+class Given:
+    """A source of the examples above."""
+
+    partitioned = False
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        return Dataset(part())
+
+
+def fit(what: Objective, classes: int = 3) -> None:
+    check_fit(what, Partitions(Given(), Split(2)), classes, 0)
+
+
+def test_a_network_that_fits_passes(own, odd) -> None:
+    fit(odd)
+    fit(objective("mlp"))
+    fit(objective(find_code(f"{own(BROKEN)}:Fixed")))
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "reason"),
+    [
+        ("narrow", "cross_entropy", r"on inputs of shape \(2, 4\) float32 gives 2 outputs, but labels go up to 2"),
+        ("other_inputs", "cross_entropy", r"fails with RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ("narrow", "mse", r"outputs of shape \(2, 2\) for targets of \(2,\)"),
+        ("narrow", "sum_of", "the loss must be a single number"),
+        ("narrow", "number", "the loss must be a single number"),
+        ("Stored", "cross_entropy", "RuntimeError"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_in_one_line(own, name: str, loss: str, reason: str) -> None:
+    path = own(BROKEN)
+    own_loss = loss if loss in ("mse", "cross_entropy") else find_code(f"{path}:{loss}")
+    what = Objective(ModelSpec(find_code(f"{path}:{name}"), (4,), 3, "float32", 0), own_loss)
+    with pytest.raises(ModelError, match=reason) as caught:
+        fit(what)
+    assert "\n" not in str(caught.value)
+
+
+def test_checking_the_fit_changes_nothing(odd) -> None:
+    before = odd.initial().buffers["float32"].clone()
+    state = torch.random.get_rng_state()
+    fit(odd)
+    assert torch.equal(odd.initial().buffers["float32"], before)
+    assert torch.equal(torch.random.get_rng_state(), state)

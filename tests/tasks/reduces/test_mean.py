@@ -1,0 +1,107 @@
+"""The mean by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from storage.values.state import State, Update
+from tasks.numerics import accumulator
+from tasks.reduces.mean import Mean
+from tasks.reduces.tree import reduce_all
+
+STATE = State({})
+
+
+def mean(*updates: Update) -> Update:
+    return reduce_all(Mean(), STATE, updates)
+
+
+def test_updates_count_by_their_weights() -> None:
+    left = Update({"float32": torch.tensor([1.0, 0.0])}, weight=3)
+    right = Update({"float32": torch.tensor([5.0, 8.0])}, weight=1)
+    found = mean(left, right)
+    assert found.direction["float32"].tolist() == [2.0, 2.0]
+    assert found.weight == 4
+
+
+def test_every_dtype_keeps_its_own_vector_and_type() -> None:
+    vectors = [{"float32": torch.tensor([n]), "float64": torch.tensor([2 * n]).double()} for n in (1.0, 2.0)]
+    found = mean(*(Update(v) for v in vectors)).direction
+    assert {name: (vector.dtype, vector.tolist()) for name, vector in found.items()} == {
+        "float32": (torch.float32, [1.5]),
+        "float64": (torch.float64, [3.0]),
+    }
+
+
+def test_integer_and_bool_buffers_take_the_maximum_and_floats_the_mean() -> None:
+    def buffers(number: int, flag: bool, statistic: float) -> dict[str, torch.Tensor]:
+        return {
+            "int64": torch.tensor([number]),
+            "bool": torch.tensor([flag]),
+            "float32": torch.tensor([statistic]),
+        }
+
+    updates = [
+        Update({}, buffers(3, False, 1.0), weight=1),
+        Update({}, buffers(7, True, 2.0), weight=2),
+        Update({}, buffers(-5, False, 5.0), weight=1),
+    ]
+    found = mean(*updates).buffers
+    assert {name: vector.tolist() for name, vector in found.items()} == {
+        "int64": [7],
+        "bool": [True],
+        "float32": [2.5],
+    }
+    assert (found["int64"].dtype, found["bool"].dtype) == (torch.int64, torch.bool)
+
+
+def test_large_integers_are_not_rounded() -> None:
+    updates = [Update({}, {"int64": torch.tensor([2**60 + n])}) for n in range(3)]
+    assert mean(*updates).buffers["int64"].item() == 2**60 + 2
+
+
+def test_extras_are_reduced_like_the_direction() -> None:
+    updates = [Update({}, extras={"control": {"float32": torch.tensor([n])}}, weight=int(n)) for n in (1.0, 3.0)]
+    assert mean(*updates).extras["control"]["float32"].tolist() == [2.5]
+
+
+def test_bfloat16_is_summed_in_float32() -> None:
+    """In bfloat16, 256 + 1 is 256 again: the sum of 256 and 256 ones would stay there."""
+    updates = [
+        Update({"bfloat16": torch.tensor([number], dtype=torch.bfloat16)}) for number in [256.0] + [1.0] * 255
+    ]
+    found = mean(*updates).direction["bfloat16"]
+    assert found.dtype == torch.bfloat16
+    assert found.item() == torch.tensor((256 + 255) / 256).to(torch.bfloat16).item() == 2.0
+
+
+def test_the_weight_is_not_rounded_to_the_tensors_type() -> None:
+    updates = [Update({"bfloat16": torch.ones(1, dtype=torch.bfloat16)}, weight=257) for _ in range(2)]
+    assert mean(*updates).direction["bfloat16"].item() == 1.0
+    assert mean(*updates).weight == 514
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"),
+    [
+        ("float64", torch.float64),
+        ("float32", torch.float32),
+        ("bfloat16", torch.float32),
+        ("float16", torch.float32),
+    ],
+)
+def test_sums_are_kept_in_float32_but_those_of_float64(dtype, wanted) -> None:
+    assert accumulator(dtype) == wanted
+
+
+def test_a_lone_update_is_neither_multiplied_nor_divided() -> None:
+    lone = Update({"float32": torch.tensor([1e-45, 3e38])}, weight=7, metrics={"train_loss": 1.0})
+    assert mean(lone) is lone
+
+
+def test_reducing_leaves_the_updates_as_they_were() -> None:
+    updates = [Update({"float32": torch.ones(2)}, {"int64": torch.ones(1).long()}, weight=n) for n in (1, 2, 3)]
+    mean(*updates)
+    assert all(update.direction["float32"].tolist() == [1, 1] for update in updates)
+    assert all(update.buffers["int64"].tolist() == [1] for update in updates)

@@ -1,0 +1,87 @@
+"""What is refused of an update, and in which words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from storage.values.layout import Layout
+from storage.values.state import Update
+from storage.values.tensors import TensorSpec
+from tasks.rounds.guard import checked
+
+
+def fault(layout: Layout, update: Update) -> str | None:
+    """Why an update is refused, by a map that declares the slots that it has."""
+    return checked(layout, update, tuple(update.carry), tuple(update.extras))[1]
+
+
+LAYOUT = Layout(
+    params=(TensorSpec("fc.weight", "float32", (2, 2)), TensorSpec("fc.bias", "float32", (2,))),
+    buffers=(TensorSpec("count", "int64", ()), TensorSpec("mean", "float32", (2,)), TensorSpec("on", "bool", ())),
+)
+
+
+def vector(**bad: float) -> dict[str, torch.Tensor]:
+    numbers = torch.zeros(6)
+    for place, value in bad.items():
+        numbers[int(place[1:])] = value
+    return {"float32": numbers}
+
+
+BUFFERS = {"int64": torch.tensor([3]), "float32": torch.zeros(2), "bool": torch.tensor([True])}
+SOUND = Update(vector(), BUFFERS, {"control": vector()}, 5, {"train_loss": 1.0}, {"variate": vector()})
+
+
+def test_a_sound_update_has_no_fault() -> None:
+    assert fault(LAYOUT, SOUND) is None
+    assert fault(LAYOUT, Update(vector(_0=3e38), BUFFERS)) is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", range(6))
+def test_any_number_that_is_none_is_named_by_its_parameter(bad: float, place: int) -> None:
+    wanted = "fc.weight has 1 non-finite of 4" if place < 4 else "fc.bias has 1 non-finite of 2"
+    assert (
+        fault(LAYOUT, replace(SOUND, direction=vector(**{f"_{place}": bad}))) == f"direction of {wanted} numbers"
+    )
+
+
+def test_the_group_of_a_non_finite_number_is_named() -> None:
+    bad = vector(_4=math.nan, _5=math.inf)
+    wanted = "of fc.bias has 2 non-finite of 2 numbers"
+    assert fault(LAYOUT, replace(SOUND, extras={"control": bad})) == f"extras/control {wanted}"
+    assert fault(LAYOUT, replace(SOUND, carry={"variate": bad})) == f"carry/variate {wanted}"
+    broken = BUFFERS | {"float32": torch.tensor([0.0, math.nan])}
+    assert fault(LAYOUT, replace(SOUND, buffers=broken)) == "buffers of mean has 1 non-finite of 2 numbers"
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.0, math.nan, None, "5", torch.tensor(3.0)])
+def test_a_weight_must_be_a_positive_integer(weight) -> None:
+    reason = fault(LAYOUT, replace(SOUND, weight=weight))
+    assert reason is not None
+    assert reason.startswith("weight ")
+    assert reason.endswith("is no positive integer")
+
+
+@pytest.mark.parametrize(
+    ("change", "group"),
+    [
+        ({"direction": {}}, "direction"),
+        ({"direction": {"float32": torch.zeros(5)}}, "direction"),
+        ({"direction": {"float64": torch.zeros(6, dtype=torch.float64)}}, "direction"),
+        ({"direction": vector() | {"float64": torch.zeros(1, dtype=torch.float64)}}, "direction"),
+        ({"direction": {"float32": torch.zeros(6, dtype=torch.float64)}}, "direction"),
+        ({"buffers": {}}, "buffers"),
+        ({"buffers": BUFFERS | {"int64": torch.zeros(2).long()}}, "buffers"),
+        ({"extras": {"control": {}}}, "extras/control"),
+        ({"carry": {"variate": {"float32": torch.zeros(7)}}}, "carry/variate"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_misshapen(change, group: str) -> None:
+    reason = fault(LAYOUT, replace(SOUND, **change))
+    assert reason is not None
+    assert reason.startswith(f"{group} is misshapen: ")

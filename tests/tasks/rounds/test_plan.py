@@ -1,0 +1,56 @@
+"""The plan: blocks of neighbours, seeds, and how many rounds are submitted at once."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.rounds.plan import LARGEST_WINDOW, RoundPlan, window_size
+
+SIZES = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
+
+
+@given(SIZES)
+def test_blocks_are_neighbours_that_make_up_all_partitions_evenly(sizes: tuple[int, int]) -> None:
+    partitions, blocks = sizes
+    plan = RoundPlan(partitions, blocks, 0)
+    spans = [plan.span(block) for block in range(blocks)]
+    assert [partition for span in spans for partition in span] == list(range(partitions))
+    assert max(map(len, spans)) - min(map(len, spans)) <= 1
+
+
+@given(SIZES)
+def test_the_nodes_of_a_block_are_its_partitions(sizes: tuple[int, int]) -> None:
+    partitions, blocks = sizes
+    plan = RoundPlan(partitions, blocks, 0)
+    assert plan.root == (0, partitions)
+    for block in range(blocks):
+        assert [p for a, b in plan.nodes(block) for p in range(a, b)] == list(plan.span(block))
+
+
+def test_a_maps_seed_is_drawn_from_run_round_and_partition() -> None:
+    wanted = int(hashlib.sha256(b"5,3,2").hexdigest()[:16], 16) >> 1
+    assert RoundPlan(4, 2, 5).map_seed(3, 2) == RoundPlan(4, 1, 5).map_seed(3, 2) == wanted
+    seeds = {RoundPlan(9, 1, run).map_seed(r, p) for run in range(3) for r in range(30) for p in range(-1, 9)}
+    assert len(seeds) == 3 * 30 * 10
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seconds", "window"),
+    [
+        (7, None, 7),
+        (7, 100.0, 7),
+        (None, None, 1),
+        (None, 5.0, 1),
+        (None, 1.0, 1),
+        (None, 0.5, 2),
+        (None, 0.24, 4),
+        (None, 0.0, LARGEST_WINDOW),
+        (None, 1e-9, LARGEST_WINDOW),
+    ],
+)
+def test_a_window_is_as_wanted_or_about_a_second_of_rounds(wanted, seconds, window) -> None:
+    assert window_size(wanted, seconds) == window

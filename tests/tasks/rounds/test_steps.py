@@ -1,0 +1,204 @@
+"""The steps of a round: verdicts, scores, the reason to stop, and what happens when the user's own code fails."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from storage.errors import RoundFailed, RoundweaveError
+from storage.rounds.commits import Score
+from storage.values.digests import update_digest
+from storage.values.tensors import views
+from tasks.rounds.steps import Tally, score
+
+SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
+
+OWN = """
+from dataclasses import dataclass, replace
+import numpy as np
+import torch
+from roundweave import Algorithm, Gradient, Mean, Sgd, Update
+@dataclass(frozen=True)
+class Own:
+    def __call__(self, objective, state, examples, carry, seed):
+        update = Gradient()(objective, state, examples, carry, seed)
+        return {returned}
+@dataclass(frozen=True)
+class OwnApply(Sgd):
+    def __call__(self, state, update):
+        state = super().__call__(state, update)
+        return {applied}
+def algorithm():
+    return Algorithm(Own(), Mean(), OwnApply(0.1))
+"""
+
+
+# Scores.
+
+
+def test_a_score_is_the_mean_over_all_held_out_examples() -> None:
+    assert score([Tally(6.0, 1, 2), Tally(4.0, 3, 3)]) == Score(2.0, 0.8, 5)
+
+
+def test_a_partition_without_a_loss_or_without_examples_is_left_out() -> None:
+    tallies = [Tally(math.nan, 1, 2), Tally(3.0, 2, 4), Tally(math.inf, 0, 1), Tally(0.0, None, 0)]
+    assert score(tallies) == Score(0.75, 0.5, 4)
+    assert score(tallies[:1]) is None
+    assert score([]) is None
+
+
+def test_numbers_that_are_no_classes_have_no_accuracy() -> None:
+    assert score([Tally(6.0, None, 2)]) == Score(3.0, None, 2)
+
+
+def test_the_score_of_a_round_is_that_of_its_state_on_the_held_out_examples(train) -> None:
+    from tasks.data.sources.digits import Digits
+    from tasks.data.splits import hold_out
+
+    run = train(**SMALL, rounds=2)
+    examples = Digits().load().train
+    _, held = hold_out(examples.targets.numpy(), 0.1, 0)
+    params = run.round(2).params
+    outputs = examples.inputs[held].flatten(1) @ params["1.weight"].T + params["1.bias"]
+    targets = examples.targets[held]
+    found = run.round(2).score
+    assert found.examples == len(held)
+    assert found.loss == pytest.approx(cross_entropy(outputs, targets).item(), rel=1e-5)
+    assert found.accuracy == (outputs.argmax(1) == targets).sum().item() / len(held)
+
+
+# What is committed.
+
+
+def test_a_commit_holds_the_verdict_on_every_update(train) -> None:
+    run = train(**SMALL, rounds=2)
+    commit = run.round(2).commit
+    assert list(commit.updates) == [0, 1, 2]
+    for partition, record in commit.updates.items():
+        update = run.round(2).update(partition)
+        assert record.digest == update_digest(update)
+        assert record.weight == update.weight
+        assert record.metrics.keys() == {"train_loss"}
+    assert sum(record.weight for record in commit.updates.values()) == run.attributes["data"]["examples"]
+
+
+def test_the_state_is_the_one_before_minus_the_weighted_mean_direction(train) -> None:
+    run = train(**SMALL, rounds=2)
+    before, after = (run.round(number).state.params["float32"].double() for number in (1, 2))
+    updates = [run.round(2).update(partition) for partition in range(3)]
+    total = sum(update.weight * update.direction["float32"].double() for update in updates)
+    torch.testing.assert_close(after, before - total / sum(u.weight for u in updates), rtol=1e-6, atol=1e-7)
+
+
+def test_scores_are_taken_every_so_many_rounds_and_after_the_last(train) -> None:
+    run = train(**SMALL, rounds=5, evaluate_every=2)
+    assert [run.round(number).score is not None for number in range(1, 6)] == [False, True, False, True, True]
+
+
+def test_a_run_stops_where_its_target_is_reached(train) -> None:
+    free = train(**SMALL, rounds=6)
+    accuracies = [free.round(number).score.accuracy for number in range(1, 7)]
+    target = accuracies[2]
+    first = next(n for n, accuracy in enumerate(accuracies, start=1) if accuracy >= target)
+    run = train(**SMALL, rounds=6, target_accuracy=target)
+    assert (run.done, run.status) == (first, "complete")
+    assert run.stop == f"accuracy {accuracies[first - 1]:.4f} has reached the target {target}"
+    assert run.digest == free.round(first).commit.state
+
+
+def test_a_run_stops_when_patience_is_over(train) -> None:
+    """The rate is so large that the loss grows: round 1 is the best, or an early one."""
+    run = train(**SMALL | {"local_steps": 1}, algorithm="fed_avg", lr=300.0, rounds=30, patience=3)
+    losses = run.history()["loss"].tolist()[1:]
+    best = int(np.argmin(losses))
+    assert run.done == best + 1 + 3
+    assert run.stop == f"3 scores without a better loss than {losses[best]:.6g}"
+    assert run.round(-1).commit.best == losses[best]
+
+
+# The user's own code.
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        ("1 / 0", "the map of partition 0 failed with ZeroDivisionError: division by zero"),
+        ("None", "partition 0"),
+        ("replace(update, direction=None)", "partition 0"),
+        ("replace(update, direction={'float32': update.direction['float32'].numpy()})", "partition 0"),
+        ("replace(update, weight=0)", "weight 0 is no positive integer"),
+        ("replace(update, weight=float('nan'))", "weight nan is no positive integer"),
+        ("replace(update, carry={'undeclared': update.direction})", "undeclared"),
+        ("replace(update, extras={'undeclared': update.direction})", "undeclared"),
+    ],
+)
+def test_a_map_that_returns_no_sound_update_fails_the_round_by_name(
+    train, own, returned: str, reason: str
+) -> None:
+    path = own(OWN.format(returned=returned, applied="state"))
+    with pytest.raises(RoundFailed, match=f"round 1.*{reason}") as caught:
+        train(algorithm=f"{path}:algorithm", model="logistic", partitions=2, rounds=1)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "replace(update, weight=np.int64(len(examples)))",
+        "replace(update, weight=torch.tensor(len(examples)))",
+        "replace(update, weight=len(examples) if examples.inputs[0, 0, 0, 0] > 5 else None)",
+        "replace(update, metrics={'train_loss': torch.tensor(1.5)})",
+        "replace(update, metrics={'train_loss': np.float32(1.5)})",
+        "replace(update, metrics={'train_loss': 1.5, 'note': 'fine'})",
+    ],
+)
+def test_numbers_of_other_types_are_taken_or_refused_but_never_break_the_commit(train, own, returned: str) -> None:
+    path = own(OWN.format(returned=returned, applied="state"))
+    try:
+        run = train(algorithm=f"{path}:algorithm", model="logistic", partitions=2, rounds=1, name="own")
+    except RoundweaveError as error:
+        assert "partition 0" in str(error)
+    else:
+        assert run.done == 1
+
+
+def test_one_unsound_weight_among_sound_ones_is_refused_and_recorded(train, own) -> None:
+    """Of 1618 examples in three partitions the last has 540, the others 539."""
+    returned = "replace(update, weight=5.5 if len(examples) == 540 else update.weight)"
+    path = own(OWN.format(returned=returned, applied="state"))
+    run = train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=1)
+    assert run.round(1).commit.accepted == [0, 1]
+    assert run.round(1).refused == {2: "weight 5.5 is no positive integer"}
+    assert run.history().loc[1, "examples"] == 2 * 539
+
+
+@pytest.mark.parametrize("applied", ["1 / 0", "replace(state, params={'float32': state.params['float32'][:-1]})"])
+def test_an_apply_that_fails_fails_the_round_in_one_line(train, own, applied: str) -> None:
+    path = own(OWN.format(returned="update", applied=applied))
+    with pytest.raises(RoundweaveError) as caught:
+        train(algorithm=f"{path}:algorithm", model="logistic", partitions=2, rounds=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_update_far_out_of_range_does_not_make_a_state_of_nan(train, own) -> None:
+    """Each direction is finite, their weighted sum is not."""
+    returned = "replace(update, direction={'float32': torch.full_like(update.direction['float32'], 3e38)})"
+    path = own(OWN.format(returned=returned, applied="state"))
+    with pytest.raises(RoundFailed, match="round 1"):
+        train(algorithm=f"{path}:algorithm", model="logistic", partitions=2, rounds=1)
+
+
+def test_batchnorm_buffers_are_averaged_over_the_accepted(train) -> None:
+    run = train(model="cnn", partitions=2, local_steps=2, rounds=1)
+    layout = run._store.schema.layout.buffers
+    updates = [run.round(1).update(partition) for partition in (0, 1)]
+    after = views(layout, run.round(1).state.buffers)
+    one, two = (views(layout, update.buffers) for update in updates)
+    weights = [update.weight for update in updates]
+    assert after["norm1.num_batches_tracked"].item() == 2
+    wanted = (weights[0] * one["norm1.running_mean"] + weights[1] * two["norm1.running_mean"]) / sum(weights)
+    torch.testing.assert_close(after["norm1.running_mean"], wanted)
