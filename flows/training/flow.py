@@ -13,7 +13,6 @@ from storage.rounds.commits import Commit
 from storage.runs.run import Run
 from tasks.executors.base import Executor
 from tasks.rounds.plan import window_size
-from tasks.rounds.steps import stop_reason
 
 
 @task(name="rounds", task_run_name="rounds {first} to {last}", cache_policy=NO_CACHE, persist_result=False)
@@ -31,7 +30,7 @@ def train(config: TrainConfig) -> Run:
     with executor_for(config) as executor, prepared(config, executor) as run:
         progress = Progress(run.name, config.rounds, run.done)
         commit = run.store.log.read(run.done)
-        while commit.round < config.rounds and not stop_reason(run.job, commit):
+        while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
             size = window_size(config.window, commit.seconds if commit.round > run.done else None)
             last = min(commit.round + size, config.rounds)
             commit = run_window(executor, run, progress, commit.round + 1, last)

@@ -27,8 +27,8 @@ from tasks.data.splits import Split
 from tasks.executors.base import Executor
 from tasks.networks.objective import ModelSpec, Objective, check_fit
 from tasks.numerics import Fingerprint, check_fingerprint
+from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
-from tasks.rounds.steps import Job
 
 PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
 
@@ -66,21 +66,18 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     with hold_lease(store.log.folder, token) as lease, _failure_recorded(store):
         store, done = _recovered(store, config.rounds, partitions)
         job = Job(
-            store=str(store.path.resolve()),
-            token=token,
-            epoch=lease.epoch,
-            objective=objective,
-            algorithm=algorithm,
-            partitions=partitions,
-            plan=RoundPlan(config.partitions, 1, config.seed),
-            rounds=config.rounds,
-            fingerprint=fingerprint,
-            threads=config.threads,
-            quorum=config.quorum,
-            evaluate_every=config.evaluate_every,
-            target_accuracy=config.target_accuracy,
-            patience=config.patience,
-            fsync=config.fsync,
+            work=Work(objective, algorithm, partitions, config.seed, config.threads, config.quorum, fingerprint),
+            attempt=Attempt(
+                store=str(store.path.resolve()),
+                token=token,
+                epoch=lease.epoch,
+                rounds=config.rounds,
+                evaluate_every=config.evaluate_every,
+                target_accuracy=config.target_accuracy,
+                patience=config.patience,
+                fsync=config.fsync,
+            ),
+            plan=RoundPlan(config.partitions),
         )
         yield Prepared(job, store, done)
 

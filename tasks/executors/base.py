@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from storage.rounds.commits import Commit
 from tasks.numerics import Fingerprint
-from tasks.rounds.steps import Job
+from tasks.rounds.job import Job
 
 T = TypeVar("T")
 

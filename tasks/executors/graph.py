@@ -18,7 +18,15 @@ from storage.errors import ClusterError
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import LostWork, finished, usable_workers
 from tasks.numerics import Fingerprint, fingerprint
-from tasks.rounds.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
+from tasks.rounds.committing import (
+    commit_round,
+    load_block,
+    map_and_keep,
+    read_outcome,
+    reduce_round,
+    score_outcome,
+)
+from tasks.rounds.job import Job
 
 T = TypeVar("T")
 PLACED = ("data", "map", "score")
@@ -79,7 +87,7 @@ class GraphExecutor:
 
     def _submit(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         job = self._spread_over_workers(job)
-        log = job.open().log
+        log = job.attempt.open().log
         home = {block: self._workers[block % len(self._workers)] for block in range(job.plan.blocks)}
         with annotate(
             workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
@@ -108,7 +116,7 @@ class GraphExecutor:
         self._workers = []
 
     def _key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
-        return kind, f"{job.token}-{self._spread}", round, block
+        return kind, f"{job.attempt.token}-{self._spread}", round, block
 
     def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """A future that outlives its window: the job itself, and the examples."""
@@ -138,11 +146,11 @@ class GraphExecutor:
         mapped, scored = [], []
         for block, examples in enumerate(self._data(job, shared, round)):
             mapped.append(self._key(job, "map", round, block))
-            graph[mapped[-1]] = (map_block, shared, before, examples, block)
-            if job.scored(round):
+            graph[mapped[-1]] = (map_and_keep, shared, before, examples, block)
+            if job.attempt.scored(round):
                 scored.append(self._key(job, "score", round, block))
-                graph[scored[-1]] = (score_block, shared, after, examples)
-        graph[after] = (reduce_apply, shared, before, mapped)
+                graph[scored[-1]] = (score_outcome, shared, after, examples)
+        graph[after] = (reduce_round, shared, before, mapped)
         graph[self._key(job, "commit", round)] = (commit_round, shared, after, scored, previous)
         return graph
 

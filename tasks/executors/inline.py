@@ -8,7 +8,15 @@ from typing import TypeVar
 from storage.rounds.commits import Commit
 from tasks.data.partitions import Partition
 from tasks.numerics import Fingerprint, fingerprint
-from tasks.rounds.steps import Job, commit_round, load_block, map_block, read_outcome, reduce_apply, score_block
+from tasks.rounds.committing import (
+    commit_round,
+    load_block,
+    map_and_keep,
+    read_outcome,
+    reduce_round,
+    score_outcome,
+)
+from tasks.rounds.job import Job
 
 T = TypeVar("T")
 
@@ -32,8 +40,8 @@ class InlineExecutor:
         outcome = read_outcome(job, first - 1)
         for round in range(first, last + 1):
             data = self._load(job, round)
-            outcome = reduce_apply(job, outcome, [map_block(job, outcome, data, 0)])
-            tallies = [score_block(job, outcome, data)] if job.scored(round) else []
+            outcome = reduce_round(job, outcome, [map_and_keep(job, outcome, data, 0)])
+            tallies = [score_outcome(job, outcome, data)] if job.attempt.scored(round) else []
             commit = commit_round(job, outcome, tallies, None)
             yield commit
             if commit.stop:
@@ -41,6 +49,6 @@ class InlineExecutor:
 
     def _load(self, job: Job, round: int) -> list[Partition]:
         number = job.split(round)
-        if self._data is None or self._data[:2] != (job.token, number):
-            self._data = job.token, number, load_block(job, number, 0)
+        if self._data is None or self._data[:2] != (job.attempt.token, number):
+            self._data = job.attempt.token, number, load_block(job, number, 0)
         return self._data[2]

@@ -21,7 +21,7 @@ from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.repair import has_batch_norm, recompute_batch_norm, rescale
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
-from tasks.rounds.steps import score, tally
+from tasks.rounds.scoring import score, tally
 
 REPAIR_BATCH = 250
 """Examples that go through a network at once where its statistics are recomputed."""

@@ -1,10 +1,9 @@
-"""The plan of a round: who takes part, in which blocks, with which seeds. It does no work."""
+"""The plan of a round: the tree over partitions, and the blocks in which they are mapped. It does no work."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.numerics import derive_seed
 from tasks.reduces.tree import cover
 
 
@@ -13,8 +12,7 @@ class RoundPlan:
     """Partitions in blocks of neighbours; a block is what one task maps. The number of blocks changes no bits."""
 
     partitions: int
-    blocks: int
-    seed: int
+    blocks: int = 1
 
     @property
     def root(self) -> tuple[int, int]:
@@ -33,14 +31,8 @@ class RoundPlan:
         span = self.span(block)
         return cover(*self.root, span.start, span.stop)
 
-    def map_seed(self, round: int, partition: int) -> int:
-        """What a map's randomness is drawn from."""
-        return derive_seed(self.seed, round, partition)
-
 
 WINDOW_SECONDS = 1.0
-
-
 LARGEST_WINDOW = 50
 
 

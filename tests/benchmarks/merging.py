@@ -35,7 +35,7 @@ from tasks.matching.units import find_units
 from tasks.merging.blends import Ensemble
 from tasks.networks.objective import Objective
 from tasks.numerics import derive_seed, pinned
-from tasks.rounds.steps import score, tally
+from tasks.rounds.scoring import score, tally
 
 EXAMPLES = 2000
 """Training examples of the first half on which units are compared and repaired."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.rounds.job import Work
 from tasks.rounds.plan import LARGEST_WINDOW, RoundPlan, window_size
 
 SIZES = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
@@ -16,7 +17,7 @@ SIZES = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1
 @given(SIZES)
 def test_blocks_are_neighbours_that_make_up_all_partitions_evenly(sizes: tuple[int, int]) -> None:
     partitions, blocks = sizes
-    plan = RoundPlan(partitions, blocks, 0)
+    plan = RoundPlan(partitions, blocks)
     spans = [plan.span(block) for block in range(blocks)]
     assert [partition for span in spans for partition in span] == list(range(partitions))
     assert max(map(len, spans)) - min(map(len, spans)) <= 1
@@ -25,16 +26,20 @@ def test_blocks_are_neighbours_that_make_up_all_partitions_evenly(sizes: tuple[i
 @given(SIZES)
 def test_the_nodes_of_a_block_are_its_partitions(sizes: tuple[int, int]) -> None:
     partitions, blocks = sizes
-    plan = RoundPlan(partitions, blocks, 0)
+    plan = RoundPlan(partitions, blocks)
     assert plan.root == (0, partitions)
     for block in range(blocks):
         assert [p for a, b in plan.nodes(block) for p in range(a, b)] == list(plan.span(block))
 
 
+def work(seed: int) -> Work:
+    return Work(None, None, None, seed)  # type: ignore[arg-type]
+
+
 def test_a_maps_seed_is_drawn_from_run_round_and_partition() -> None:
     wanted = int(hashlib.sha256(b"5,3,2").hexdigest()[:16], 16) >> 1
-    assert RoundPlan(4, 2, 5).map_seed(3, 2) == RoundPlan(4, 1, 5).map_seed(3, 2) == wanted
-    seeds = {RoundPlan(9, 1, run).map_seed(r, p) for run in range(3) for r in range(30) for p in range(-1, 9)}
+    assert work(5).map_seed(3, 2) == wanted
+    seeds = {work(run).map_seed(r, p) for run in range(3) for r in range(30) for p in range(-1, 9)}
     assert len(seeds) == 3 * 30 * 10
 
 

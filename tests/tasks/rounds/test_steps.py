@@ -13,7 +13,7 @@ from storage.errors import RoundFailed, RoundweaveError
 from storage.rounds.commits import Score
 from storage.values.digests import update_digest
 from storage.values.tensors import views
-from tasks.rounds.steps import Tally, score
+from tasks.rounds.scoring import Tally, score
 
 SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
 
