@@ -1,33 +1,47 @@
-"""The command's options, made from the fields of the configuration: one definition for both."""
+"""The command's options, made from the fields of the configurations and the signatures of the algorithms."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import sys
 import types
-from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from storage.errors import UsageError
+from flows.config.algorithms import Named, options_of
+from flows.config.algorithms import MODELS as ALGORITHM_MODELS
+from storage.errors import RoundweaveError, UsageError
 from tasks.user_code import Code
 
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
+Root = Annotated[Path | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
 
-def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """Give a command, whose last parameter is ``**options``, an option for each field of the models."""
+
+def with_options(
+    *models: type[BaseModel], without: tuple[str, ...] = (), algorithms: bool = False
+) -> Callable[..., Any]:
+    """Give a command, whose last parameter is ``**options``, an option for each field of the models.
+
+    With `algorithms` also one for each option of an algorithm; the help shows those of the one that is asked for.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
-        added = [
-            _parameter(name, field, model.__name__)
+        added = {
+            name: _parameter(name, field, model.__name__)
             for model in models
             for name, field in model.model_fields.items()
             if name not in without
-        ]
-        everything = [*(p.replace(kind=p.KEYWORD_ONLY) for p in own), *added]
+        }
+        everything = [*(p.replace(kind=p.KEYWORD_ONLY) for p in own), *added.values()]
+        if algorithms:
+            everything += [p for p in _algorithm_parameters(sys.argv) if p.name not in added]
         command.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in everything}
         return command
@@ -35,20 +49,52 @@ def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Cal
     return decorate
 
 
-def _parameter(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
+def _algorithm_parameters(arguments: list[str]) -> list[inspect.Parameter]:
+    """An option for each that some algorithm takes; hidden, unless the algorithm of the arguments takes it."""
+    asked = _asked_algorithm(arguments)
+    try:
+        shown: Mapping[str, FieldInfo] = options_of(asked) if asked else {}
+    except RoundweaveError:  # said when the configuration is resolved
+        shown = {}
+    hidden = {name: field for model in ALGORITHM_MODELS.values() for name, field in model.model_fields.items()}
+    panel = f"Options of {asked}"
+    return [
+        _parameter(name, field, panel, hidden=name not in shown)
+        for name, field in {**hidden, **shown}.items()
+        if name not in Named.model_fields
+    ]
+
+
+def _asked_algorithm(arguments: list[str]) -> str | None:
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
+        if argument == "--algorithm":
+            return following
+        if argument.startswith("--algorithm="):
+            return argument.partition("=")[2]
+    return None
+
+
+def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
     kind = _option_type(field.annotation)
     flag = f"--{name.replace('_', '-')}"
-    default = field.get_default(call_default_factory=True)
     option = typer.Option(
         f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-        help=f"{field.description}" + ("" if default in (None, {}, False) else f" ({default})"),
+        help=_help(field),
         show_default=False,
         rich_help_panel=panel,
         metavar="JSON" if _is_mapping(field.annotation) else None,
+        hidden=hidden,
     )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
+
+
+def _help(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    default = default.label if isinstance(default, Named) else default
+    said = [str(field.description)] * bool(field.description)
+    return " ".join(said + [f"({default})"] * (default not in (None, {}, (), False)))
 
 
 def _members(annotation: Any) -> list[Any]:
@@ -61,23 +107,26 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def _is_mapping(annotation: Any) -> bool:
-    return any(get_origin(member) is dict for member in _members(annotation))
+    return any(get_origin(member) in (dict, Mapping) for member in _members(annotation))
 
 
 def _option_type(annotation: Any) -> Any:
+    """What a flag takes: a plain type or a choice as it is, the rest as a text."""
     member = _members(annotation)[0]
-    return str if get_origin(member) in (dict, tuple) else member
+    return member if member in (bool, int, float, Path) or get_origin(member) is Literal else str
 
 
-def given(options: dict[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
+def given(options: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
     """The options that were given, with those of mapping type read as JSON."""
-    fields = {name: field for model in models for name, field in model.model_fields.items()}
+    known = [*models, *ALGORITHM_MODELS.values()]
+    mappings = {n for model in known for n, field in model.model_fields.items() if _is_mapping(field.annotation)}
     values = {name: value for name, value in options.items() if value is not None}
-    for name, value in values.items():
-        if _is_mapping(fields[name].annotation):
-            try:
-                values[name] = json.loads(value)
-            except ValueError as error:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} must be a JSON object such as '{{\"hidden\": 256}}': {error}") from error
-    return values
+    return {name: _json(name, value) if name in mappings else value for name, value in values.items()}
+
+
+def _json(name: str, value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        flag = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{flag} must be a JSON object such as '{{\"hidden\": 256}}': {error}") from error

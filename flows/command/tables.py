@@ -142,7 +142,7 @@ def print_runs(runs: list[Run]) -> None:
             run.name,
             run.status,
             f"{run.done}/{run.rounds}",
-            short_name(_named(run.config["algorithm"])),
+            run.algorithm,
             short_name(_named(run.config["data"])),
             _number(summary["loss"] if summary["loss"] is not None else math.nan, ".4f"),
             _number(summary["accuracy"] if summary["accuracy"] is not None else math.nan, ".2%"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from flows.command.errors import clear_errors
 from flows.config.train import Execution, Experiment
 from storage.errors import UsageError
 
@@ -37,6 +40,16 @@ def loss(outputs, targets):
 
 
 GIVEN = {"data": "mine.py:data", "model": "mine.py:model", "algorithm": "fed_avg", "partitions": 4, "rounds": 10}
+
+
+def init_command(
+    folder: Annotated[Path, typer.Argument(help="where to write them")] = Path(),
+) -> None:
+    """Write a commented train.toml and mine.py to start from."""
+    with clear_errors():
+        for path in write_templates(folder):
+            typer.echo(f"wrote {path}")
+        typer.echo("now: roundweave train train.toml")
 
 
 def write_templates(folder: Path) -> list[Path]:

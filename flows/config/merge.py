@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.config.train import NamedOrOwn, Placement
-
-
-def _split(value: Any) -> Any:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_split)]
-"""Numbers, or a text with commas between them."""
+from flows.config.fields import NamedOrOwn, Numbers
+from flows.config.train import Placement
 
 
 class Architecture(BaseModel):

@@ -1,7 +1,5 @@
 """The flow that merges networks: it wires observing, matching, scoring and keeping together."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -20,7 +18,7 @@ from flows.merging.keeping import keep
 from flows.merging.preparing import MergePlan, plan_merge
 from flows.merging.result import MergeResult
 from flows.reporting.progress import artifact_key, leave_plot
-from flows.serving.starting import executor_for
+from flows.serving.ahead import started
 from storage.errors import UsageError
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import write_checkpoint
@@ -31,6 +29,8 @@ from tasks.matching.networks import Evidence, match_all, match_each
 from tasks.merging.blends import Blend, score_blend
 from tasks.merging.observing import observe
 from tasks.numerics import pinned
+
+# No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
 
 
 @task(name="observe", cache_policy=NO_CACHE, persist_result=False)
@@ -67,11 +67,10 @@ def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> 
 
 
 @flow(name="roundweave-merge", persist_result=False)
-def merge(config: MergeConfig) -> MergeResult:
+def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
-    plan = plan_merge(config)
-    config = plan.config
-    with executor_for(config) as executor, _room(config.root) as folder:
+    with started(plan_merge, config) as (plan, executor), _room(config.root) as folder:
+        config = plan.config
         observed = config.match in ("activations", "mixed")
         moments = observe_units(executor, plan) if observed else {}
         orders = match_units(plan, moments)

@@ -13,11 +13,11 @@ from flows.config.merge import MergeConfig
 from flows.config.resolving import short_name
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
-from flows.training.preparing import run_path, versions
+from flows.training.preparing import provenance
 from storage.errors import DataError
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import write_checkpoint
-from storage.runs.run import Run
+from storage.runs.run import Run, run_path
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
@@ -140,15 +140,13 @@ def _keep_run(
     config, model = plan.config, plan.subject.objective.model
     name = config.name or f"merge-{short_name(model.model)}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     recorded = config.model_dump(mode="json", exclude={"root"})
-    standing = {"algorithm": "merge", "model_options": config.model_options or {}}
+    standing = {"algorithm": {"name": "merge"}, "model_options": config.model_options or {}}
     attributes: dict[str, Any] = {
         "config": recorded | standing,
         "algorithm": f"merge of {len(orders)} networks, matched by {config.match}",
         "data": {"examples": _examples(plan), "held_out": score.examples if score else 0},
         "fingerprint": None,
-        "parent": None,
-        "versions": versions(),
-        "created": time.time(),
+        **provenance(),
     }
     matches = [
         Match(order, plan.units.similarity(aligned[0], state))

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from flows.command.running import checked_trust
 from flows.config.merge import Architecture, MergeConfig
+from flows.config.recorded import check_trust
 from flows.merging.result import check_plot
 from flows.merging.subject import Subject, kept_code, subject
-from flows.training.preparing import run_path
 from storage.errors import UsageError
 from storage.runs.checkpoints import check_checkpoint, check_place, read_checkpoint
-from storage.runs.run import open_run
+from storage.runs.run import open_run, run_path
 from tasks.matching.activations import BATCH
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
@@ -105,7 +104,7 @@ def _with_recorded(config: MergeConfig) -> MergeConfig:
         if name and not Path(place).exists() and number.lstrip("-").isdigit():
             run = open_run(name, config.root)
             recorded = {field: value for field, value in run.config.items() if value is not None}
-            checked_trust(run, config.root, config.trust)
+            check_trust(run, config.root, config.trust)
             open_fields = set(Architecture.model_fields) - config.model_fields_set
             if "model" not in open_fields:
                 open_fields -= {"model_options"}

@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from storage.errors import UsageError
 from storage.rounds.commits import Score
 from storage.runs.run import Run
@@ -113,30 +110,3 @@ def check_plot(place: Path) -> None:
 def draw(result: MergeResult, place: Path) -> None:
     """Write the figure."""
     result.figure().savefig(place, dpi=120)
-
-
-def print_merge(result: MergeResult) -> None:
-    """The table, and where everything is."""
-    console = Console(highlight=False, markup=False)
-    if result.scores:
-        table = Table("network", "loss", "accuracy", "barrier", box=None, pad_edge=False)
-        for name, score in result.scores.items():
-            accuracy = "–" if score.accuracy is None else f"{score.accuracy:.2%}"
-            rise = result.barriers.get(name)
-            table.add_row(name, f"{score.loss:.4f}", accuracy, "" if rise is None else f"{rise:.4f}")
-        console.print(table)
-    else:
-        console.print("no data were given, so nothing is scored")
-    moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
-    console.print(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted")
-    console.print(f"function error {result.function_error:.1e} (float64, relative)")
-    if result.cycle_error is not None:
-        console.print(
-            f"cycle error of pair by pair matches: {result.cycle_error:.1%}; the order used here has none"
-        )
-    if len(set(result.coefficients)) > 1:
-        console.print("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
-    for what, place in (("merged network", result.out), ("plot", result.plot)):
-        if place:
-            console.print(f"{what}: {place}", soft_wrap=True)
-    console.print(f"kept with its permutations as run {result.run.name}, in {result.run.path}", soft_wrap=True)

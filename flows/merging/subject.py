@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from flows.config.merge import Architecture
-from flows.config.resolving import find_source, named_or_own, own_data
+from flows.config.resolving import find_source, named_or_own, objective_for, own_data
 from flows.config.train import TrainConfig
-from flows.training.preparing import describe_objective
 from storage.errors import CodeError, ModelError, UsageError, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.partitions import Partitions
@@ -42,9 +41,9 @@ class Subject:
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
     """The configuration with the user's functions kept by value."""
     kept = {
-        "model": named_or_own("model", config.model, MODELS),
-        "loss": named_or_own("loss", config.loss, LOSSES),
-        "data": None if config.data is None else own_data(config.data),
+        "model": config.model and named_or_own("model", config.model, MODELS),
+        "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
+        "data": config.data and own_data(config.data),
     }
     return config.model_copy(update=kept)
 
@@ -63,7 +62,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     split = Split(blocks, "iid", config.seed, None)
     partitions = Partitions(find_source(config.data), split, config.dtype, config.held_out)
     description = partitions.describe(0)
-    objective = describe_objective(training, description)
+    objective = objective_for(training, description)
     check_fit(objective, partitions, description.classes, 0)
     inputs = partitions.load(0, 0).train.inputs
     return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)

@@ -1,18 +1,19 @@
 """The flow that trains: it wires the executor, the store and the reports together."""
 
-from __future__ import annotations
-
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
+from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.reporting.progress import Progress
-from flows.serving.starting import executor_for
+from flows.serving.ahead import started
 from flows.training.preparing import Prepared, prepared
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
 from tasks.executors.base import Executor
 from tasks.rounds.plan import window_size
+
+# No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
 
 
 @task(name="rounds", task_run_name="rounds {first} to {last}", cache_policy=NO_CACHE, persist_result=False)
@@ -25,9 +26,9 @@ def run_window(executor: Executor, run: Prepared, progress: Progress, first: int
 
 
 @flow(name="roundweave-train", persist_result=False)
-def train(config: TrainConfig) -> Run:
+def train_flow(config: TrainConfig) -> Run:
     """Train in rounds, from the last committed one of the run of this name to `config.rounds`."""
-    with executor_for(config) as executor, prepared(config, executor) as run:
+    with started(resolve, config) as (resolved, executor), prepared(resolved, executor) as run:
         progress = Progress(run.name, config.rounds, run.done)
         commit = run.store.log.read(run.done)
         while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):

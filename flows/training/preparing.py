@@ -1,8 +1,7 @@
-"""From a configuration to a job: describe the examples, build the network, create or reopen the run's store."""
+"""From a resolved configuration to a job: describe the examples where they are, hold and recover the store."""
 
 from __future__ import annotations
 
-import json
 import platform
 import secrets
 import time
@@ -11,21 +10,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from math import prod
 from pathlib import Path
+from typing import Any
 
-from flows.config.resolving import differences, find_algorithm, find_loss, find_source, short_name, with_own_code
+from flows.config.recorded import differences
+from flows.config.resolving import Resolved, short_name
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers, RoundweaveError
 from storage.rounds.lease import hold_lease
 from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
-from tasks.algebra import Algorithm
-from tasks.algorithms import bound
+from storage.runs.run import run_path
 from tasks.data.partitions import Description, Partitions, combine
-from tasks.data.splits import Split
 from tasks.executors.base import Executor
-from tasks.networks.objective import ModelSpec, Objective, check_fit
+from tasks.networks.objective import check_fit
 from tasks.numerics import Fingerprint, check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
@@ -48,143 +46,98 @@ class Prepared:
 
 
 @contextmanager
-def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
-    """Hold the run of this configuration for writing, new or as far as it came; a failure is recorded in it."""
-    config = checked(config)
-    algorithm = find_algorithm(config)
-    partitions = _partitions(config)
-    descriptions = _describe(partitions, executor)
-    description = combine(descriptions)
-    partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
-    objective = describe_objective(config, description)
-    algorithm = bound(algorithm, objective, partitions)
-    if partitions.source.partitioned:
-        executor.gather(partial(check_fit, objective, partitions, description.classes), range(1))
-    fingerprint = _common_fingerprint(executor, config)
-    store = _open_or_create(config, objective, algorithm, description, fingerprint)
+def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
+    """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
+    work, description = _work(resolved, executor)
+    store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
     with hold_lease(store.log.folder, token) as lease, _failure_recorded(store):
-        store, done = _recovered(store, config.rounds, partitions)
-        job = Job(
-            work=Work(objective, algorithm, partitions, config.seed, config.threads, config.quorum, fingerprint),
-            attempt=Attempt(
-                store=str(store.path.resolve()),
-                token=token,
-                epoch=lease.epoch,
-                rounds=config.rounds,
-                evaluate_every=config.evaluate_every,
-                target_accuracy=config.target_accuracy,
-                patience=config.patience,
-                fsync=config.fsync,
-            ),
-            plan=RoundPlan(config.partitions),
-        )
-        yield Prepared(job, store, done)
+        store, done = _recovered(store, resolved.config.rounds, work.partitions)
+        attempt = _attempt(resolved.config, store, token, lease.epoch)
+        yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
 
 
-def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
-    """The store with room for its rounds and splits, and the last round that is whole."""
-    store = store.extend(rounds)
-    done, _ = store.recover()
-    if not partitions.source.partitioned:
-        for number in range(partitions.split.number(rounds) + 1):
-            store.write_split(number, partitions.assignment)
-    return store, done
+def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
+    """What the rounds compute, and the examples that they compute it on."""
+    config, partitions = resolved.config, resolved.partitions
+    descriptions = _describe(resolved, executor)
+    resolved = replace(resolved, description=combine(descriptions))
+    partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
+    description, objective = resolved.described, resolved.objective
+    if partitions.source.partitioned:
+        executor.gather(partial(check_fit, objective, partitions, description.classes), range(1))
+    algorithm = resolved.algorithm.bound(objective, partitions)
+    fingerprint = None if config.mixed_hardware else _common_fingerprint(executor)
+    return Work(
+        objective, algorithm, partitions, config.seed, config.threads, config.quorum, fingerprint
+    ), description
 
 
-def checked(config: TrainConfig) -> TrainConfig:
-    """The configuration with the user's functions kept; raises what can be known before anything is started."""
-    config = with_own_code(config)
-    find_algorithm(config)
-    partitions = _partitions(config)
-    if not partitions.source.partitioned:
-        description = partitions.describe(0)
-        partitions.split.check(description.examples)
-        check_fit(describe_objective(config, description), partitions, description.classes, 0)
-    return config
-
-
-def versions() -> dict[str, str]:
-    """What the record of a run tells of the software that made it."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-
-
-def run_path(root: Path, name: str) -> Path:
-    """Where a run of this name lies."""
-    return root / f"{name}.zarr"
-
-
-def default_name(config: TrainConfig) -> str:
-    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has."""
-    parts = short_name(config.algorithm), short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
-    return "-".join(parts)
-
-
-def _partitions(config: TrainConfig) -> Partitions:
-    split = Split(config.partitions, config.split, config.seed, config.resplit_every)
-    return Partitions(find_source(config.data), split, config.dtype, config.held_out)
-
-
-def _describe(partitions: Partitions, executor: Executor) -> list[Description]:
-    if not partitions.source.partitioned:
-        return [partitions.describe(0)]
+def _describe(resolved: Resolved, executor: Executor) -> list[Description]:
+    if resolved.description is not None:
+        return [resolved.description]
+    partitions = resolved.partitions
     return executor.gather(partitions.describe, range(partitions.split.partitions))
 
 
-def describe_objective(config: TrainConfig, description: Description) -> Objective:
-    """The network and loss for examples of this description."""
-    loss = find_loss(config, description.labels)
-    outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
-    options = json.dumps(config.model_options, sort_keys=True)
-    model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
-    return Objective(model, loss)
-
-
-def _common_fingerprint(executor: Executor, config: TrainConfig) -> Fingerprint | None:
-    """What all processes may do to the bits; None where they may differ."""
-    if config.mixed_hardware:
-        return None
-    found = executor.fingerprints()
-    first = next(iter(found.values()))
-    for place, other in found.items():
+def _common_fingerprint(executor: Executor) -> Fingerprint:
+    """What all processes may do to the bits; raises `NumericsMismatch` where they differ."""
+    fingerprints = executor.fingerprints()
+    first = next(iter(fingerprints.values()))
+    for place, other in fingerprints.items():
         check_fingerprint(first, other, place)
     return first
 
 
-def _open_or_create(
-    config: TrainConfig,
-    objective: Objective,
-    algorithm: Algorithm,
-    description: Description,
-    fingerprint: Fingerprint | None,
-) -> RoundStore:
-    path = run_path(config.root, config.name or default_name(config))
+def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> Attempt:
+    fields = ("rounds", "evaluate_every", "target_accuracy", "patience", "fsync")
+    return Attempt(str(store.path.resolve()), token, epoch, **{name: getattr(config, name) for name in fields})
+
+
+def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
+    path = run_path(config.root, config.name or _new_name(config))
     if not path.exists():
-        initial = objective.initial()
-        initial = replace(initial, memory=algorithm.apply.init(initial.params))
-        schema = Schema(
-            layout=objective.layout,
-            partitions=config.partitions,
-            memory=tuple(initial.memory),
-            carry=getattr(algorithm.map, "carry", ()),
-            extras=getattr(algorithm.map, "extras", ()),
-            matches=getattr(algorithm.reduce, "matches", ()),
-        )
-        attributes = {
-            "config": config.model_dump(mode="json", exclude={"root"}),
-            "algorithm": repr(algorithm),
-            "data": asdict(description),
-            "fingerprint": fingerprint,
-            "parent": None,
-            "versions": versions(),
-            "created": time.time(),
-        }
-        return RoundStore.create(path, schema, config.rounds, attributes, initial)
+        return _create(config, path, work, description)
     store = RoundStore(path, config.fsync)
     _check_same_experiment(store, config, description)
-    if fingerprint and store.attributes["fingerprint"]:
-        check_fingerprint(store.attributes["fingerprint"], fingerprint, "this machine")
+    if work.fingerprint and store.attributes["fingerprint"]:
+        check_fingerprint(store.attributes["fingerprint"], work.fingerprint, "this machine")
     return store
+
+
+def _create(config: TrainConfig, path: Path, work: Work, description: Description) -> RoundStore:
+    algorithm = work.algorithm
+    initial = work.objective.initial()
+    initial = replace(initial, memory=algorithm.apply.init(initial.params))
+    schema = Schema(
+        layout=work.objective.layout,
+        partitions=config.partitions,
+        memory=tuple(initial.memory),
+        carry=algorithm.map.carry,
+        extras=algorithm.map.extras,
+        matches=algorithm.reduce.matches,
+    )
+    attributes = {
+        "config": config.model_dump(mode="json", exclude={"root"}),
+        "algorithm": repr(algorithm),
+        "data": asdict(description),
+        "fingerprint": work.fingerprint,
+        **provenance(),
+    }
+    return RoundStore.create(path, schema, config.rounds, attributes, initial)
+
+
+def provenance() -> dict[str, Any]:
+    """What the record of a run tells of the software that made it, and when (seconds since the epoch)."""
+    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    return {"versions": versions, "created": time.time()}
+
+
+def _new_name(config: TrainConfig) -> str:
+    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has."""
+    return "-".join(
+        (config.algorithm.label, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2))
+    )
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:
@@ -195,6 +148,16 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         raise ExperimentDiffers(
             f"{store.path.stem} is another experiment ({'; '.join(differing)}); give this one another --name"
         )
+
+
+def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
+    """The store with room for its rounds and splits, and the last round that is whole."""
+    store = store.extend(rounds)
+    done, _ = store.recover()
+    if not partitions.source.partitioned:
+        for number in range(partitions.split.number(rounds) + 1):
+            store.write_split(number, partitions.assignment)
+    return store, done
 
 
 @contextmanager

@@ -29,6 +29,11 @@ def default_root() -> Path:
     return Path(os.environ.get("ROUNDWEAVE_ROOT", "runs"))
 
 
+def run_path(root: Path, name: str) -> Path:
+    """Where a run of this name lies."""
+    return root / f"{name}{SUFFIX}"
+
+
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     """A run by its name under the root, or by its path; raises `NotARun`."""
     named = Path(root or default_root(), f"{run}{SUFFIX}")
@@ -79,6 +84,12 @@ class Run:
         """The configuration it was started with."""
         config: dict[str, Any] = self._store.attributes["config"]
         return config
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
+        name: Any = self.config["algorithm"]["name"]
+        return str(name["name"] if isinstance(name, dict) else name)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -210,12 +221,11 @@ class Run:
         layout = self._store.schema.layout
         parameters = sum(spec.size for spec in layout.params)
         uncommitted = " (1 uncommitted)" if self._store.has_row(self.done + 1) else ""
-        algorithm = self.config["algorithm"]
         parts = (
             self.name,
             self.status,
             f"{self.done}/{self.rounds} rounds{uncommitted}",
-            algorithm if isinstance(algorithm, str) else algorithm["name"],
+            self.algorithm,
             f"{self.partitions} partitions",
             f"{parameters:,} params",
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",

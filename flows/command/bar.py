@@ -1,0 +1,98 @@
+"""What a terminal shows while a flow runs: a bar of rounds, and nothing of Prefect's and Dask's own messages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from flows.config.merge import MergeConfig
+from flows.config.train import TrainConfig
+from flows.merging.result import MergeResult
+from flows.reporting.listening import Listener, listener
+from storage.rounds.commits import Commit
+from storage.runs.run import Run
+
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[score]}"),
+    TimeElapsedColumn(),
+    TimeRemainingColumn(),
+)
+
+
+def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, float | None]]:
+    """Train with a progress bar on the terminal; also how long it took since the command `began`."""
+    _quiet()
+    from flows.training.running import train
+
+    rounds: list[tuple[float, Commit]] = []
+    with _bar(config.rounds) as shown:
+
+        def listen(commit: Commit, total: int) -> None:
+            rounds.append((time.time() - began, commit))
+            shown(commit, total)
+
+        token = listener.set(listen)
+        try:
+            run = train(config)
+        finally:
+            listener.reset(token)
+    per_round = [commit.seconds for _, commit in rounds[1:]]
+    return run, {
+        "seconds": time.time() - began,
+        "first_round_seconds": rounds[0][0] if rounds else None,
+        "seconds_per_round": statistics.median(per_round) if per_round else None,
+    }
+
+
+def merge_with_spinner(config: MergeConfig) -> MergeResult:
+    """Merge; a terminal shows that it is at work."""
+    _quiet()
+    from flows.merging.running import merge
+
+    with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
+        return merge(config)
+
+
+def _quiet() -> None:
+    # The command prints errors in one line; Prefect (told before its import) and Dask would add tracebacks.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Listener]:
+    console = Console(stderr=True, highlight=False)
+    with Progress(*COLUMNS, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("starting", total=total, score="")
+
+        def shown(commit: Commit, total: int) -> None:
+            score = _score(commit)
+            progress.update(task, completed=commit.round, total=total, description="round", score=score)
+            if not console.is_terminal:
+                console.print(f"round {commit.round}/{total}  {score}")
+
+        yield shown
+
+
+def _score(commit: Commit) -> str:
+    if commit.score is None:
+        return ""
+    accuracy = commit.score.accuracy
+    return f"loss {commit.score.loss:.4f}" + (f"  accuracy {accuracy:.2%}" if accuracy is not None else "")

@@ -1,0 +1,42 @@
+"""`roundweave show`, `roundweave runs` and `roundweave list`: what looks and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.command import tables
+from flows.command.errors import clear_errors, print_json
+from flows.command.options import Json, Root
+from storage.runs.run import list_runs, open_run
+
+
+def show_command(
+    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Print what a run is and how it went."""
+    with clear_errors(as_json):
+        stored = open_run(run, root)
+        if as_json:
+            print_json(tables.run_summary(stored))
+        else:
+            tables.print_run(stored)
+
+
+def runs_command(
+    root: Annotated[
+        Path | None, typer.Argument(help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the runs under a root."""
+    with clear_errors(as_json):
+        stored = list_runs(root)
+        if as_json:
+            print_json([tables.run_summary(run) for run in stored])
+        else:
+            tables.print_runs(stored)

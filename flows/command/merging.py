@@ -1,0 +1,48 @@
+"""`roundweave merge` and `roundweave units`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from flows.command.bar import merge_with_spinner
+from flows.command.errors import clear_errors, print_json
+from flows.command.merge_tables import print_merge, print_units
+from flows.command.options import Json, given, with_options
+from flows.config.merge import Architecture, MergeConfig, Merging
+from flows.config.train import Placement
+from flows.merging.units import unit_report
+
+
+@with_options(Architecture, Merging, Placement)
+def merge_command(
+    networks: Annotated[list[str], typer.Argument(help="torch or safetensors files, or stored rounds RUN@12")],
+    out: Annotated[str | None, typer.Option(help="where to write the merged network: .safetensors, .pt")] = None,
+    plot: Annotated[
+        str | None, typer.Option(help="where to draw the path of two networks; default: by out")
+    ] = None,
+    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Merge networks that were trained apart: match their hidden units, then average."""
+    with clear_errors(as_json):
+        values = given(options, Architecture, Merging, Placement)
+        config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values)
+        result = merge_with_spinner(config)
+        if as_json:
+            print_json(result.summary())
+        else:
+            print_merge(result)
+
+
+@with_options(Architecture)
+def units_command(as_json: Json = False, **options: Any) -> None:
+    """Show which hidden units of a network are interchangeable, and what is pinned and why."""
+    with clear_errors(as_json):
+        report = unit_report(Architecture(**given(options, Architecture)))
+        if as_json:
+            print_json(report)
+        else:
+            print_units(report)

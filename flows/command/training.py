@@ -1,0 +1,66 @@
+"""`roundweave train` and `roundweave resume`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.command import tables
+from flows.command.app import BEGAN
+from flows.command.bar import train_with_bar
+from flows.command.errors import INTERRUPTED, clear_errors, print_json
+from flows.command.options import Json, Root, given, with_options
+from flows.config.recorded import resumed_config
+from flows.config.train import Execution, Experiment, TrainConfig
+from storage.errors import UsageError
+
+
+@with_options(Experiment, Execution, algorithms=True)
+def train_command(
+    config: Annotated[Path | None, typer.Argument(help="a TOML file with any of the options below")] = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Train a network in rounds; the same name and experiment go on after the last committed round.
+
+    The options of an algorithm: `roundweave train --algorithm NAME --help`. `roundweave list` has the names.
+    """
+    with clear_errors(as_json, INTERRUPTED):
+        values = _read_toml(config) if config else {}
+        flags = given(options, Experiment, Execution)
+        if "algorithm" in flags and isinstance(values.get("algorithm"), dict):
+            flags["algorithm"] = values["algorithm"] | {"name": flags["algorithm"]}
+        _train(TrainConfig(**values | flags), as_json)
+
+
+@with_options(Execution, without=("name", "root"))
+def resume_command(
+    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    root: Root = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Go on with a run after its last committed round, from what is kept in its store."""
+    with clear_errors(as_json, INTERRUPTED):
+        _train(resumed_config(run, root, trust, given(options, Execution)), as_json)
+
+
+def _train(config: TrainConfig, as_json: bool) -> None:
+    run, seconds = train_with_bar(config, BEGAN)
+    if as_json:
+        print_json(tables.run_summary(run) | seconds)
+    else:
+        tables.print_result(run, seconds)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); `roundweave init` writes one") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no TOML file: {error}") from error

@@ -1,0 +1,136 @@
+"""The algorithm of a configuration: its name, and its options, which the signature of its function defines.
+
+From each signature of the table comes a model, and from the models the command's flags, the TOML's keys and the
+form on Prefect's page. What is no field of a configuration is an option of its algorithm: ``lr = 0.1`` beside
+``algorithm = "fed_avg"`` is ``algorithm = {name = "fed_avg", lr = 0.1}``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Set
+from typing import Annotated, Any, Literal, Union, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag, create_model
+from pydantic.fields import FieldInfo
+
+from tasks.algebra import Algorithm
+from tasks.algorithms import ALGORITHMS, build_algorithm
+from tasks.naming import unknown
+from tasks.user_code import Code, find_code, is_reference
+
+OWN = "own"
+"""The tag of an algorithm that is a function of the user's."""
+
+
+class Named(BaseModel):
+    """An algorithm with its options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Any
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name, defaults included."""
+        return {name: getattr(self, name) for name in self.model_dump(exclude={"name"})}
+
+    @property
+    def label(self) -> str:
+        """A name for people."""
+        return self.name.name if isinstance(self.name, Code) else str(self.name)
+
+    def kept(self) -> Named:
+        """The same, a function of the user's kept by value."""
+        return self.model_copy(update={"name": find_code(self.name)}) if is_own(self.name) else self
+
+    def build(self) -> Algorithm:
+        """The three values; raises `UsageError` for an option that the user's function does not take."""
+        return build_algorithm(self.name, self.options)
+
+
+class OwnAlgorithm(Named):
+    """A function of the user's that returns an `Algorithm`, with the options that it names."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: Code | str
+
+
+def _model(name: str, function: Callable[..., Any]) -> type[Named]:
+    """The model of a function's options."""
+    hints = get_type_hints(getattr(function, "func", function), include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+    fields: dict[str, Any] = {p.name: (hints.get(p.name, Any), p.default) for p in parameters}
+    title = "".join(part.capitalize() for part in name.split("_"))
+    return create_model(
+        title, __base__=Named, __doc__=inspect.getdoc(function), name=(Literal[name], name), **fields
+    )
+
+
+MODELS: Mapping[str, type[Named]] = {name: _model(name, function) for name, function in ALGORITHMS.items()}
+
+
+def options_of(name: str) -> dict[str, FieldInfo]:
+    """The options of an algorithm by name; of the user's function it runs the file, and raises `CodeError`."""
+    model = _model("own", find_code(name).load()) if is_own(name) and is_reference(name) else MODELS.get(name)
+    return {} if model is None else {n: field for n, field in model.model_fields.items() if n != "name"}
+
+
+def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
+    """The values with those that are no fields moved into the table of the algorithm, over what it has of them.
+
+    Raises `ValueError` for an option that only other algorithms take; what no algorithm takes is left where it is.
+    """
+    table = dict(_table(values.get("algorithm", "fed_avg")))
+    known = None if is_own(table["name"]) else MODELS[table["name"]]
+    options = {
+        name: value
+        for name, value in values.items()
+        if name not in fields and (known is None or any(name in model.model_fields for model in MODELS.values()))
+    }
+    if known is not None and (refused := sorted(set(options) - set(known.model_fields))):
+        taken = ", ".join(name for name in known.model_fields if name != "name")
+        raise ValueError(f"algorithm {table['name']} takes no {', '.join(refused)}; it takes {taken}")
+    rest = {name: value for name, value in values.items() if name not in options}
+    return rest | {"algorithm": table | options} if options else rest
+
+
+def is_own(name: str | Code) -> bool:
+    """Whether an algorithm is a function of the user's."""
+    return not isinstance(name, str) or name not in MODELS
+
+
+def _tag(value: Any) -> str:
+    name = value.name if isinstance(value, Named) else value["name"]
+    return OWN if is_own(name) else str(name)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """A table of name and options; a name, a callable or kept code alone has no options."""
+    if isinstance(value, Named):
+        return {"name": value.name, **value.model_dump(exclude={"name"}, exclude_unset=True)}
+    named = isinstance(value, Mapping) and "name" in value and not _is_kept(value)
+    return dict(value) if named else {"name": value}
+
+
+def _checked_table(value: Any) -> Any:
+    if isinstance(value, Named):
+        return value
+    table = _table(value)
+    name = find_code(table["name"]) if callable(table["name"]) else table["name"]
+    if isinstance(name, str) and is_own(name) and not is_reference(name):
+        raise ValueError(str(unknown("algorithm", name, MODELS)))
+    return table | {"name": name}
+
+
+def _is_kept(value: Any) -> bool:
+    """Whether it is a function of the user's as a record holds it, which has a name, too."""
+    return isinstance(value, Mapping) and "source" in value
+
+
+_TAGGED = [Annotated[model, Tag(name)] for name, model in MODELS.items()]
+AlgorithmField = Annotated[
+    Union[*_TAGGED, Annotated[OwnAlgorithm, Tag(OWN)]], Discriminator(_tag), BeforeValidator(_checked_table)
+]
+"""A name, a table of a name and options, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""

@@ -1,0 +1,25 @@
+"""Types that several configurations use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from tasks.user_code import Code, find_code
+
+
+def _keep_callable(value: Any) -> Any:
+    return find_code(value) if callable(value) else value
+
+
+NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
+"""A built-in name, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
+
+
+def _at_commas(value: Any) -> Any:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_at_commas)]
+"""Numbers, or a text with commas between them."""

@@ -1,0 +1,35 @@
+"""What is wrong with a configuration, in words for a person."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from flows.config.algorithms import MODELS
+from flows.config.train import TrainConfig
+from tasks.naming import nearest
+
+NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
+
+
+def problems(error: ValidationError) -> list[str]:
+    """A line a field; an unknown one names the nearest."""
+    return list(dict.fromkeys(map(_problem, error.errors())))
+
+
+def _problem(detail: ErrorDetails) -> str:
+    # Inside the union of algorithms the location begins with `algorithm` and the algorithm's tag.
+    place = [str(part) for part in detail["loc"]]
+    field = place[-1] if place else ""
+    if detail["type"] == "extra_forbidden":
+        return f"unknown field {field!r}; {_hint(field)}"
+    message = NAMES if detail["type"] == "string_pattern_mismatch" else detail["msg"]
+    message = message.removeprefix("Value error, ")
+    named = message.startswith("unknown ")
+    return f"{field} = {detail['input']!r}: {message}" if field and not named else message
+
+
+def _hint(field: str) -> str:
+    options = {name for model in MODELS.values() for name in model.model_fields}
+    meant = nearest(field, [*TrainConfig.model_fields, *sorted(options)])
+    return f"did you mean {meant}?" if meant else "`roundweave train --help` lists them"

@@ -1,0 +1,64 @@
+"""What a flow works with: the values of its configuration and an executor, made ahead of it where they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+from flows.config.train import Placement
+from flows.serving.server import prefect_api, start_server
+from tasks.executors.base import Executor
+from tasks.executors.choice import open_executor
+
+AnyConfig = TypeVar("AnyConfig", bound=Placement)
+
+
+class HasConfig(Protocol):
+    """The values of a configuration, which they hold."""
+
+    @property
+    def config(self) -> Placement:
+        """The configuration, complete."""
+        ...
+
+
+AnyResolved = TypeVar("AnyResolved", bound=HasConfig)
+Resolve = Callable[[AnyConfig], AnyResolved]
+
+_ahead: ContextVar[tuple[Any, Executor] | None] = ContextVar("ahead", default=None)
+
+
+@contextmanager
+def ahead(resolved: HasConfig) -> Iterator[None]:
+    """Within, flows find these values and an executor, and report to Prefect.
+
+    The cluster comes up while Prefect's server does, and neither is started for values that cannot be had.
+    """
+    config = resolved.config
+    start_server(config.root)
+    with _executor(config) as executor, prefect_api(config.root):
+        token = _ahead.set((resolved, executor))
+        try:
+            yield
+        finally:
+            _ahead.reset(token)
+
+
+@contextmanager
+def started(resolve: Resolve[AnyConfig, AnyResolved], config: AnyConfig) -> Iterator[tuple[AnyResolved, Executor]]:
+    """The values and the executor that were made ahead of a flow, else new ones, the values first."""
+    made = _ahead.get()
+    if made is not None:
+        yield made
+        return
+    resolved = resolve(config)
+    with _executor(resolved.config) as executor:
+        yield resolved, executor
+
+
+@contextmanager
+def _executor(config: Placement) -> Iterator[Executor]:
+    with open_executor(config.executor, config.scheduler, config.workers) as executor:
+        yield executor

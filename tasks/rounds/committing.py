@@ -1,0 +1,126 @@
+"""Reading what a round's steps need, and keeping what they gave: the one place where a run's store is written.
+
+Each function is the whole of a task, with the pure step in its middle: nothing is shipped to where it is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from storage.rounds.commits import Commit, UpdateRecord
+from storage.values.digests import update_digest
+from storage.values.state import Update
+from storage.values.tensors import Vectors
+from tasks.data.partitions import Partition
+from tasks.numerics import check_fingerprint, fingerprint
+from tasks.rounds.job import Attempt, Job
+from tasks.rounds.scoring import Tally, score
+from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply, score_block
+
+
+def read_outcome(job: Job, round: int) -> Outcome:
+    """The outcome of a committed round, verified."""
+    store = job.attempt.open()
+    return Outcome(store.read_state(round), carry_from=store.log.read(round).carry_from)
+
+
+def load_block(job: Job, number: int, block: int) -> list[Partition]:
+    """The examples of a block's partitions under a split."""
+    return [job.work.partitions.load(number, partition) for partition in job.plan.span(block)]
+
+
+def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+    """Map a block's partitions, keep their updates, and fold what can be folded.
+
+    Unsound updates are refused: they are kept where they have the right shape, but not reduced.
+    """
+    _check_machine(job)
+    store, round, span = job.attempt.open(), before.state.round + 1, job.plan.span(block)
+    carries = (_carry(job, before, partition) for partition in span)
+    updates: dict[int, Update | None] = {}
+    records: dict[int, UpdateRecord] = {}
+    began = time.perf_counter()
+    for mapped in map_block(job.work, before.state, span, data, carries):
+        records[mapped.partition] = _record(mapped, began)
+        store.write_update(round, mapped.partition, mapped.update)
+        updates[mapped.partition] = None if mapped.refused else mapped.update
+        began = time.perf_counter()
+    return BlockResult(fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates), records)
+
+
+def _check_machine(job: Job) -> None:
+    if job.work.fingerprint is not None:
+        where = f"worker process {os.getpid()} on {socket.gethostname()}"
+        check_fingerprint(job.work.fingerprint, fingerprint(), where)
+
+
+def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
+    source = before.carry_from.get(partition)
+    return {} if source is None else job.attempt.open().read_carry(source, partition)
+
+
+def _record(mapped: Mapped, began: float) -> UpdateRecord:
+    metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
+    return UpdateRecord(
+        digest=update_digest(mapped.update),
+        weight=mapped.update.weight,
+        refused=mapped.refused,
+        metrics=metrics,
+        seconds=time.perf_counter() - began,
+        worker=f"{socket.gethostname()}:{os.getpid()}",
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except (TypeError, ValueError):
+        return False
+
+
+def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
+    """The outcome of a round from its blocks; it is kept with the commit."""
+    return reduce_apply(job.work, before, blocks)
+
+
+def score_outcome(job: Job, after: Outcome, data: Sequence[Partition]) -> list[Tally]:
+    """Score the state after a round on the held-out examples of a block; the sums are kept with the commit."""
+    return score_block(job.work, after.state, data)
+
+
+def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], previous: Commit | None) -> Commit:
+    """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it."""
+    store, state, attempt = job.attempt.open(), after.state, job.attempt
+    previous = previous or store.log.read(state.round - 1)
+    if previous.stop and previous.token == attempt.token:
+        return previous
+    if not store.log.has(state.round):
+        store.write_state(state)
+        for partition, match in after.matches.items():
+            store.write_match(state.round, partition, match)
+    now = time.time()
+    commit = replace(
+        store.describe(state, attempt.token, attempt.epoch),
+        updates=after.records,
+        carry_from=after.carry_from,
+        score=score([tally for block in tallies for tally in block]),
+        seconds=max(0.0, now - max(previous.time, attempt.started)),
+        time=now,
+    )
+    return store.commit(_with_best(attempt, commit, previous))
+
+
+def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:
+    """Keep count of the best loss, and say so where the run ends here."""
+    best, since_best = previous.best, previous.since_best
+    if commit.score is not None:
+        better = best is None or commit.score.loss < best
+        best, since_best = (commit.score.loss, 0) if better else (best, since_best + 1)
+    commit = replace(commit, best=best, since_best=since_best)
+    return replace(commit, stop=attempt.stop_reason(commit))

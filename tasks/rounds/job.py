@@ -1,0 +1,79 @@
+"""A run as its rounds see it: the work, which decides the bits, and the attempt, which does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from storage.rounds.commits import Commit
+from storage.rounds.store import RoundStore, open_store
+from tasks.algebra import Algorithm
+from tasks.data.partitions import Partitions
+from tasks.networks.objective import Objective
+from tasks.numerics import Fingerprint, derive_seed
+from tasks.rounds.plan import RoundPlan
+
+
+@dataclass(frozen=True)
+class Work:
+    """What decides the bits of a round besides the state before it; `fingerprint` None accepts any machine."""
+
+    objective: Objective
+    algorithm: Algorithm
+    partitions: Partitions
+    seed: int
+    threads: int = 1
+    quorum: int = 1
+    fingerprint: Fingerprint | None = None
+
+    def map_seed(self, round: int, partition: int) -> int:
+        """What a map's randomness is drawn from; partition -1 is the reduce."""
+        return derive_seed(self.seed, round, partition)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One writer's go at a run: where it keeps the rounds, how far it goes, and when it ends early.
+
+    `token` and `epoch` are of the lease; `started` is in seconds since the epoch.
+    """
+
+    store: str
+    token: str
+    epoch: int
+    rounds: int
+    evaluate_every: int = 1
+    target_accuracy: float | None = None
+    patience: int | None = None
+    fsync: bool = False
+    started: float = field(default_factory=time.time)
+
+    def open(self) -> RoundStore:
+        """The run's store, opened once per process."""
+        return open_store(self.store, self.token, self.fsync)
+
+    def scored(self, round: int) -> bool:
+        """Whether the network is scored after a round."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+    def stop_reason(self, commit: Commit) -> str | None:
+        """Why the run ends with this round, None where it goes on."""
+        accuracy = commit.score.accuracy if commit.score else None
+        if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
+            return f"accuracy {accuracy:.4f} has reached the target {self.target_accuracy}"
+        if self.patience is not None and commit.since_best >= self.patience:
+            return f"{commit.since_best} scores without a better loss than {commit.best:.6g}"
+        return None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an executor is given: the work, the attempt, and the plan of a round."""
+
+    work: Work
+    attempt: Attempt
+    plan: RoundPlan
+
+    def split(self, round: int) -> int:
+        """The number of the split that a round uses."""
+        return self.work.partitions.split.number(round)
