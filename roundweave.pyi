@@ -1,7 +1,7 @@
 """The names of the facade, and where each is defined; `roundweave.py` loads them when they are first used."""
 
-from flows.command.running import merge as merge
-from flows.command.running import train as train
+from flows.merging.running import merge as merge
+from flows.training.running import train as train
 from flows.config.merge import MergeConfig as MergeConfig
 from flows.config.train import TrainConfig as TrainConfig
 from storage.errors import RoundweaveError as RoundweaveError

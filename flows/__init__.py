@@ -1,26 +1,26 @@
-"""The Prefect flows, their configuration, and the command line."""
+"""The Prefect flows, for serving and scheduling; `roundweave.train` and `roundweave.merge` run them here and now."""
 
 import os
-from importlib import import_module
+import warnings
 from typing import Any
+
+import lazy_loader
 
 # Prefect and its server report usage unless told not to, and read this when they are imported.
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
-_HOMES = {
-    "MergeConfig": "config.merge",
-    "TrainConfig": "config.train",
-    "merge": "merging.flow",
-    "train": "training.flow",
-}
-
-__all__ = ["MergeConfig", "TrainConfig", "merge", "train"]
+_attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"flows has no {name!r}")
-    if name in ("merge", "train"):
-        import_module("flows.serving.server").keep_prefect_home(import_module("storage.runs.run").default_root())
-    return getattr(import_module(f"flows.{_HOMES[name]}"), name)
+    if name in ("merge_flow", "train_flow"):
+        from flows.serving.server import place_prefect_home
+        from storage.runs.run import default_root
+
+        place_prefect_home(default_root())
+        with warnings.catch_warnings():
+            # Prefect would make its folder; while the root is not there, it cannot and need not.
+            warnings.filterwarnings("ignore", "Failed to create the Prefect home directory")
+            return _attribute(name)
+    return _attribute(name)

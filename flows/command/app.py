@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from importlib import import_module
 
 import typer
 
 from flows.command.errors import BAD_USAGE, FAILED, fail
 
-BEGAN = time.time()
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),

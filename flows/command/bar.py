@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -19,9 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flows.config.merge import MergeConfig
 from flows.config.train import TrainConfig
-from flows.merging.result import MergeResult
 from flows.reporting.listening import Listener, listener
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
@@ -36,11 +35,12 @@ COLUMNS = (
 )
 
 
-def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, float | None]]:
-    """Train with a progress bar on the terminal; also how long it took since the command `began`."""
-    _quiet()
+def train_with_bar(config: TrainConfig) -> tuple[Run, dict[str, float | None]]:
+    """Train with a progress bar on the terminal; also the seconds that it took, counted from the command's start."""
+    quiet()
     from flows.training.running import train
 
+    began = psutil.Process().create_time()
     rounds: list[tuple[float, Commit]] = []
     with _bar(config.rounds) as shown:
 
@@ -61,16 +61,8 @@ def train_with_bar(config: TrainConfig, began: float) -> tuple[Run, dict[str, fl
     }
 
 
-def merge_with_spinner(config: MergeConfig) -> MergeResult:
-    """Merge; a terminal shows that it is at work."""
-    _quiet()
-    from flows.merging.running import merge
-
-    with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
-        return merge(config)
-
-
-def _quiet() -> None:
+def quiet() -> None:
+    """Silence Prefect and Dask; before Prefect is imported."""
     # The command prints errors in one line; Prefect (told before its import) and Dask would add tracebacks.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)

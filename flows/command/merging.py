@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from flows.command.bar import merge_with_spinner
+from flows.command.bar import quiet
 from flows.command.errors import clear_errors, print_json
 from flows.command.merge_tables import print_merge, print_units
 from flows.command.options import Json, given, with_options
 from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
+from flows.merging.result import MergeResult
 from flows.merging.units import unit_report
 
 
@@ -30,11 +32,19 @@ def merge_command(
     with clear_errors(as_json):
         values = given(options, Architecture, Merging, Placement)
         config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values)
-        result = merge_with_spinner(config)
+        result = _merge(config)
         if as_json:
             print_json(result.summary())
         else:
             print_merge(result)
+
+
+def _merge(config: MergeConfig) -> MergeResult:
+    quiet()
+    from flows.merging.running import merge
+
+    with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
+        return merge(config)
 
 
 @with_options(Architecture)

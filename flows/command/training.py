@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from flows.command import tables
-from flows.command.app import BEGAN
 from flows.command.bar import train_with_bar
 from flows.command.errors import INTERRUPTED, clear_errors, print_json
 from flows.command.options import Json, Root, given, with_options
@@ -50,7 +49,7 @@ def resume_command(
 
 
 def _train(config: TrainConfig, as_json: bool) -> None:
-    run, seconds = train_with_bar(config, BEGAN)
+    run, seconds = train_with_bar(config)
     if as_json:
         print_json(tables.run_summary(run) | seconds)
     else:

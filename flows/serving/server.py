@@ -92,12 +92,10 @@ def start_server(root: Path) -> Server | None:
     return _servers[home]
 
 
-def keep_prefect_home(root: Path) -> None:
+def place_prefect_home(root: Path) -> None:
     """Have Prefect keep its files under the root and not in the home folder, unless the user says where."""
-    if not _user_api() and "PREFECT_HOME" not in os.environ:
-        home = root.resolve() / ".prefect"
-        home.mkdir(parents=True, exist_ok=True)
-        os.environ["PREFECT_HOME"] = str(home)
+    if not _user_api():
+        os.environ.setdefault("PREFECT_HOME", str(root.resolve() / ".prefect"))
 
 
 @contextmanager
@@ -107,7 +105,8 @@ def prefect_api(root: Path) -> Iterator[None]:
     if server is None:
         yield
         return
-    keep_prefect_home(root)
+    place_prefect_home(root)
+    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
     before = {
         key: os.environ.get(key) for key in ("PREFECT_API_URL", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
     }
