@@ -1,9 +1,9 @@
 """The names of the facade, and where each is defined; `roundweave.py` loads them when they are first used."""
 
-from flows.merging.running import merge as merge
-from flows.training.running import train as train
 from flows.config.merge import MergeConfig as MergeConfig
 from flows.config.train import TrainConfig as TrainConfig
+from flows.merging.running import merge as merge
+from flows.training.running import train as train
 from storage.errors import RoundweaveError as RoundweaveError
 from storage.errors import UsageError as UsageError
 from storage.runs.round import Round as Round

@@ -1,4 +1,4 @@
-"""The Prefect flows, for serving and scheduling; `roundweave.train` and `roundweave.merge` run them here and now."""
+"""The Prefect flows, for serving and scheduling; `roundweave.train` and `roundweave.merge` run them at once."""
 
 import os
 import warnings

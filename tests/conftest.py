@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.training.preparing import prepared
 from storage.rounds.commits import Commit
@@ -42,7 +43,7 @@ def train(tmp_path: Path) -> Train:
         **fields: object,
     ) -> Run:
         config = TrainConfig(**{"root": tmp_path / "runs"} | fields)
-        with prepared(config, executor or InlineExecutor()) as ready:
+        with prepared(resolve(config), executor or InlineExecutor()) as ready:
             first = ready.done + 1
             while first <= config.rounds:
                 last = min(first + window - 1, config.rounds)

@@ -166,13 +166,14 @@ def connect_local(workers: int) -> Client:
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """The digests of the reference: one process, no Dask."""
+    from flows.config.resolving import resolve
     from flows.config.train import TrainConfig
     from flows.training.preparing import prepared
     from tasks.executors.inline import InlineExecutor
 
     config = TrainConfig(**DROPOUT, root=tmp_path_factory.mktemp("reference"))
     executor = InlineExecutor()
-    with prepared(config, executor) as ready:
+    with prepared(resolve(config), executor) as ready:
         return {commit.round: commit.state for commit in executor.run(ready.job, 1, config.rounds)}
 
 

@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def train_with_bar(config: TrainConfig) -> tuple[Run, dict[str, float | None]]:
-    """Train with a progress bar on the terminal; also the seconds that it took, counted from the command's start."""
+    """Train with a progress bar on the terminal; also its seconds, counted from the command's start."""
     quiet()
     from flows.training.running import train
 

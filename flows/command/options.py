@@ -14,8 +14,8 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import Named, options_of
 from flows.config.algorithms import MODELS as ALGORITHM_MODELS
+from flows.config.algorithms import Named, options_of
 from storage.errors import RoundweaveError, UsageError
 from tasks.user_code import Code
 

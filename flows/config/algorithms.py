@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Set
-from typing import Annotated, Any, Literal, Union, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag, create_model
 from pydantic.fields import FieldInfo
@@ -64,7 +64,7 @@ def _model(name: str, function: Callable[..., Any]) -> type[Named]:
     fields: dict[str, Any] = {p.name: (hints.get(p.name, Any), p.default) for p in parameters}
     title = "".join(part.capitalize() for part in name.split("_"))
     return create_model(
-        title, __base__=Named, __doc__=inspect.getdoc(function), name=(Literal[name], name), **fields
+        title, __base__=Named, __doc__=inspect.getdoc(function), **{"name": (Literal[name], name), **fields}
     )
 
 
@@ -82,7 +82,7 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
 
     Raises `ValueError` for an option that only other algorithms take; what no algorithm takes is left where it is.
     """
-    table = dict(_table(values.get("algorithm", "fed_avg")))
+    table = dict(_table(values.get("algorithm", DEFAULT)))
     known = None if is_own(table["name"]) else MODELS[table["name"]]
     options = {
         name: value
@@ -94,6 +94,9 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
         raise ValueError(f"algorithm {table['name']} takes no {', '.join(refused)}; it takes {taken}")
     rest = {name: value for name, value in values.items() if name not in options}
     return rest | {"algorithm": table | options} if options else rest
+
+
+DEFAULT = MODELS["fed_avg"](name="fed_avg")
 
 
 def is_own(name: str | Code) -> bool:
@@ -129,8 +132,9 @@ def _is_kept(value: Any) -> bool:
     return isinstance(value, Mapping) and "source" in value
 
 
-_TAGGED = [Annotated[model, Tag(name)] for name, model in MODELS.items()]
-AlgorithmField = Annotated[
-    Union[*_TAGGED, Annotated[OwnAlgorithm, Tag(OWN)]], Discriminator(_tag), BeforeValidator(_checked_table)
-]
+if TYPE_CHECKING:
+    AlgorithmField = Named
+else:
+    _TAGGED = [Annotated[model, Tag(name)] for name, model in {**MODELS, OWN: OwnAlgorithm}.items()]
+    AlgorithmField = Annotated[Union[*_TAGGED], Discriminator(_tag), BeforeValidator(_checked_table)]
 """A name, a table of a name and options, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""

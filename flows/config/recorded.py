@@ -13,7 +13,7 @@ from tasks.data.sources.idx import IDX_SETS
 from tasks.user_code import Code, is_reference
 
 
-def resumed_config(run: str, root: Path | None, trust: bool, changes: Mapping[str, Any]) -> TrainConfig:
+def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
     """The configuration kept in a run's store, with changes to its execution; `UsageError` for foreign code."""
     stored = open_run(run, root)
     if stored.algorithm == "merge":

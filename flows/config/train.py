@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.config.algorithms import MODELS, AlgorithmField, fold_options
+from flows.config.algorithms import DEFAULT, AlgorithmField, fold_options
 from flows.config.fields import NamedOrOwn
 from storage.runs.run import default_root
 
@@ -30,7 +30,7 @@ class Experiment(BaseModel):
     model_options: dict[str, Any] = Field({}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
     algorithm: AlgorithmField = Field(
-        MODELS["fed_avg"](), description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
+        DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
     quorum: int = Field(1, ge=1, description="a round with fewer accepted updates fails")
     seed: int = Field(0, ge=0, description="decides every random number")

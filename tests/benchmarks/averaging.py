@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.training.preparing import prepared
 from tasks.executors.inline import InlineExecutor
@@ -35,7 +36,7 @@ def accuracy(data: str, networks: int, every: int | None, resplit: bool, epochs:
             resplit_every=resplit_every,
         )
         executor = InlineExecutor()
-        with prepared(config, executor) as ready:
+        with prepared(resolve(config), executor) as ready:
             *_, last = executor.run(ready.job, 1, rounds)
     assert last.score is not None
     assert last.score.accuracy is not None

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from distributed import Client
 
+from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.training.preparing import prepared
 from tasks.clusters.connecting import connect
@@ -36,7 +37,7 @@ def curve(client: Client, fields: dict[str, Any]) -> Curve:
     with tempfile.TemporaryDirectory() as root:
         config = TrainConfig(**fields, root=root, partitions=PARTITIONS, batch_size=32, lr=0.1)
         found: Curve = []
-        with prepared(config, executor) as ready:
+        with prepared(resolve(config), executor) as ready:
             for number in range(1, config.rounds + 1):
                 (commit,) = executor.run(ready.job, number, number)
                 assert commit.score is not None

@@ -19,9 +19,8 @@ from typing import Annotated, Literal
 import torch
 import typer
 
-from flows.config.resolving import find_source, with_own_code
+from flows.config.resolving import find_source, objective_for, with_own_code
 from flows.config.train import TrainConfig
-from flows.training.preparing import describe_objective
 from storage.rounds.commits import Score
 from tasks.data.partitions import Partition, Partitions
 from tasks.data.splits import Split
@@ -91,7 +90,7 @@ def bench(data: str, model: str, epochs: int, seed: int, parts: int) -> Bench:
     """What one seed trains on so many parts of the data."""
     config = with_own_code(TrainConfig(data=data, model=model, seed=seed))
     partitions = Partitions(find_source(config.data), Split(parts, seed=seed))
-    return Bench(describe_objective(config, partitions.describe(0)), partitions, epochs)
+    return Bench(objective_for(config, partitions.describe(0)), partitions, epochs)
 
 
 Matches = Callable[[Evidence], list[dict[str, torch.Tensor]]]

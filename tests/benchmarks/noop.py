@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.training.preparing import Prepared, prepared
 from storage.values.state import Update
@@ -83,7 +84,7 @@ def main(elements: int = 100, rounds: int = 60, window: int = 10) -> None:
                 (GraphExecutor(client), 1),
                 (GraphExecutor(client), window),
             ):
-                with prepared(config, executor) as ready:
+                with prepared(resolve(config), executor) as ready:
                     row.append(f"{milliseconds(executor, ready, rounds, size):.1f}")
             table.add_row(*row)
     Console().print(table)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.serving.server import prefect_api
 from flows.training.preparing import prepared
@@ -27,7 +28,7 @@ def apart() -> object:
         for seed in range(count):
             executor = InlineExecutor()
             config = TrainConfig(**APART, **KINDS[kind], root=root, seed=seed, name=f"{kind}{seed}")
-            with prepared(config, executor) as ready:
+            with prepared(resolve(config), executor) as ready:
                 list(executor.run(ready.job, 1, config.rounds))
 
     return train
