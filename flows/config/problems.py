@@ -18,9 +18,9 @@ def problems(error: ValidationError) -> list[str]:
 
 
 def _problem(detail: ErrorDetails) -> str:
-    # Inside the union of algorithms the location begins with `algorithm` and the algorithm's tag.
+    # Inside the union of algorithms the location begins with `algorithm` and the algorithm's name.
     place = [str(part) for part in detail["loc"]]
-    field = place[-1] if place else ""
+    field = place[2 if place[0] == "algorithm" and len(place) > 2 else 0] if place else ""
     if detail["type"] == "extra_forbidden":
         return f"unknown field {field!r}; {_hint(field)}"
     message = NAMES if detail["type"] == "string_pattern_mismatch" else detail["msg"]
