@@ -21,7 +21,7 @@ from storage.runs.run import Run
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
-from tasks.matching.networks import Evidence, cycle_error, direct_matches
+from tasks.matching.search.networks import Evidence, cycle_error, direct_matches
 from tasks.merging.blends import Blend, blended
 from tasks.merging.keeping import keep_merge
 

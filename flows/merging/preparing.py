@@ -16,10 +16,10 @@ from flows.training.preparing import run_path
 from storage.errors import UsageError
 from storage.runs.checkpoints import check_checkpoint, check_place, read_checkpoint
 from storage.runs.run import open_run
-from tasks.matching.activations import BATCH
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
 from tasks.matching.groups import UnitGroups
+from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
 from tasks.merging.blends import Gallery, fitted
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from storage.errors import ModelError
-from tasks.matching.blocks import Block, placed
 from tasks.matching.groups import Group, Piece, UnitGroups
-from tasks.matching.layouts import Atom, Layout, leaves
-from tasks.matching.settling import ancestors, companions, settle
-from tasks.matching.tracing import Trace, first_names, trace
+from tasks.matching.tracing.axes import Atom, Layout, leaves
+from tasks.matching.tracing.blocks import Block, placed
+from tasks.matching.tracing.settling import ancestors, companions, settle
+from tasks.matching.tracing.trace import Trace, first_names, trace
 
 
 def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups:

@@ -18,7 +18,7 @@ from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
 from tasks.matching.averaging import average
 from tasks.matching.groups import Tensors, UnitGroups
-from tasks.matching.repair import has_batch_norm, recompute_batch_norm, rescale
+from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 from tasks.rounds.steps import score, tally

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks.matching.activations import Moments, Pair, activation_moments
 from tasks.matching.groups import Piece
+from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.merging.blends import Gallery
 from tasks.numerics import pinned
 

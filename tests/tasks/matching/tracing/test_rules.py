@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from storage.errors import ModelError
 from tasks.matching.check import TOLERANCE, function_error
 from tasks.matching.units import find_units
-from tests.tasks.matching.operations import CASES, Network
-from tests.tasks.matching.programs import program, sensitivity
+from tests.tasks.matching.tracing.operations import CASES, Network
+from tests.tasks.matching.tracing.programs import program, sensitivity
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from tasks.matching.assignment import assign
 from tasks.matching.groups import Group, Permutation
-from tasks.matching.similarity import HERE, Compared, Metric, Term, overall, similarity
+from tasks.matching.search.assignment import assign
+from tasks.matching.search.similarity import HERE, Compared, Metric, Term, overall, similarity
 
 SWEEPS = 50
 """Visits of each group after which the descent ends; as a rule it ends by itself long before."""

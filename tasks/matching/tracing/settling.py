@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.matching.blocks import Block, products, stages
-from tasks.matching.layouts import Atom, find, merge, walk
-from tasks.matching.tracing import Trace
+from tasks.matching.tracing.axes import Atom, find, merge, walk
+from tasks.matching.tracing.blocks import Block, products, stages
+from tasks.matching.tracing.trace import Trace
 
 Companions = dict[Atom, set[Atom]]
 

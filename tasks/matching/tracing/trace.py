@@ -16,10 +16,10 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from storage.errors import ModelError, one_line
-from tasks.matching.layouts import OPERATION, Layout, LayoutMismatch, length, new_layout, pin_all, unify
-from tasks.matching.rules import RULES, Result, Site, Unknown
-from tasks.matching.rules.elementwise import UNIFORM
-from tasks.matching.rules.registry import Dependence
+from tasks.matching.tracing.axes import OPERATION, Layout, LayoutMismatch, length, new_layout, pin_all, unify
+from tasks.matching.tracing.rules import RULES, Result, Site, Unknown
+from tasks.matching.tracing.rules.elementwise import UNIFORM
+from tasks.matching.tracing.rules.registry import Dependence
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run a graph of their own, which stands before their operands."""

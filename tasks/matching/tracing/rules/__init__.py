@@ -1,7 +1,7 @@
 """What each operation does to the layouts of its tensors; importing the modules enters their rules."""
 
-from tasks.matching.rules import contractions, elementwise, layers, recurrent, reductions, shapes
-from tasks.matching.rules.registry import RULES, Result, Site, Unknown
+from tasks.matching.tracing.rules import contractions, elementwise, layers, recurrent, reductions, shapes
+from tasks.matching.tracing.rules.registry import RULES, Result, Site, Unknown
 
 __all__ = [
     "RULES",

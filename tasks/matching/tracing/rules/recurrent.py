@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.matching.layouts import (
+from tasks.matching.tracing.axes import (
     Atom,
     Axis,
     Layout,
@@ -18,7 +18,7 @@ from tasks.matching.layouts import (
     pin,
     unify,
 )
-from tasks.matching.rules.registry import Result, Site, rule
+from tasks.matching.tracing.rules.registry import Result, Site, rule
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 

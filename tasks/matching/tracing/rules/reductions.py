@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.layouts import Layout, broadcast, new_axis, pin, unify
-from tasks.matching.rules.registry import Result, Site, dimensions, rule
+from tasks.matching.tracing.axes import Layout, broadcast, new_axis, pin, unify
+from tasks.matching.tracing.rules.registry import Result, Site, dimensions, rule
 
 
 @rule(

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from storage.errors import ShapeMismatch, UsageError
-from tasks.matching.activations import activation_moments, moment_terms
 from tasks.matching.groups import UnitGroups
-from tasks.matching.networks import (
+from tasks.matching.search.activations import activation_moments, moment_terms
+from tasks.matching.search.networks import (
     By,
     Evidence,
     cycle_error,
@@ -21,7 +21,7 @@ from tasks.matching.networks import (
 )
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import analysed
-from tests.tasks.matching.test_alignment import mlp, scrambled
+from tests.tasks.matching.search.test_alignment import mlp, scrambled
 
 State = dict[str, torch.Tensor]
 

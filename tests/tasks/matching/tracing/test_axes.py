@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.matching.blocks import placed
-from tasks.matching.layouts import (
+from tasks.matching.tracing.axes import (
     Atom,
     LayoutMismatch,
     broadcast,
@@ -24,6 +23,7 @@ from tasks.matching.layouts import (
     unify,
     view,
 )
+from tasks.matching.tracing.blocks import placed
 
 
 def sizes(axis):

@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 
 from storage.errors import UsageError
-from tasks.matching.activations import Moments, Pair, moment_terms
-from tasks.matching.alignment import Aligner
-from tasks.matching.assignment import spread
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
-from tasks.matching.similarity import Metric, MomentTerm, Term, weight_terms
+from tasks.matching.search.activations import Moments, Pair, moment_terms
+from tasks.matching.search.alignment import Aligner
+from tasks.matching.search.assignment import spread
+from tasks.matching.search.similarity import Metric, MomentTerm, Term, weight_terms
 
 By = Literal["weights", "activations", "mixed"]
 Together = Literal["first", "many", "cycle"]

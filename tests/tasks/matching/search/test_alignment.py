@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from storage.errors import ShapeMismatch, UsageError
-from tasks.matching.alignment import Aligner
 from tasks.matching.check import randomise
 from tasks.matching.groups import UnitGroups
-from tasks.matching.networks import match
-from tasks.matching.similarity import Metric, overall, similarity, weight_terms
+from tasks.matching.search.alignment import Aligner
+from tasks.matching.search.networks import match
+from tasks.matching.search.similarity import Metric, overall, similarity, weight_terms
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, analysed
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.matching.layouts import Layout
+from tasks.matching.tracing.axes import Layout
 
 Result = Layout | tuple[Layout | None, ...] | None
 Rule = Callable[..., Result]

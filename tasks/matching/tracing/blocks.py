@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from tasks.matching.layouts import Atom, Axis, Layout, Segment, find, length
+from tasks.matching.tracing.axes import Atom, Axis, Layout, Segment, find, length
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.matching.layouts import (
+from tasks.matching.tracing.axes import (
     Atom,
     Axis,
     Layout,
@@ -25,7 +25,7 @@ from tasks.matching.layouts import (
     unify,
     view,
 )
-from tasks.matching.rules.registry import Result, Site, Unknown, dimensions, rule
+from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
 
 
 @rule(

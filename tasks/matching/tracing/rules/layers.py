@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.layouts import Layout, broadcast, cut, factor, length, new_layout, pin, unify
-from tasks.matching.rules.registry import Result, Site, rule
+from tasks.matching.tracing.axes import Layout, broadcast, cut, factor, length, new_layout, pin, unify
+from tasks.matching.tracing.rules.registry import Result, Site, rule
 
 
 @rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
