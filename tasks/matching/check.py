@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import UnitsUnsound
 from tasks.matching.groups import UnitGroups
-from tasks.matching.tracing.trace import plain_attention
+from tasks.matching.tracing.exporting import plain_attention
 
 TOLERANCE = 1e-10
 """Largest relative difference of outputs in float64 that rounding may make."""

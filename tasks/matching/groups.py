@@ -52,7 +52,7 @@ class UnitGroups:
     """A network's groups of interchangeable units, where they are, and what is pinned and why.
 
     `pinned` maps each tensor without a free axis to the reason; `unknown` maps operations without a rule to the
-    place where they stand first; `taps` are the values in the graph that show units at work, with their layouts;
+    place where they stand first; `taps` are the values in the graph that show units at work, as pieces;
     `statistics` names the tensors that are buffers; `batch` is the length of the example inputs.
     """
 

@@ -13,10 +13,11 @@ from torch import nn
 
 from storage.errors import ModelError
 from tasks.matching.groups import Group, Piece, UnitGroups
-from tasks.matching.tracing.axes import Atom, Layout, leaves
+from tasks.matching.tracing.axes import Atom, Axes, leaves
 from tasks.matching.tracing.blocks import Block, placed
+from tasks.matching.tracing.exporting import first_names
 from tasks.matching.tracing.settling import ancestors, companions, settle
-from tasks.matching.tracing.trace import Trace, first_names, trace
+from tasks.matching.tracing.trace import Trace, trace
 
 
 def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups:
@@ -28,7 +29,7 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
     settle(traced)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     together = companions(traced)
-    parts = {name: placed(layout, shapes[name]) for name, layout in traced.tensors.items()}
+    parts = {name: placed(axes, shapes[name]) for name, axes in traced.tensors.items()}
     found = dict.fromkeys(a for placements in parts.values() for p in placements for a in p.atoms)
     free = [atom for atom in found if atom.pinned is None]
     chains = ancestors(free, together, [p for placements in parts.values() for p in placements])
@@ -110,8 +111,8 @@ def _pinned(shapes: Mapping[str, tuple[int, ...]], traced: Trace, aliases: Mappi
     for name, shape in shapes.items():
         if name in aliases or math.prod(shape) == 1:
             continue
-        layout: Layout = traced.tensors.get(name, [])
-        atoms = [atom for axis in layout for atom in leaves(axis) if atom.size > 1]
+        axes: Axes = traced.tensors.get(name, [])
+        atoms = [atom for axis in axes for atom in leaves(axis) if atom.size > 1]
         if all(atom.pinned for atom in atoms):
             reasons = dict.fromkeys(str(atom.pinned) for atom in atoms)
             found[name] = ", ".join(reasons) or "not used"

@@ -11,17 +11,19 @@ import math
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 Segment = list["Atom"]
 Axis = list[Segment]
-Layout = list[Axis]
+Axes = list[Axis]
+"""The axes of a tensor, one a dimension."""
 
 
 OPERATION: ContextVar[str] = ContextVar("operation", default="")
 """The operation whose rule is applied, for the reasons of what it pins."""
 
 
-class LayoutMismatch(Exception):
+class AxesMismatch(Exception):
     """Two axes of different lengths are paired; the operation that asked for it counts as unknown."""
 
 
@@ -54,9 +56,14 @@ def new_axis(size: int, pinned: str | None = None) -> Axis:
     return [[Atom(size, pinned)]]
 
 
-def new_layout(shape: Sequence[int], pinned: str | None = None) -> Layout:
+def new_axes(shape: Sequence[int], pinned: str | None = None) -> Axes:
     """A new axis for each dimension."""
     return [new_axis(size, pinned) for size in shape]
+
+
+def is_axes(value: object) -> TypeGuard[Axes]:
+    """Whether a value in the place of an operation's argument stands for a tensor."""
+    return isinstance(value, list) and all(isinstance(axis, list) for axis in value)
 
 
 def length(axis: Axis) -> int:
@@ -108,9 +115,9 @@ def pin(axis: Axis, why: str) -> None:
                 atom.pinned = why
 
 
-def pin_all(layout: Layout, why: str) -> None:
+def pin_all(axes: Axes, why: str) -> None:
     """Keep the order of all units of a tensor."""
-    for axis in layout:
+    for axis in axes:
         pin(axis, why)
 
 
@@ -147,12 +154,12 @@ def cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
 
 
 def unify(left: Axis, right: Axis) -> None:
-    """Make two axes carry the same units; raises `LayoutMismatch` where they have different lengths.
+    """Make two axes carry the same units; raises `AxesMismatch` where they have different lengths.
 
     Where one groups its units in a way that does not fit the other, both keep their order.
     """
     if length(left) != length(right):
-        raise LayoutMismatch(f"axes of {length(left)} and {length(right)} units are paired")
+        raise AxesMismatch(f"axes of {length(left)} and {length(right)} units are paired")
     left, right = expand(left), expand(right)
     while left and right:
         small, large = sorted((left, right), key=lambda axis: length(axis[:1]))
@@ -185,7 +192,7 @@ def _unify_products(left: Segment, right: Segment) -> None:
     while left and right:
         a, b = left.pop(), right.pop()
         if a.size == b.size:
-            merge(a, b)
+            union(a, b)
         else:
             small, large = (a, b) if a.size < b.size else (b, a)
             if large.parts is not None or large.size % small.size:
@@ -197,7 +204,7 @@ def _unify_products(left: Segment, right: Segment) -> None:
         left, right = factors(left), factors(right)
 
 
-def merge(a: Atom, b: Atom) -> None:
+def union(a: Atom, b: Atom) -> None:
     """Make two atoms of one size the same."""
     a, b = find(a), find(b)
     if a is b:
@@ -220,7 +227,7 @@ def merge(a: Atom, b: Atom) -> None:
 def _keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
     known = atom.chosen.setdefault(find(beside), {})
     if index in known:
-        merge(known[index], choice)
+        union(known[index], choice)
     else:
         known[index] = choice
 
@@ -240,40 +247,40 @@ def choose(axis: Axis, beside: Atom, index: int) -> Axis:
     return chosen
 
 
-def broadcast(*layouts: Layout) -> Layout:
-    """The layout of an elementwise operation: axes are paired from the right, those of length one stretch."""
-    found: Layout = []
-    for position in range(1, max(map(len, layouts)) + 1):
-        axes = [layout[-position] for layout in layouts if len(layout) >= position]
-        long = [axis for axis in axes if length(axis) != 1]
+def broadcast(*tensors: Axes) -> Axes:
+    """The axes of an elementwise operation: they are paired from the right, those of length one stretch."""
+    found: Axes = []
+    for position in range(1, max(map(len, tensors)) + 1):
+        paired = [axes[-position] for axes in tensors if len(axes) >= position]
+        long = [axis for axis in paired if length(axis) != 1]
         for axis in long[1:]:
             unify(long[0], axis)
-        found.append((long or axes)[0])
+        found.append((long or paired)[0])
     return found[::-1]
 
 
-def view(layout: Layout, shape: Sequence[int]) -> Layout:
-    """The layout of the same elements in another shape."""
-    found: Layout = []
-    for axes, sizes in _view_groups(layout, shape):
-        if len(axes) == 1 and len(sizes) == 1:
-            found.append(axes[0])
+def view(axes: Axes, shape: Sequence[int]) -> Axes:
+    """The axes of the same elements in another shape."""
+    found: Axes = []
+    for run, sizes in _view_groups(axes, shape):
+        if len(run) == 1 and len(sizes) == 1:
+            found.append(run[0])
             continue
         targets = [Atom(size) for size in sizes]
-        _unify_products([atom for axis in axes for atom in as_factors(axis)], list(targets))
+        _unify_products([atom for axis in run for atom in as_factors(axis)], list(targets))
         found += [[[atom]] for atom in targets]
     return found
 
 
-def _view_groups(layout: Layout, shape: Sequence[int]) -> Iterator[tuple[list[Axis], list[int]]]:
+def _view_groups(axes: Axes, shape: Sequence[int]) -> Iterator[tuple[Axes, list[int]]]:
     """The shortest runs of axes and sizes with equal products."""
-    axes, sizes = list(layout), list(shape)
-    while axes or sizes:
-        run, group = axes[:1], sizes[:1]
-        del axes[:1], sizes[:1]
+    left, sizes = list(axes), list(shape)
+    while left or sizes:
+        run, group = left[:1], sizes[:1]
+        del left[:1], sizes[:1]
         while (have := math.prod(map(length, run))) != (want := math.prod(group)):
             if have < want:
-                run.append(axes.pop(0))
+                run.append(left.pop(0))
             else:
                 group.append(sizes.pop(0))
         yield run, group

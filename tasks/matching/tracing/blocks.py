@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from tasks.matching.tracing.axes import Atom, Axis, Layout, Segment, find, length
+from tasks.matching.tracing.axes import Atom, Axes, Axis, Segment, find, length
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Block:
     fixed: tuple[Atom, ...] = ()
 
 
-def placed(layout: Layout, shape: Sequence[int]) -> list[Block]:
+def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
     """A contiguous tensor as plain products, atoms that were cut or chosen followed into each."""
     steps = [1] * len(shape)
     for axis in reversed(range(len(shape) - 1)):
         steps[axis] = steps[axis + 1] * shape[axis + 1]
-    return [final for block in products(layout, steps) for final in _finals(block)]
+    return [final for block in products(axes, steps) for final in _finals(block)]
 
 
-def products(layout: Layout, steps: Sequence[int] | None = None) -> list[Block]:
+def products(axes: Axes, steps: Sequence[int] | None = None) -> list[Block]:
     """The same without following choices."""
     parts = []
-    for place, (axis, step) in enumerate(zip(layout, steps or [1] * len(layout), strict=True)):
+    for place, (axis, step) in enumerate(zip(axes, steps or [1] * len(axes), strict=True)):
         found = [replace(block, axes=(place,) * len(block.atoms)) for block in _axis_blocks(axis)]
         parts.append([_moved(block, 0, step) for block in found])
     return _combined(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.matching.tracing.axes import Atom, find, merge, walk
+from tasks.matching.tracing.axes import Atom, find, union, walk
 from tasks.matching.tracing.blocks import Block, products, stages
 from tasks.matching.tracing.trace import Trace
 
@@ -31,8 +31,8 @@ def settle(trace: Trace) -> None:
 def _heads(trace: Trace) -> list[Atom]:
     """All units with choices, in an order that does not depend on the process."""
     seen: set[Atom] = set()
-    layouts = (*trace.tensors.values(), *trace.intermediate.values())
-    return [atom for layout in layouts for axis in layout for atom in walk(axis, seen) if atom.chosen]
+    tensors = (*trace.tensors.values(), *trace.intermediate.values())
+    return [atom for axes in tensors for axis in axes for atom in walk(axis, seen) if atom.chosen]
 
 
 def _tidy(head: Atom) -> bool:
@@ -43,7 +43,7 @@ def _tidy(head: Atom) -> bool:
         if find(beside) is not beside:
             known = head.chosen.setdefault(find(beside), {})
             for index, atom in head.chosen.pop(beside).items():
-                merge(known.setdefault(index, atom), atom)
+                union(known.setdefault(index, atom), atom)
             return True
     for number, (beside, choices) in enumerate(head.chosen.items()):
         reached = set(walk([[choice] for choice in choices.values()]))
@@ -57,7 +57,7 @@ def _give_up(head: Atom, beside: Atom | None) -> bool:
     """Let the units be the same at each index of what they depended on."""
     choices = head.chosen.pop(beside, {}) if beside is not None else {}
     for atom in choices.values():
-        merge(head, atom)
+        union(head, atom)
     return True
 
 

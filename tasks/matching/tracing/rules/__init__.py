@@ -1,4 +1,4 @@
-"""What each operation does to the layouts of its tensors; importing the modules enters their rules."""
+"""What each operation does to the axes of its tensors; importing the modules enters their rules."""
 
 from tasks.matching.tracing.rules import contractions, elementwise, layers, recurrent, reductions, shapes
 from tasks.matching.tracing.rules.registry import RULES, Result, Site, Unknown

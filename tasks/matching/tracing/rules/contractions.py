@@ -7,14 +7,14 @@ from typing import Any
 
 from tasks.matching.tracing.axes import (
     Atom,
+    Axes,
     Axis,
-    Layout,
     as_factors,
     broadcast,
     factor,
     length,
+    new_axes,
     new_axis,
-    new_layout,
     pin,
     unify,
 )
@@ -22,7 +22,7 @@ from tasks.matching.tracing.rules.registry import Site, Unknown, rule
 
 
 @rule("linear")
-def _linear(site: Site, input: Layout, weight: Layout, bias: Layout | None = None) -> Layout:
+def _linear(site: Site, input: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
     unify(input[-1], weight[-1])
     site.contract([input[-1]], [], input[:-1], weight[:-1])
     if len(weight) == 1:
@@ -33,17 +33,17 @@ def _linear(site: Site, input: Layout, weight: Layout, bias: Layout | None = Non
 
 
 @rule("addmm", "addbmm", "baddbmm", "addmv")
-def _add_product(site: Site, self: Layout, **factors: Any) -> Layout:
+def _add_product(site: Site, self: Axes, **factors: Any) -> Axes:
     left, right = (value for value in factors.values() if isinstance(value, list))
     return broadcast(self, _matmul(site, left, right))
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "vdot")
-def _product(site: Site, self: Layout, **other: Layout) -> Layout:
+def _product(site: Site, self: Axes, **other: Axes) -> Axes:
     return _matmul(site, self, next(iter(other.values())))
 
 
-def _matmul(site: Site, left: Layout, right: Layout) -> Layout:
+def _matmul(site: Site, left: Axes, right: Axes) -> Axes:
     rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else []
     unify(left[-1], right[-2 if len(right) > 1 else -1])
     batch = _batch(left[:-2], right[:-2])
@@ -51,11 +51,11 @@ def _matmul(site: Site, left: Layout, right: Layout) -> Layout:
     return [*batch, *rows, *columns]
 
 
-def _batch(left: Layout, right: Layout) -> Layout:
+def _batch(left: Axes, right: Axes) -> Axes:
     return broadcast(left, right) if left or right else []
 
 
-def _contract(site: Site, axis: Axis, batch: Layout, rows: Layout, other: Layout, columns: Layout) -> None:
+def _contract(site: Site, axis: Axis, batch: Axes, rows: Axes, other: Axes, columns: Axes) -> None:
     """A sum in a product of two stacks of matrices; a batch axis that one of them lacks is one more row axis."""
     pairs = list(zip(batch[::-1], other[::-1], strict=False))
     shared = [i for i, (mine, its) in enumerate(pairs, 1) if length(mine) != 1 and length(its) != 1]
@@ -64,47 +64,47 @@ def _contract(site: Site, axis: Axis, batch: Layout, rows: Layout, other: Layout
 
 
 @rule("outer", "ger")
-def _outer(site: Site, self: Layout, vec2: Layout) -> Layout:
+def _outer(site: Site, self: Axes, vec2: Axes) -> Axes:
     return [*self, *vec2]
 
 
 @rule("inner")
-def _inner(site: Site, self: Layout, other: Layout) -> Layout:
+def _inner(site: Site, self: Axes, other: Axes) -> Axes:
     unify(self[-1], other[-1])
     site.contract([self[-1]], [], self[:-1], other[:-1])
     return [*self[:-1], *other[:-1]]
 
 
 @rule("einsum")
-def _einsum(site: Site, equation: str, tensors: Sequence[Layout], **_: Any) -> Layout:
+def _einsum(site: Site, equation: str, tensors: Sequence[Axes], **_: Any) -> Axes:
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow or "." in equation or any(len(set(term)) != len(term) for term in terms):
         raise Unknown
-    axes: dict[str, Axis] = {}
-    for term, layout in zip(terms, tensors, strict=True):
-        for letter, axis in zip(term, layout, strict=True):
-            unify(axes.setdefault(letter, axis), axis)
-    site.summed = any(letter not in right for letter in axes)
-    for letter, axis in axes.items():
+    lettered: dict[str, Axis] = {}
+    for term, axes in zip(terms, tensors, strict=True):
+        for letter, axis in zip(term, axes, strict=True):
+            unify(lettered.setdefault(letter, axis), axis)
+    site.summed = any(letter not in right for letter in lettered)
+    for letter, axis in lettered.items():
         # What is summed over may depend on what all of its terms have, other units on what the result has too.
-        beside = set(axes).intersection(*(term for term in terms if letter in term)) - {letter}
-        around = [axes[one] for one in axes if one in beside and (letter not in right or one in right)]
+        beside = set(lettered).intersection(*(term for term in terms if letter in term)) - {letter}
+        around = [lettered[one] for one in lettered if one in beside and (letter not in right or one in right)]
         site.dependences.append(([axis], around))
-    return [axes[letter] for letter in right]
+    return [lettered[letter] for letter in right]
 
 
 @rule("scaled_dot_product_attention")
 def _attention(
     site: Site,
-    query: Layout,
-    key: Layout,
-    value: Layout,
-    attn_mask: Layout | None = None,
+    query: Axes,
+    key: Axes,
+    value: Axes,
+    attn_mask: Axes | None = None,
     is_causal: bool = False,
     enable_gqa: bool = False,
     **_: Any,
-) -> Layout:
+) -> Axes:
     if enable_gqa and length(query[-3]) != length(key[-3]):
         key, value = ([*part[:-3], _repeated(query, part), *part[-2:]] for part in (key, value))
     unify(query[-1], key[-1])
@@ -121,38 +121,36 @@ def _attention(
     return [*batch, query[-2], value[-1]]
 
 
-def _repeated(query: Layout, part: Layout) -> Axis:
+def _repeated(query: Axes, part: Axes) -> Axis:
     """The head axis of keys or values as the queries see it: each head serves several."""
     return [[*as_factors(part[-3]), Atom(length(query[-3]) // length(part[-3]))]]
 
 
 @rule("conv1d", "conv2d", "conv3d")
 def _convolution(
-    site: Site, input: Layout, weight: Layout, bias: Layout | None = None, groups: int = 1, **_: Any
-) -> Layout:
+    site: Site, input: Axes, weight: Axes, bias: Axes | None = None, groups: int = 1, **_: Any
+) -> Axes:
     return _convolved(site, input, weight, bias, groups, turned=False)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _transposed(
-    site: Site, input: Layout, weight: Layout, bias: Layout | None = None, groups: int = 1, **_: Any
-) -> Layout:
+    site: Site, input: Axes, weight: Axes, bias: Axes | None = None, groups: int = 1, **_: Any
+) -> Axes:
     return _convolved(site, input, weight, bias, groups, turned=True)
 
 
 @rule("convolution", "_convolution")
 def _any_convolution(
-    site: Site, input: Layout, weight: Layout, bias: Layout | None, transposed: bool, groups: int, **_: Any
-) -> Layout:
+    site: Site, input: Axes, weight: Axes, bias: Axes | None, transposed: bool, groups: int, **_: Any
+) -> Axes:
     return _convolved(site, input, weight, bias, groups, turned=transposed)
 
 
-def _convolved(
-    site: Site, layout: Layout, weight: Layout, bias: Layout | None, groups: int, turned: bool
-) -> Layout:
+def _convolved(site: Site, axes: Axes, weight: Axes, bias: Axes | None, groups: int, turned: bool) -> Axes:
     """Weights are (out, in / groups, …), of a transposed convolution (in, out / groups, …)."""
     spatial = len(weight) - 2
-    images, channels = layout[: -spatial - 1], layout[-spatial - 1]
+    images, channels = axes[: -spatial - 1], axes[-spatial - 1]
     mine, theirs = (weight[1], weight[0]) if turned else (weight[0], weight[1])
     group, inner = factor(channels, groups, length(channels) // groups)
     if turned:
@@ -163,11 +161,11 @@ def _convolved(
         _, outer = factor_with(mine, group)
     found = [[*as_factors(group), *as_factors(outer)]]
     site.contract([inner], [group], images, [outer])
-    for axis in (*layout[-spatial:], *weight[2:]):
+    for axis in (*axes[-spatial:], *weight[2:]):
         pin(axis, "spatial")
     if bias is not None:
         unify(bias[0], found)
-    return [*images, found, *new_layout(site.shape[-spatial:], "spatial")]
+    return [*images, found, *new_axes(site.shape[-spatial:], "spatial")]
 
 
 def factor_with(axis: Axis, leading: Axis) -> tuple[Axis, Axis]:
@@ -178,10 +176,10 @@ def factor_with(axis: Axis, leading: Axis) -> tuple[Axis, Axis]:
 
 
 @rule("bilinear")
-def _bilinear(site: Site, input1: Layout, input2: Layout, weight: Layout, bias: Layout | None = None) -> Layout:
-    for axis, layout in ((weight[1], input1), (weight[2], input2)):
-        unify(axis, layout[-1])
-        site.contract([axis], [], layout[:-1], weight[:1])
+def _bilinear(site: Site, input1: Axes, input2: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
+    for axis, factors in ((weight[1], input1), (weight[2], input2)):
+        unify(axis, factors[-1])
+        site.contract([axis], [], factors[:-1], weight[:1])
     if bias is not None:
         unify(weight[0], bias[0])
     return [*broadcast(input1[:-1], input2[:-1]), weight[0]]

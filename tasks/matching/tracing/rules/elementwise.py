@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import Layout, broadcast, new_axis, new_layout, pin, pin_all, unify
+from tasks.matching.tracing.axes import Axes, broadcast, is_axes, new_axes, new_axis, pin, pin_all, unify
 from tasks.matching.tracing.rules.registry import Site, rule
 
 UNARY = [
@@ -194,63 +194,59 @@ UNIFORM = [
 
 
 @rule(*UNARY)
-def _unary(site: Site, **arguments: Any) -> Layout | tuple[Layout, ...]:
-    layout: Layout = next(value for value in arguments.values() if _is_layout(value))
-    return layout if len(site.shapes) == 1 else tuple(layout for _ in site.shapes)
+def _unary(site: Site, **arguments: Any) -> Axes | tuple[Axes, ...]:
+    axes: Axes = next(value for value in arguments.values() if is_axes(value))
+    return axes if len(site.shapes) == 1 else tuple(axes for _ in site.shapes)
 
 
 @rule(*ELEMENTWISE)
-def _elementwise(site: Site, **arguments: Any) -> Layout:
-    return broadcast(*(value for value in arguments.values() if _is_layout(value)))
+def _elementwise(site: Site, **arguments: Any) -> Axes:
+    return broadcast(*(value for value in arguments.values() if is_axes(value)))
 
 
 @rule(*UNIFORM)
-def _uniform(site: Site, **_: Any) -> Layout:
-    return new_layout(site.shape)
+def _uniform(site: Site, **_: Any) -> Axes:
+    return new_axes(site.shape)
 
 
 @rule("arange", "linspace", "eye", "rand", "randn", "rand_like", "randn_like")
-def _numbered(site: Site, **_: Any) -> Layout:
-    return new_layout(site.shape, f"{site.name} numbers it")
+def _numbered(site: Site, **_: Any) -> Axes:
+    return new_axes(site.shape, f"{site.name} numbers it")
 
 
 @rule("one_hot")
-def _one_hot(site: Site, self: Layout, **_: Any) -> Layout:
+def _one_hot(site: Site, self: Axes, **_: Any) -> Axes:
     return [*self, new_axis(site.shape[-1], "one_hot numbers it")]
 
 
 @rule("tril", "triu")
-def _triangle(site: Site, self: Layout, **_: Any) -> Layout:
+def _triangle(site: Site, self: Axes, **_: Any) -> Axes:
     for axis in self[-2:]:
         pin(axis, f"{site.name} depends on the order")
     return self
 
 
 @rule("prelu")
-def _prelu(site: Site, self: Layout, weight: Layout) -> Layout:
+def _prelu(site: Site, self: Axes, weight: Axes) -> Axes:
     if site.shape[1:] and weight and len(self) > 1:
         broadcast([self[1]], weight)
     return self
 
 
 @rule("copy", "copy_")
-def _copy(site: Site, self: Layout, src: Layout, **_: Any) -> Layout:
+def _copy(site: Site, self: Axes, src: Axes, **_: Any) -> Axes:
     for mine, other in zip(self[::-1], broadcast(self, src)[::-1], strict=False):
         unify(mine, other)
     return self
 
 
 @rule("type_as", "view_as_complex", "bernoulli")
-def _first(site: Site, self: Layout, **_: Any) -> Layout:
+def _first(site: Site, self: Axes, **_: Any) -> Axes:
     return self
 
 
 @rule("polar", "complex")
-def _pair(site: Site, **arguments: Layout) -> Layout:
-    found = broadcast(*(value for value in arguments.values() if _is_layout(value)))
+def _pair(site: Site, **arguments: Axes) -> Axes:
+    found = broadcast(*(value for value in arguments.values() if is_axes(value)))
     pin_all(found, site.name)
     return found
-
-
-def _is_layout(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(axis, list) for axis in value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import Layout, broadcast, cut, factor, length, new_layout, pin, unify
+from tasks.matching.tracing.axes import Axes, broadcast, cut, factor, length, new_axes, pin, unify
 from tasks.matching.tracing.rules.registry import Result, Site, rule
 
 
 @rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
-def _batch_norm(site: Site, input: Layout, **more: Any) -> Result:
+def _batch_norm(site: Site, input: Axes, **more: Any) -> Result:
     for name in ("weight", "bias", "running_mean", "running_var"):
         if more.get(name) is not None:
             unify(input[1], more[name][0])
@@ -21,7 +21,7 @@ def _batch_norm(site: Site, input: Layout, **more: Any) -> Result:
 
 
 @rule("instance_norm")
-def _instance_norm(site: Site, input: Layout, **more: Any) -> Layout:
+def _instance_norm(site: Site, input: Axes, **more: Any) -> Axes:
     for name in ("weight", "bias", "running_mean", "running_var"):
         if more.get(name) is not None:
             unify(input[1], more[name][0])
@@ -30,7 +30,7 @@ def _instance_norm(site: Site, input: Layout, **more: Any) -> Layout:
 
 
 @rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
-def _layer_norm(site: Site, input: Layout, normalized_shape: list[int], **more: Any) -> Result:
+def _layer_norm(site: Site, input: Axes, normalized_shape: list[int], **more: Any) -> Result:
     axes = input[-len(normalized_shape) :]
     batch = input[: -len(normalized_shape)]
     site.contract(list(axes), batch)
@@ -39,14 +39,12 @@ def _layer_norm(site: Site, input: Layout, normalized_shape: list[int], **more: 
             for axis, own in zip(axes, more[name], strict=True):
                 unify(axis, own)
     return (
-        input
-        if len(site.shapes) == 1
-        else (input, *(batch + new_layout([1] * len(axes)) for _ in site.shapes[1:]))
+        input if len(site.shapes) == 1 else (input, *(batch + new_axes([1] * len(axes)) for _ in site.shapes[1:]))
     )
 
 
 @rule("group_norm")
-def _group_norm(site: Site, input: Layout, num_groups: int, **more: Any) -> Layout:
+def _group_norm(site: Site, input: Axes, num_groups: int, **more: Any) -> Axes:
     channels = input[1]
     group, inner = factor(channels, num_groups, length(channels) // num_groups)
     site.contract([inner, *input[2:]], [input[0], group])
@@ -57,7 +55,7 @@ def _group_norm(site: Site, input: Layout, num_groups: int, **more: Any) -> Layo
 
 
 @rule("_weight_norm")
-def _weight_norm(site: Site, v: Layout, g: Layout, **_: Any) -> Layout:
+def _weight_norm(site: Site, v: Axes, g: Axes, **_: Any) -> Axes:
     """Slices of a weight divided by their norms and scaled; they lie along the axis that the scales have."""
     kept = [d for d, own in enumerate(g) if length(own) > 1]
     site.contract([axis for d, axis in enumerate(v) if d not in kept], [v[d] for d in kept])
@@ -65,7 +63,7 @@ def _weight_norm(site: Site, v: Layout, g: Layout, **_: Any) -> Layout:
 
 
 @rule("cosine_similarity")
-def _cosine_similarity(site: Site, x1: Layout, x2: Layout, dim: int = 1, **_: Any) -> Layout:
+def _cosine_similarity(site: Site, x1: Axes, x2: Axes, dim: int = 1, **_: Any) -> Axes:
     found = broadcast(x1, x2)
     axis = found.pop(dim)
     site.contract([axis], found)
@@ -107,16 +105,16 @@ POOLING = [
 
 @rule(*POOLING)
 def _pooled(site: Site, **arguments: Any) -> Result:
-    layout: Layout = arguments.get("self") or arguments["input"]
+    axes: Axes = arguments.get("self") or arguments["input"]
     spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
-    for axis in layout[-spatial:]:
+    for axis in axes[-spatial:]:
         pin(axis, "spatial")
-    found = [*layout[:-spatial], *new_layout(site.shape[-spatial:], "spatial")]
+    found = [*axes[:-spatial], *new_axes(site.shape[-spatial:], "spatial")]
     return found if len(site.shapes) == 1 else (found, found)
 
 
 @rule("glu")
-def _glu(site: Site, self: Layout, dim: int = -1) -> Layout:
+def _glu(site: Site, self: Axes, dim: int = -1) -> Axes:
     half = length(self[dim]) // 2
     values, gates = cut(self[dim], [half, half])
     unify(values, gates)

@@ -7,8 +7,8 @@ from typing import Any
 
 from tasks.matching.tracing.axes import (
     Atom,
+    Axes,
     Axis,
-    Layout,
     broadcast,
     choose,
     expand,
@@ -26,9 +26,9 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 @rule(*GATES)
 def _recurrent(
     site: Site,
-    input: Layout,
+    input: Axes,
     hx: Any,
-    params: Sequence[Layout],
+    params: Sequence[Axes],
     num_layers: int,
     bidirectional: bool,
     batch_first: bool,
@@ -55,7 +55,7 @@ def _recurrent(
 
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
-def _step(site: Site, input: Layout, hx: Any, w_ih: Layout, w_hh: Layout, **biases: Layout | None) -> Result:
+def _step(site: Site, input: Axes, hx: Any, w_ih: Axes, w_hh: Axes, **biases: Axes | None) -> Result:
     params = [w_ih, w_hh, *(bias for bias in biases.values() if bias is not None)]
     units, _ = _cell(GATES[site.name.removesuffix("_cell")], input[-1], params)
     site.contract([input[-1]], [], input[:-1])
@@ -64,7 +64,7 @@ def _step(site: Site, input: Layout, hx: Any, w_ih: Layout, w_hh: Layout, **bias
     return found if len(site.shapes) == 1 else (found, found)
 
 
-def _cell(gates: int, inputs: Axis, params: Sequence[Layout]) -> tuple[Axis, Axis]:
+def _cell(gates: int, inputs: Axis, params: Sequence[Axes]) -> tuple[Axis, Axis]:
     """The units of the state, and of the cell; these are the same unless a last matrix projects."""
     projection = params[-1] if len(params) in (3, 5) else None
     state = params[1][1]
@@ -78,7 +78,7 @@ def _cell(gates: int, inputs: Axis, params: Sequence[Layout]) -> tuple[Axis, Axi
     return expand(state), expand(cell)
 
 
-def _final(hidden: list[Axis], batch: Axis) -> Layout:
+def _final(hidden: list[Axis], batch: Axis) -> Axes:
     """(layer x direction, example, unit): every layer has units of its own, chosen by its index."""
     if len(hidden) == 1:
         return [new_axis(1), batch, hidden[0]]
@@ -91,7 +91,7 @@ def _final(hidden: list[Axis], batch: Axis) -> Layout:
     return [[[layers]], batch, [[units]]]
 
 
-def _begin(state: Layout | None, batch: Axis, hidden: list[Axis], site: Site) -> None:
+def _begin(state: Axes | None, batch: Axis, hidden: list[Axis], site: Site) -> None:
     """An initial state of zeros is any units'; in another one every layer has its own."""
     if state is None or id(state) in site.uniform:
         return

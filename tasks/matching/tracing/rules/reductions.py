@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import Layout, broadcast, new_axis, pin, unify
+from tasks.matching.tracing.axes import Axes, broadcast, new_axis, pin, unify
 from tasks.matching.tracing.rules.registry import Result, Site, dimensions, rule
 
 
@@ -27,24 +27,24 @@ from tasks.matching.tracing.rules.registry import Result, Site, dimensions, rule
         "var",
     ]
 )
-def _reduction(site: Site, self: Layout, dim: Any = None, keepdim: bool = False, **_: Any) -> Layout:
+def _reduction(site: Site, self: Axes, dim: Any = None, keepdim: bool = False, **_: Any) -> Axes:
     return _reduced(site, self, dimensions(dim, len(self)), len(site.shape) == len(self))
 
 
-def _reduced(site: Site, layout: Layout, dims: list[int], keepdim: bool) -> Layout:
-    rest = [axis for d, axis in enumerate(layout) if d not in dims]
-    site.contract([layout[d] for d in dims], rest)
-    return [new_axis(1) if d in dims else axis for d, axis in enumerate(layout) if keepdim or d not in dims]
+def _reduced(site: Site, axes: Axes, dims: list[int], keepdim: bool) -> Axes:
+    rest = [axis for d, axis in enumerate(axes) if d not in dims]
+    site.contract([axes[d] for d in dims], rest)
+    return [new_axis(1) if d in dims else axis for d, axis in enumerate(axes) if keepdim or d not in dims]
 
 
 @rule("var_mean", "std_mean")
-def _moments(site: Site, self: Layout, dim: Any = None, keepdim: bool = False, **_: Any) -> Result:
+def _moments(site: Site, self: Axes, dim: Any = None, keepdim: bool = False, **_: Any) -> Result:
     found = _reduced(site, self, dimensions(dim, len(self)), keepdim)
     return found, found
 
 
 @rule("max", "min", "median", "mode", "kthvalue")
-def _extreme(site: Site, self: Layout, dim: int | None = None, keepdim: bool = False, **more: Any) -> Result:
+def _extreme(site: Site, self: Axes, dim: int | None = None, keepdim: bool = False, **more: Any) -> Result:
     if "other" in more:
         return broadcast(self, more["other"])
     if dim is None:
@@ -56,14 +56,14 @@ def _extreme(site: Site, self: Layout, dim: int | None = None, keepdim: bool = F
 
 
 @rule("argmax", "argmin")
-def _which(site: Site, self: Layout, dim: int | None = None, keepdim: bool = False, **_: Any) -> Layout:
+def _which(site: Site, self: Axes, dim: int | None = None, keepdim: bool = False, **_: Any) -> Axes:
     for d in dimensions(dim, len(self)):
         pin(self[d], f"{site.name} gives its indices")
     return _reduced(site, self, dimensions(dim, len(self)), keepdim)
 
 
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
-def _softmax(site: Site, self: Layout, dim: int, **_: Any) -> Layout:
+def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
     _reduced(site, self, dimensions(dim, len(self)), keepdim=False)
     return self
 
@@ -71,7 +71,7 @@ def _softmax(site: Site, self: Layout, dim: int, **_: Any) -> Layout:
 @rule(
     *["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "diff", "sort", "argsort", "flip", "roll", "topk"]
 )
-def _ordered(site: Site, self: Layout, **more: Any) -> Result:
+def _ordered(site: Site, self: Axes, **more: Any) -> Result:
     """What depends on the order along some dimensions, and treats all others alike."""
     dims = dimensions(more.get("dims", more.get("dim", -1)), len(self))
     for beside in (more.get("prepend"), more.get("append")):

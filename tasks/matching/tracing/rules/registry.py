@@ -1,4 +1,4 @@
-"""The table of rules: what an operation does to the layouts of its tensors."""
+"""The table of rules: what an operation does to the axes of its tensors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.matching.tracing.axes import Layout
+from tasks.matching.tracing.axes import Axes
 
-Result = Layout | tuple[Layout | None, ...] | None
+Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
-Dependence = tuple[Layout, Layout]
+Dependence = tuple[Axes, Axes]
 """Axes, and the others on whose index the order of their units may depend, besides on one another."""
 
 
@@ -24,7 +24,7 @@ class Site:
 
     `dependences` collects what may depend on what where axes are summed over or looked up, `summed` says that
     some were summed. `used` holds the indices of a tuple's outputs that anybody uses, `uniform` the identities of
-    layouts of constants whose elements are all alike.
+    the axes of constants whose elements are all alike.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Site:
         """The shape of the only, or the first, output."""
         return list(self.shapes[0])
 
-    def contract(self, axes: Layout, batch: Layout, *others: Layout) -> None:
+    def contract(self, axes: Axes, batch: Axes, *others: Axes) -> None:
         """Note sums over axes of several tensors, one for each index of the batch and of each tensor's others."""
         self.summed = True
         self.dependences.append((axes, batch))
         self.dependences += [(rest, batch) for rest in others if rest]
         self.apart(batch)
 
-    def apart(self, layout: Layout) -> None:
+    def apart(self, axes: Axes) -> None:
         """Note that the order of units on these axes may depend on one another's only."""
-        if layout:
-            self.dependences.append((layout, []))
+        if axes:
+            self.dependences.append((axes, []))
 
 
 RULES: dict[str, Rule] = {}
@@ -58,8 +58,8 @@ RULES: dict[str, Rule] = {}
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Enter a function for operations of these names (of ATen, without a trailing underscore).
 
-    It is called with the site and the operation's arguments under their names in the schema, layouts in the
-    place of tensors, and returns the layouts of the outputs.
+    It is called with the site and the operation's arguments under their names in the schema, axes in the
+    place of tensors, and returns the axes of the outputs.
     """
 
     def enter(function: Rule) -> Rule:

@@ -8,8 +8,8 @@ from typing import Any
 
 from tasks.matching.tracing.axes import (
     Atom,
+    Axes,
     Axis,
-    Layout,
     as_factors,
     broadcast,
     choose,
@@ -19,8 +19,8 @@ from tasks.matching.tracing.axes import (
     find,
     length,
     lone_atom,
+    new_axes,
     new_axis,
-    new_layout,
     pin,
     unify,
     view,
@@ -31,17 +31,17 @@ from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensi
 @rule(
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as", "_reshape_alias", "ravel"
 )
-def _view(site: Site, self: Layout, **_: Any) -> Layout:
+def _view(site: Site, self: Axes, **_: Any) -> Axes:
     return view(self, site.shape)
 
 
 @rule("permute")
-def _permute(site: Site, self: Layout, dims: Sequence[int]) -> Layout:
+def _permute(site: Site, self: Axes, dims: Sequence[int]) -> Axes:
     return [self[d] for d in dims]
 
 
 @rule("transpose", "swapaxes", "swapdims")
-def _transpose(site: Site, self: Layout, **which: int) -> Layout:
+def _transpose(site: Site, self: Axes, **which: int) -> Axes:
     first, second = which.values()
     found = list(self)
     found[first], found[second] = self[second], self[first]
@@ -49,12 +49,12 @@ def _transpose(site: Site, self: Layout, **which: int) -> Layout:
 
 
 @rule("t", "mT", "numpy_T", "adjoint", "matrix_H")
-def _turned(site: Site, self: Layout) -> Layout:
+def _turned(site: Site, self: Axes) -> Axes:
     return self if len(self) < 2 else [*self[:-2], self[-1], self[-2]] if site.name != "numpy_T" else self[::-1]
 
 
 @rule("movedim", "moveaxis")
-def _movedim(site: Site, self: Layout, source: Any, destination: Any) -> Layout:
+def _movedim(site: Site, self: Axes, source: Any, destination: Any) -> Axes:
     sources, places = (dimensions(value, len(self)) for value in (source, destination))
     found: list[Axis | None] = [None] * len(self)
     for s, d in zip(sources, places, strict=True):
@@ -64,37 +64,35 @@ def _movedim(site: Site, self: Layout, source: Any, destination: Any) -> Layout:
 
 
 @rule("unsqueeze")
-def _unsqueeze(site: Site, self: Layout, dim: int) -> Layout:
+def _unsqueeze(site: Site, self: Axes, dim: int) -> Axes:
     place = dim % (len(self) + 1)
     return [*self[:place], new_axis(1), *self[place:]]
 
 
 @rule("squeeze")
-def _squeeze(site: Site, self: Layout, dim: Any = None) -> Layout:
+def _squeeze(site: Site, self: Axes, dim: Any = None) -> Axes:
     dims = dimensions(dim, len(self))
     return [axis for d, axis in enumerate(self) if d not in dims or length(axis) != 1]
 
 
 @rule("expand", "broadcast_to", "expand_as")
-def _expand(site: Site, self: Layout, **_: Any) -> Layout:
+def _expand(site: Site, self: Axes, **_: Any) -> Axes:
     """Copies along a dimension are alike, so their order says nothing."""
-    layout = [new_axis(1) for _ in site.shape[len(self) :]] + self
-    return [
-        axis if length(axis) == size else new_axis(size) for axis, size in zip(layout, site.shape, strict=True)
-    ]
+    axes = [new_axis(1) for _ in site.shape[len(self) :]] + self
+    return [axis if length(axis) == size else new_axis(size) for axis, size in zip(axes, site.shape, strict=True)]
 
 
 @rule("repeat", "tile")
-def _repeat(site: Site, self: Layout, **_: Any) -> Layout:
-    layout = [new_axis(1) for _ in site.shape[len(self) :]] + self
+def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
+    axes = [new_axis(1) for _ in site.shape[len(self) :]] + self
     return [
         axis if length(axis) == size else [[Atom(size // length(axis)), *as_factors(axis)]]
-        for axis, size in zip(layout, site.shape, strict=True)
+        for axis, size in zip(axes, site.shape, strict=True)
     ]
 
 
 @rule("repeat_interleave")
-def _repeat_interleave(site: Site, self: Layout, repeats: Any, dim: int | None = None, **_: Any) -> Layout:
+def _repeat_interleave(site: Site, self: Axes, repeats: Any, dim: int | None = None, **_: Any) -> Axes:
     if not isinstance(repeats, int) or dim is None:
         raise Unknown
     found = list(self)
@@ -103,20 +101,20 @@ def _repeat_interleave(site: Site, self: Layout, repeats: Any, dim: int | None =
 
 
 @rule("cat", "concat", "concatenate")
-def _cat(site: Site, tensors: Sequence[Layout], dim: int = 0) -> Layout:
-    tensors = [layout for layout in tensors if math.prod(map(length, layout)) > 0]
+def _cat(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
+    tensors = [axes for axes in tensors if math.prod(map(length, axes)) > 0]
     place = dim % len(site.shape)
-    for layout in tensors[1:]:
-        for d, axis in enumerate(layout):
+    for axes in tensors[1:]:
+        for d, axis in enumerate(axes):
             if d != place:
                 unify(tensors[0][d], axis)
     found = list(tensors[0])
-    found[place] = [segment for layout in tensors for segment in expand(layout[place])]
+    found[place] = [segment for axes in tensors for segment in expand(axes[place])]
     return found
 
 
 @rule("stack")
-def _stack(site: Site, tensors: Sequence[Layout], dim: int = 0) -> Layout:
+def _stack(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
     """The stacked tensors keep units of their own where they are free: choices beside the new axis."""
     new = Atom(len(tensors), "stack")
     found = [[[atom]] for atom in map(Atom, map(length, tensors[0]))]
@@ -132,7 +130,7 @@ def _stack(site: Site, tensors: Sequence[Layout], dim: int = 0) -> Layout:
 
 
 @rule("chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "tensor_split")
-def _split(site: Site, self: Layout, dim: int = 0, **_: Any) -> Result:
+def _split(site: Site, self: Axes, dim: int = 0, **_: Any) -> Result:
     place = dim % len(self)
     sizes = [shape[place] for shape in site.shapes]
     atom = lone_atom(self[place])
@@ -142,7 +140,7 @@ def _split(site: Site, self: Layout, dim: int = 0, **_: Any) -> Result:
 
 
 @rule("slice", "narrow")
-def _slice(site: Site, self: Layout, dim: int = 0, start: int | None = None, step: int = 1, **_: Any) -> Layout:
+def _slice(site: Site, self: Axes, dim: int = 0, start: int | None = None, step: int = 1, **_: Any) -> Axes:
     place = dim % len(self)
     whole, size = length(self[place]), site.shape[place]
     if size in (0, whole):
@@ -159,31 +157,31 @@ def _slice(site: Site, self: Layout, dim: int = 0, start: int | None = None, ste
 
 
 @rule("select")
-def _select(site: Site, self: Layout, dim: int, index: int) -> Layout:
+def _select(site: Site, self: Axes, dim: int, index: int) -> Axes:
     return _selected(self, dim % len(self), index)
 
 
 @rule("unbind")
-def _unbind(site: Site, self: Layout, dim: int = 0) -> Result:
+def _unbind(site: Site, self: Axes, dim: int = 0) -> Result:
     return tuple(_selected(self, dim % len(self), index) for index in range(len(site.shapes)))
 
 
-def _selected(layout: Layout, place: int, index: int) -> Layout:
-    pin(layout[place], "one of them is selected")
-    atom = lone_atom(layout[place])
+def _selected(axes: Axes, place: int, index: int) -> Axes:
+    pin(axes[place], "one of them is selected")
+    atom = lone_atom(axes[place])
     if atom is None:
-        return [*layout[:place], *layout[place + 1 :]]
-    return _chosen(layout, place, atom, index % atom.size, keep=False)
+        return [*axes[:place], *axes[place + 1 :]]
+    return _chosen(axes, place, atom, index % atom.size, keep=False)
 
 
-def _chosen(layout: Layout, place: int, atom: Atom, index: int, keep: bool) -> Layout:
-    """The layout at one index of a pinned atom, beside which every other unit may be another one."""
-    found = [choose(axis, find(atom), index) for axis in layout]
+def _chosen(axes: Axes, place: int, atom: Atom, index: int, keep: bool) -> Axes:
+    """The axes at one index of a pinned atom, beside which every other unit may be another one."""
+    found = [choose(axis, find(atom), index) for axis in axes]
     return [*found[:place], *([new_axis(1)] if keep else []), *found[place + 1 :]]
 
 
 @rule("index")
-def _index(site: Site, self: Layout, indices: Sequence[Layout | None]) -> Layout:
+def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
     """Advanced indexing pins the axes that are indexed; the others go on."""
     places = [d for d, index in enumerate(indices) if index is not None]
     for d in places:
@@ -197,7 +195,7 @@ def _index(site: Site, self: Layout, indices: Sequence[Layout | None]) -> Layout
 
 
 @rule("index_select")
-def _index_select(site: Site, self: Layout, dim: int, index: Layout) -> Layout:
+def _index_select(site: Site, self: Axes, dim: int, index: Axes) -> Axes:
     pin(self[dim], "it is indexed")
     site.apart([axis for d, axis in enumerate(self) if d != dim % len(self)])
     found = list(self)
@@ -206,7 +204,7 @@ def _index_select(site: Site, self: Layout, dim: int, index: Layout) -> Layout:
 
 
 @rule("gather")
-def _gather(site: Site, self: Layout, index: Layout, dim: int, **_: Any) -> Layout:
+def _gather(site: Site, self: Axes, index: Axes, dim: int, **_: Any) -> Axes:
     place = dim % len(self)
     pin(self[place], "it is indexed")
     site.apart([axis for d, axis in enumerate(self) if d != place])
@@ -220,14 +218,14 @@ def _gather(site: Site, self: Layout, index: Layout, dim: int, **_: Any) -> Layo
 
 
 @rule("embedding")
-def _embedding(site: Site, weight: Layout, indices: Layout, **_: Any) -> Layout:
+def _embedding(site: Site, weight: Axes, indices: Axes, **_: Any) -> Axes:
     pin(weight[0], "vocabulary")
     site.apart(weight[1:])
     return [*indices, weight[1]]
 
 
 @rule("constant_pad_nd", "pad")
-def _pad(site: Site, self: Layout, pad: Sequence[int], mode: str = "constant", **_: Any) -> Layout:
+def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_: Any) -> Axes:
     found = list(self)
     for i in range(0, len(pad), 2):
         place = len(self) - 1 - i // 2
@@ -246,7 +244,7 @@ def _pad(site: Site, self: Layout, pad: Sequence[int], mode: str = "constant", *
 
 
 @rule("im2col")
-def _im2col(site: Site, self: Layout, kernel_size: Sequence[int], **_: Any) -> Layout:
+def _im2col(site: Site, self: Axes, kernel_size: Sequence[int], **_: Any) -> Axes:
     for axis in self[-2:]:
         pin(axis, "spatial")
     window = [Atom(size, "spatial") for size in kernel_size]
@@ -254,22 +252,22 @@ def _im2col(site: Site, self: Layout, kernel_size: Sequence[int], **_: Any) -> L
 
 
 @rule("channel_shuffle", "native_channel_shuffle")
-def _channel_shuffle(site: Site, self: Layout, groups: int) -> Layout:
+def _channel_shuffle(site: Site, self: Axes, groups: int) -> Axes:
     outer, inner = factor(self[1], groups, length(self[1]) // groups)
     return [self[0], [[*as_factors(inner), *as_factors(outer)]], *self[2:]]
 
 
 @rule("pixel_shuffle")
-def _pixel_shuffle(site: Site, self: Layout, upscale_factor: int) -> Layout:
+def _pixel_shuffle(site: Site, self: Axes, upscale_factor: int) -> Axes:
     channels, across, down = factor(self[-3], site.shape[-3], upscale_factor, upscale_factor)
     for axis in (across, down, *self[-2:]):
         pin(axis, "pixel_shuffle")
-    return [*self[:-3], channels, *new_layout(site.shape[-2:], "spatial")]
+    return [*self[:-3], channels, *new_axes(site.shape[-2:], "spatial")]
 
 
 @rule("pixel_unshuffle")
-def _pixel_unshuffle(site: Site, self: Layout, downscale_factor: int) -> Layout:
+def _pixel_unshuffle(site: Site, self: Axes, downscale_factor: int) -> Axes:
     for axis in self[-2:]:
         pin(axis, "pixel_unshuffle")
     added = [Atom(downscale_factor, "pixel_unshuffle") for _ in range(2)]
-    return [*self[:-3], [[*as_factors(self[-3]), *added]], *new_layout(site.shape[-2:], "spatial")]
+    return [*self[:-3], [[*as_factors(self[-3]), *added]], *new_axes(site.shape[-2:], "spatial")]

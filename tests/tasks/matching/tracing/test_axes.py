@@ -1,4 +1,4 @@
-"""Layouts computed by hand."""
+"""Axes computed by hand."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 
 from tasks.matching.tracing.axes import (
     Atom,
-    LayoutMismatch,
+    AxesMismatch,
     broadcast,
-    choose,
     cut,
     expand,
     factor,
@@ -16,14 +15,13 @@ from tasks.matching.tracing.axes import (
     leaves,
     length,
     lone_atom,
-    merge,
+    new_axes,
     new_axis,
-    new_layout,
     pin,
     unify,
+    union,
     view,
 )
-from tasks.matching.tracing.blocks import placed
 
 
 def sizes(axis):
@@ -38,33 +36,33 @@ def same(left, right):
 
 
 def test_a_view_splits_an_axis_and_merges_it_again():
-    layout = new_layout([5, 12])
-    split = view(layout, [5, 3, 4])
+    axes = new_axes([5, 12])
+    split = view(axes, [5, 3, 4])
     assert [sizes(axis) for axis in split] == [[[5]], [[3]], [[4]]]
-    assert same(split[0], layout[0]) and sizes(layout[1]) == [[3, 4]]
+    assert same(split[0], axes[0]) and sizes(axes[1]) == [[3, 4]]
     merged = view(split, [5, 12])
-    assert same(merged[1], layout[1])
+    assert same(merged[1], axes[1])
     assert [sizes(axis) for axis in view(merged, [60])] == [[[5, 3, 4]]]
 
 
 def test_views_that_do_not_fit_one_another_pin():
-    layout = new_layout([12])
-    view(layout, [3, 4])
-    view(layout, [4, 3])
-    assert all(atom.pinned and "groups units by" in atom.pinned for atom in leaves(layout[0]))
+    axes = new_axes([12])
+    view(axes, [3, 4])
+    view(axes, [4, 3])
+    assert all(atom.pinned and "groups units by" in atom.pinned for atom in leaves(axes[0]))
 
 
 def test_a_view_refines_what_an_earlier_one_left_whole():
-    layout = new_layout([24])
-    view(layout, [2, 12])
-    view(layout, [8, 3])
-    assert sizes(layout[0]) == [[2, 4, 3]] and not any(atom.pinned for atom in leaves(layout[0]))
+    axes = new_axes([24])
+    view(axes, [2, 12])
+    view(axes, [8, 3])
+    assert sizes(axes[0]) == [[2, 4, 3]] and not any(atom.pinned for atom in leaves(axes[0]))
 
 
 def test_ones_come_and_go():
-    layout = new_layout([1, 6, 1])
-    assert [length(axis) for axis in view(layout, [6])] == [6]
-    assert [length(axis) for axis in view(layout, [2, 1, 3, 1])] == [2, 1, 3, 1]
+    axes = new_axes([1, 6, 1])
+    assert [length(axis) for axis in view(axes, [6])] == [6]
+    assert [length(axis) for axis in view(axes, [2, 1, 3, 1])] == [2, 1, 3, 1]
 
 
 def test_cuts_at_different_places_make_the_parts_between():
@@ -107,48 +105,20 @@ def test_a_sum_and_a_whole_become_the_same():
 
 
 def test_axes_of_different_lengths_are_refused():
-    with pytest.raises(LayoutMismatch, match="axes of 3 and 4 units are paired"):
+    with pytest.raises(AxesMismatch, match="axes of 3 and 4 units are paired"):
         unify(new_axis(3), new_axis(4))
 
 
 def test_broadcasting_pairs_from_the_right_and_stretches_ones():
-    left, right = new_layout([7, 1, 4]), new_layout([5, 4])
+    left, right = new_axes([7, 1, 4]), new_axes([5, 4])
     found = broadcast(left, right)
     assert [length(axis) for axis in found] == [7, 5, 4]
     assert same(found[0], left[0]) and same(found[1], right[0]) and same(left[2], right[1])
-
-
-def test_blocks_of_a_packed_axis():
-    """(3 x 4, 5) with a pinned outer three, at whose middle index the four are units of their own."""
-    packed, inputs = new_axis(12), new_axis(5)
-    outer, units = factor(packed, 3, 4)
-    pin(outer, "packed")
-    chosen = choose(units, lone_atom(outer), 1)
-    found = placed([packed, inputs], (12, 5))
-    own = [lone_atom(units), lone_atom(chosen), lone_atom(units)]
-    assert [(b.atoms[0], b.offset, b.strides) for b in found] == [(own[i], 20 * i, (5, 1)) for i in range(3)]
-    assert all(block.axes == (0, 1) and block.fixed == (lone_atom(outer),) for block in found)
-
-
-def test_blocks_follow_choices_from_one_axis_to_another():
-    layout = new_layout([2, 3, 4])
-    pin(layout[0], "selected")
-    chosen = choose(layout[2], lone_atom(layout[0]), 0)
-    found = placed(layout, (2, 3, 4))
-    assert [(b.offset, b.strides, b.axes) for b in found] == [(0, (4, 1), (1, 2)), (12, (4, 1), (1, 2))]
-    assert [b.atoms[1] for b in found] == [lone_atom(chosen), lone_atom(layout[2])]
-
-
-def test_blocks_of_a_sum_and_of_nothing():
-    parts = [*new_axis(2), *new_axis(3)]
-    assert [(b.offset, b.strides) for b in placed([new_axis(4), parts], (4, 5))] == [(0, (5, 1)), (2, (5, 1))]
-    assert placed([new_axis(0), new_axis(3)], (0, 3)) == []
-    assert [(b.atoms, b.offset) for b in placed([], ())] == [((), 0)]
 
 
 def test_leaves_end_where_a_choice_leads_back():
     atom, beside = Atom(3), Atom(2, "stack")
     other = Atom(3)
     atom.chosen[beside] = {0: other}
-    merge(atom, other)
+    union(atom, other)
     assert list(leaves([[atom]])) == [find(atom)]
