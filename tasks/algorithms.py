@@ -14,7 +14,7 @@ from tasks.applies.sgd import Sgd
 from tasks.data.partitions import Partitions
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
-from tasks.matching.search.networks import By
+from tasks.matching.search.evidence import By
 from tasks.networks.objective import Objective
 from tasks.reduces.matched import Matched, To
 from tasks.reduces.mean import Mean

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from storage.errors import UsageError
 from tasks.matching.groups import Piece, Tensors, UnitGroups
-from tasks.matching.search.similarity import Metric, MomentTerm
+from tasks.matching.search.terms import Metric, MomentTerm
 from tasks.matching.tracing.exporting import plain_attention
 from tasks.matching.tracing.trace import trace
 

@@ -13,7 +13,8 @@ import torch
 
 from tasks.matching.groups import Group, Permutation
 from tasks.matching.search.assignment import assign
-from tasks.matching.search.similarity import HERE, Compared, Metric, Term, overall, similarity
+from tasks.matching.search.similarity import Compared, overall, similarity
+from tasks.matching.search.terms import HERE, Metric, Term
 
 SWEEPS = 50
 """Visits of each group after which the descent ends; as a rule it ends by itself long before."""

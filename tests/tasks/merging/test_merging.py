@@ -21,7 +21,8 @@ from tasks.data.partitions import Partitions
 from tasks.data.sources.own import Own
 from tasks.data.splits import Split
 from tasks.matching.search.activations import activation_moments, summed
-from tasks.matching.search.networks import Evidence, match_all, match_each
+from tasks.matching.search.evidence import Evidence
+from tasks.matching.search.networks import match_all, match_each
 from tasks.matching.units import find_units
 from tasks.merging.blends import Blend, Ensemble, Gallery, blended, fitted, score_blend
 from tasks.merging.keeping import keep_merge

@@ -12,8 +12,7 @@ from storage.errors import UsageError
 from tasks.matching.averaging import average
 from tasks.matching.units import find_units
 from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
-from tests.tasks.matching.analysed import analysed
-from tests.tasks.matching.search.test_alignment import mlp
+from tests.tasks.matching.analysed import analysed, mlp
 
 
 def test_recomputed_statistics_are_those_of_the_examples() -> None:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
-
 import pytest
 import torch
-from torch import nn
 
 from storage.errors import ShapeMismatch, UsageError
-from tasks.matching.check import randomise
 from tasks.matching.groups import UnitGroups
 from tasks.matching.search.alignment import Aligner
 from tasks.matching.search.networks import match
-from tasks.matching.search.similarity import Metric, overall, similarity, weight_terms
+from tasks.matching.search.similarity import overall, similarity
+from tasks.matching.search.terms import Metric, weight_terms
 from tasks.matching.units import find_units
-from tests.tasks.matching.analysed import NAMES, analysed
+from tests.tasks.matching.analysed import NAMES, mlp, scrambled
 
 State = dict[str, torch.Tensor]
-
-
-def scrambled(name: str) -> tuple[UnitGroups, State, State, State]:
-    """Units, a network whose units all differ, a permuted copy, and the permutation."""
-    model, _, units = analysed(name)
-    model = copy.deepcopy(model)
-    randomise(model, torch.Generator().manual_seed(3))
-    order = units.random(torch.Generator().manual_seed(5))
-    return units, model.state_dict(), units.permute(model.state_dict(), order), order
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "correlation"])
@@ -38,12 +25,6 @@ def test_a_permuted_copy_is_matched_back_exactly(name: str, metric: Metric) -> N
     back = units.permute(source, found)
     assert all(torch.equal(back[tensor], target[tensor]) for tensor in target)
     assert all(torch.equal(found[group], table) for group, table in units.invert(order).items())
-
-
-def mlp(seed: int, *widths: int) -> nn.Module:
-    torch.manual_seed(seed)
-    layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
-    return nn.Sequential(*layers[:-1])
 
 
 def test_a_noisy_permuted_copy_is_matched_back_too() -> None:
