@@ -21,7 +21,7 @@ from tasks.matching.check import check_function
 from tasks.matching.groups import UnitGroups
 from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
-from tasks.merging.blends import Gallery, fitted
+from tasks.merging.gallery import Gallery, fitted
 
 
 @dataclass(frozen=True)

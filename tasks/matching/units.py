@@ -109,7 +109,7 @@ def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:
 
 
 def _pinned(shapes: Mapping[str, tuple[int, ...]], traced: Trace, aliases: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    pinned = {}
     for name, shape in shapes.items():
         if name in aliases or math.prod(shape) == 1:
             continue
@@ -117,5 +117,5 @@ def _pinned(shapes: Mapping[str, tuple[int, ...]], traced: Trace, aliases: Mappi
         atoms = [atom for axis in axes for atom in leaves(axis) if atom.size > 1]
         if all(atom.pinned for atom in atoms):
             reasons = dict.fromkeys(str(atom.pinned) for atom in atoms)
-            found[name] = ", ".join(reasons) or "not used"
-    return found
+            pinned[name] = ", ".join(reasons) or "not used"
+    return pinned

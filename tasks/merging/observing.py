@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tasks.matching.groups import Piece
 from tasks.matching.search.activations import Moments, Pair, activation_moments
-from tasks.merging.blends import Gallery
+from tasks.merging.gallery import Gallery
 from tasks.numerics import pinned
 
 

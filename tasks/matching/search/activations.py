@@ -43,7 +43,7 @@ class Moments:
         )
 
     def normalised(self, pair: Pair, metric: Metric) -> torch.Tensor:
-        """The pair's correlations, cosines or (l2) mean products."""
+        """The pair's correlations, cosines or, for l2, mean products (units of one, units of the other)."""
         product = self.products[pair] / self.samples
         if metric == "l2":
             return product
@@ -101,8 +101,9 @@ def activation_moments(
 ) -> dict[Piece, Moments]:
     """The moments at each place where units go into a sum, of several networks on the same examples.
 
-    `inputs` are the examples' tensors; the network was traced with `units.batch` of them, so many go through at
-    once, and those left over at the end are not used. Raises `UsageError` where they are fewer.
+    `states` are named tensors of the network's shapes, `inputs` the examples' tensors (examples, …). The network
+    was traced with `units.batch` examples, so many go through at once, and those left over at the end are not
+    used. Raises `UsageError` where they are fewer.
     """
     size = units.batch
     if len(inputs[0]) < size:
@@ -156,8 +157,8 @@ def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
 def moment_terms(moments: Mapping[Piece, Moments], pair: Pair, metric: Metric) -> list[MomentTerm]:
     """A term for each place; the pair is (target, source)."""
     terms = []
-    for piece, found in moments.items():
+    for piece, measured in moments.items():
         shape = [size for size, label in zip(piece.shape, piece.groups, strict=True) if label is not None]
         labels = _labels(piece)
-        terms.append(MomentTerm(found.normalised(pair, metric).reshape(*shape, *shape), labels))
+        terms.append(MomentTerm(measured.normalised(pair, metric).reshape(*shape, *shape), labels))
     return terms

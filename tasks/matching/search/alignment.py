@@ -40,7 +40,10 @@ class Aligner:
     kept: dict[tuple[int, int], tuple[list[torch.Tensor], Compared]] = field(default_factory=dict)
 
     def align(self, start: Permutation | None = None, sweeps: int = SWEEPS) -> dict[str, torch.Tensor]:
-        """The permutation: new unit i is the source's ``p[..., i]``; `start` takes the greedy pass's place."""
+        """The permutation, int64 (*sizes of parents, size) for each group; `start` takes the greedy pass's place.
+
+        New unit i is the source's ``p[..., i]``.
+        """
         known = dict(start) if start is not None else self.greedy()
         waiting = dict.fromkeys(r for r in self._roots() if start is not None or not self._alone(r))
         for _ in range(sweeps * len(waiting)):
@@ -53,7 +56,10 @@ class Aligner:
         return known
 
     def greedy(self) -> dict[str, torch.Tensor]:
-        """Groups one after the other, as soon as the other side of one of their tensors is in order."""
+        """Groups one after the other, as soon as the other side of one of their tensors is in order.
+
+        For each int64 (*sizes of parents, size), or what `assign` gives, such as a mixture (units, source units).
+        """
         known: dict[str, torch.Tensor] = {}
         left = self._roots()
         while left:
@@ -91,14 +97,15 @@ class Aligner:
         """Give a group, and those that depend on it, a better order if there is one."""
         if self._tree(root) == {root}:
             scores = similarity(self._parts(root, known), self.metric)
-            found = {root: self.assign(scores)}
-            before, after = (scores.gather(1, order[:, None]).sum().item() for order in (known[root], found[root]))
+            candidate = {root: self.assign(scores)}
+            both = known[root], candidate[root]
+            before, after = (scores.gather(1, order[:, None]).sum().item() for order in both)
         else:
-            found = self._by_pairs(root, known)
-            before, after = self._value(root, known), self._value(root, known | found)
+            candidate = self._by_pairs(root, known)
+            before, after = self._value(root, known), self._value(root, known | candidate)
         if after <= before + GAIN * abs(before):
             return False
-        known |= found
+        known |= candidate
         return True
 
     def _value(self, root: str, known: Permutation) -> float:
@@ -137,14 +144,14 @@ class Aligner:
         dependent = [self.groups[name] for name in self.groups if name in tree - {root}]
         inner = {group.name: replace(group, parents=group.parents[1:]) for group in dependent}
         size = self.groups[root].size
-        scores, found = torch.zeros(size, size), {}
+        scores, orders = torch.zeros(size, size), {}
         for i in range(size):
             for j in range(size):
                 pair = Aligner([term.at(root, i, j) for term in terms], inner, self.metric)
-                found[i, j] = pair.align()
-                scores[i, j] = overall([t.settled(inner, found[i, j]) for t in pair.terms], self.metric)
+                orders[i, j] = pair.align()
+                scores[i, j] = overall([t.settled(inner, orders[i, j]) for t in pair.terms], self.metric)
         order = assign(scores)
-        chosen = [found[i, j] for i, j in enumerate(order.tolist())]
+        chosen = [orders[i, j] for i, j in enumerate(order.tolist())]
         return {root: order} | {name: torch.stack([one[name] for one in chosen]) for name in inner}
 
 

@@ -21,7 +21,7 @@ METRICS: Mapping[str, Metric] = {"weights": "l2", "activations": "correlation", 
 
 @dataclass(frozen=True)
 class Evidence:
-    """By what networks are compared: their tensors, and where wanted the moments of their units at work."""
+    """By what networks are compared: named tensors of one network's shapes, and moments of units at work."""
 
     states: Sequence[Tensors]
     units: UnitGroups
@@ -52,7 +52,10 @@ class Evidence:
         return self.beside({target: self.units.identity()}, source)
 
     def beside(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
-        """What is alike in a network and the mean of others, each of those in the order given."""
+        """What is alike in a network and the mean of others, each of those in its order.
+
+        An order is int64 (*sizes of parents, size) for each group.
+        """
         terms: list[Term] = []
         if self.by != "activations":
             aligned = [self.units.permute(self.states[i], order) for i, order in targets.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, permutations
@@ -19,6 +19,7 @@ from tasks.matching.search.evidence import By, Evidence
 from tasks.matching.search.terms import Metric
 
 Together = Literal["first", "many", "cycle"]
+
 ROUNDS = 20
 """Times that each of several networks is matched to the others; fewer, once none of them changes."""
 
@@ -35,6 +36,7 @@ def match(
 ) -> dict[str, torch.Tensor]:
     """The order of the source's units that makes it most like the target: ``units.permute(source, order)``.
 
+    Both are named tensors of the network's shapes, the order is int64 (*sizes of parents, size) for each group.
     By activations, or a mix of both, it needs the `activation_moments` of the pair (0, 1). `start` is a former
     order, from which the search goes on.
     """
@@ -44,14 +46,24 @@ def match(
 def match_pair(
     evidence: Evidence, target: int = 0, source: int = 1, start: Permutation | None = None
 ) -> dict[str, torch.Tensor]:
-    """The order of the source's units that makes it most like the target; `start` is a former permutation."""
-    return Aligner(evidence.pair(target, source), evidence.units.groups, evidence.measure).align(start)
+    """The order of the source's units that makes it most like the target; `start` is a former one.
+
+    It is int64 (*sizes of parents, size) for each group.
+    """
+    return _align(evidence, {target: evidence.units.identity()}, source, start)
+
+
+def _align(
+    evidence: Evidence, targets: Mapping[int, Permutation], source: int, start: Permutation | None
+) -> dict[str, torch.Tensor]:
+    """The order of a network's units that makes it most like the mean of others, each of those in its order."""
+    return Aligner(evidence.beside(targets, source), evidence.units.groups, evidence.measure).align(start)
 
 
 def soft_match(
     evidence: Evidence, k: int | None = 1, temperature: float = 0.1, target: int = 0, source: int = 1
 ) -> dict[str, torch.Tensor]:
-    """For each group a row-stochastic matrix (unit, source unit) over the k most similar, None for all.
+    """For each group a row-stochastic matrix (units, source units) over the k most similar, None for all.
 
     The weights are a softmax of the similarity over the temperature, and each layer's mixture is carried into the
     next layer's input before that is compared. Unlike a permutation, it does NOT preserve the network's function.
@@ -66,7 +78,7 @@ def soft_match(
 
 
 def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[dict[str, torch.Tensor]]:
-    """A soft match of each network to the first, which keeps its own order."""
+    """A soft match of each network to the first, which keeps its own order: matrices (units, source units)."""
     soft = [soft_match(evidence, k, temperature, 0, i) for i in range(1, len(evidence.states))]
     home = evidence.units.identity()
     first = {n: torch.eye(len(t)) if evidence.units.mixes(n) else t for n, t in home.items()}
@@ -74,7 +86,7 @@ def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[di
 
 
 def match_all(evidence: Evidence, together: Together = "many") -> list[dict[str, torch.Tensor]]:
-    """An order for each of the networks; the first keeps its own.
+    """An order for each of the networks, int64 (*sizes of parents, size) a group; the first keeps its own.
 
     ``first`` matches each to the first. ``many`` goes on from there, matching each to the mean of the others until
     nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3). ``cycle`` starts instead from
@@ -83,20 +95,29 @@ def match_all(evidence: Evidence, together: Together = "many") -> list[dict[str,
     """
     count = len(evidence.states)
     if together == "cycle" and count > 2:
-        found = _through_centre(evidence)
+        orders = _through_centre(evidence)
     else:
-        found = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]
+        orders = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]
     if together == "first" or count == 2:
-        return found
+        return orders
+    refined = _to_one_another(evidence, orders)
+    back = evidence.units.invert(refined[0])
+    return [evidence.units.compose(order, back) for order in refined]
+
+
+def _to_one_another(
+    evidence: Evidence, orders: Sequence[dict[str, torch.Tensor]]
+) -> list[dict[str, torch.Tensor]]:
+    """Each network matched to the mean of the others, one after the other, until nothing changes."""
+    current = list(orders)
     for _ in range(ROUNDS):
-        before = list(found)
-        for i in range(count):
-            others = {j: order for j, order in enumerate(found) if j != i}
-            found[i] = Aligner(evidence.beside(others, i), evidence.units.groups, evidence.measure).align(found[i])
-        if all(_same(a, b) for a, b in zip(before, found, strict=True)):
+        before = list(current)
+        for i in range(len(current)):
+            others = {j: order for j, order in enumerate(current) if j != i}
+            current[i] = _align(evidence, others, i, current[i])
+        if all(_same(a, b) for a, b in zip(before, current, strict=True)):
             break
-    back = evidence.units.invert(found[0])
-    return [evidence.units.compose(order, back) for order in found]
+    return current
 
 
 def _same(one: Permutation, other: Permutation) -> bool:
@@ -104,16 +125,22 @@ def _same(one: Permutation, other: Permutation) -> bool:
 
 
 def direct_matches(evidence: Evidence) -> dict[Pair, dict[str, torch.Tensor]]:
-    """Every pair of networks matched on its own: (target, source) -> the source's order."""
-    found = {}
+    """Every pair of networks matched on its own: (target, source) -> the source's order.
+
+    That is int64 (*sizes of parents, size) for each group.
+    """
+    direct = {}
     for i, j in combinations(range(len(evidence.states)), 2):
-        found[i, j] = match_pair(evidence, i, j)
-        found[j, i] = evidence.units.invert(found[i, j])
-    return found
+        direct[i, j] = match_pair(evidence, i, j)
+        direct[j, i] = evidence.units.invert(direct[i, j])
+    return direct
 
 
 def cycle_error(direct: Mapping[Pair, Permutation], units: UnitGroups) -> float:
-    """The share of units that do not come home from network to network to network, matched pair by pair."""
+    """The share of units that do not come home from network to network to network, matched pair by pair.
+
+    `direct` maps (target, source) to int64 (*sizes of parents, size) for each group.
+    """
     shares = list(_cycle_shares(direct, units).values())
     return sum(shares) / len(shares) if shares else 0.0
 

@@ -19,23 +19,23 @@ class Compared:
 
     @cached_property
     def scores(self) -> torch.Tensor:
-        """Similarities (target unit, source unit)."""
+        """Similarities (target units, source units)."""
         return self.term.scores()
 
     @cached_property
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared norms of the target's and the source's units."""
+        """Squared norms (units,) of the target's and of the source's units."""
         return self.term.norms()
 
 
 def similarity(parts: Sequence[Compared], metric: Metric) -> torch.Tensor:
-    """Similarities (target unit, source unit) of one group, from all of its terms.
+    """Similarities (target units, source units) of one group, from all of its terms.
 
     Of weights and of activations both, it is the mean of the two similarities.
     """
     kinds = [[p for p in parts if isinstance(p.term, kind)] for kind in (WeightTerm, MomentTerm)]
-    found = [_similarity(same, metric) for same in kinds if same]
-    return found[0] if len(found) == 1 else torch.stack(found).mean(0)
+    by_kind = [_similarity(same, metric) for same in kinds if same]
+    return by_kind[0] if len(by_kind) == 1 else torch.stack(by_kind).mean(0)
 
 
 def _similarity(parts: Sequence[Compared], metric: Metric) -> torch.Tensor:
@@ -51,8 +51,8 @@ def _similarity(parts: Sequence[Compared], metric: Metric) -> torch.Tensor:
 def overall(terms: Sequence[Term], metric: Metric) -> float:
     """How alike two networks are as they stand."""
     kinds = [[t for t in terms if isinstance(t, kind)] for kind in (WeightTerm, MomentTerm)]
-    found = [_overall(same, metric) for same in kinds if same]
-    return sum(found) / len(found)
+    by_kind = [_overall(same, metric) for same in kinds if same]
+    return sum(by_kind) / len(by_kind)
 
 
 def _overall(terms: Sequence[Term], metric: Metric) -> float:

@@ -37,7 +37,7 @@ class Term(Protocol):
         ...
 
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> Term:
-        """The term with the source's units of some groups in their new order."""
+        """The term with the source's units of some groups in their new order, int64 (*sizes of parents, size)."""
         ...
 
     def unordered(self, keep: Collection[str]) -> Term:
@@ -49,11 +49,11 @@ class Term(Protocol):
         ...
 
     def scores(self) -> torch.Tensor:
-        """Similarities (target unit, source unit) of the only label."""
+        """Similarities (target units, source units) of the only label."""
         ...
 
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared norms of the only label's target and source units."""
+        """Squared norms (units,) of the only label's target and source units."""
         ...
 
     def value(self) -> tuple[float, float, float]:
@@ -63,7 +63,7 @@ class Term(Protocol):
 
 @dataclass(frozen=True)
 class WeightTerm:
-    """Two networks' values of one tensor; their inner product is the similarity."""
+    """Two networks' values of one tensor, (*units or places) each; their inner product is the similarity."""
 
     target: torch.Tensor
     source: torch.Tensor
@@ -79,7 +79,7 @@ class WeightTerm:
         return replace(self, labels=_marked(self.labels, dim))
 
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> WeightTerm:
-        """The source's units in their new order."""
+        """The source's units in their new order, int64 (*sizes of parents, size) for each group."""
         if not any(label in permutation for label in self.labels):
             return self
         source = rearranged(self.source, self.labels, groups, permutation)
@@ -104,11 +104,11 @@ class WeightTerm:
         return WeightTerm(self.target.select(dim, target), self.source.select(dim, source), labels)
 
     def scores(self) -> torch.Tensor:
-        """Inner products."""
+        """Inner products (target units, source units)."""
         return self._rows(self.target) @ self._rows(self.source).T
 
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared lengths."""
+        """Squared lengths (units,) of the target's and of the source's units."""
         return self._rows(self.target).square().sum(1), self._rows(self.source).square().sum(1)
 
     def value(self) -> tuple[float, float, float]:
@@ -134,7 +134,7 @@ class MomentTerm:
         return replace(self, labels=_marked(self.labels, dim))
 
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
-        """The source's units in their new order, and paired with the target's."""
+        """The source's units in their new order, int64 (*sizes of parents, size), and paired with the target's."""
         if not any(label in permutation for label in self.labels):
             return self
         count = len(self.labels)
@@ -145,7 +145,7 @@ class MomentTerm:
         return MomentTerm(paired, tuple(self.labels[d] for d in kept))
 
     def ordered(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
-        """The moments with the target's units in another order."""
+        """The moments with the target's units in another order, int64 (*sizes of parents, size) for each group."""
         count = len(self.labels)
         return replace(
             self, moments=rearranged(self.moments, (*self.labels, *[None] * count), groups, permutation)
@@ -172,11 +172,11 @@ class MomentTerm:
         return MomentTerm(moments, (*self.labels[:dim], *self.labels[dim + 1 :]))
 
     def scores(self) -> torch.Tensor:
-        """The moments themselves."""
+        """The moments themselves (target units, source units)."""
         return self.moments
 
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each unit counts as one."""
+        """Each unit counts as one: ones (units,) twice."""
         return torch.ones(self.moments.shape[0]), torch.ones(self.moments.shape[0])
 
     def value(self) -> tuple[float, float, float]:
@@ -189,7 +189,10 @@ def _marked(labels: Labels, dim: int) -> Labels:
 
 
 def weight_terms(target: Tensors, source: Tensors, units: UnitGroups, metric: Metric) -> list[Term]:
-    """A term for each part of each parameter; running statistics are left out, since their scale is their own."""
+    """A term for each part of each parameter of two networks, named tensors of the same shapes.
+
+    Running statistics are left out, since their scale is their own.
+    """
     terms: list[Term] = []
     for piece in units.pieces:
         if piece.tensor in units.statistics:

@@ -73,24 +73,24 @@ def length(axis: Axis) -> int:
 
 def factors(segment: Segment) -> Segment:
     """A segment with factored atoms replaced by their factors; atoms of size one are left out."""
-    found = []
+    atoms = []
     for atom in map(find, segment):
         if atom.parts is not None and len(atom.parts) == 1:
-            found += factors(atom.parts[0])
+            atoms += factors(atom.parts[0])
         elif atom.size != 1:
-            found.append(atom)
-    return found
+            atoms.append(atom)
+    return atoms
 
 
 def expand(axis: Axis) -> Axis:
     """An axis with atoms replaced by what they were cut and factored into; atoms cut within a product stay."""
-    found: Axis = []
+    segments: Axis = []
     for segment in map(factors, axis):
         if len(segment) == 1 and segment[0].parts is not None:
-            found += expand(segment[0].parts)
+            segments += expand(segment[0].parts)
         else:
-            found.append(segment)
-    return found
+            segments.append(segment)
+    return segments
 
 
 def as_factors(axis: Axis) -> Segment:
@@ -123,9 +123,9 @@ def pin_all(axes: Axes, why: str) -> None:
 
 def factor(axis: Axis, *sizes: int) -> list[Axis]:
     """The axis as a row-major product of axes of these sizes."""
-    found = [Atom(size) for size in sizes]
-    unify(axis, [found])
-    return [[[atom]] for atom in found]
+    atoms = [Atom(size) for size in sizes]
+    unify(axis, [atoms])
+    return [[[atom]] for atom in atoms]
 
 
 def walk(axis: Axis, seen: set[Atom] | None = None) -> Iterator[Atom]:
@@ -148,9 +148,9 @@ def leaves(axis: Axis) -> Iterator[Atom]:
 
 def cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
     """The axis as a concatenation of axes of these sizes."""
-    found = [Atom(size) for size in sizes]
-    unify(axis, [[atom] for atom in found])
-    return [[[atom]] for atom in found]
+    atoms = [Atom(size) for size in sizes]
+    unify(axis, [[atom] for atom in atoms])
+    return [[[atom]] for atom in atoms]
 
 
 def unify(left: Axis, right: Axis) -> None:
@@ -249,27 +249,27 @@ def choose(axis: Axis, beside: Atom, index: int) -> Axis:
 
 def broadcast(*tensors: Axes) -> Axes:
     """The axes of an elementwise operation: they are paired from the right, those of length one stretch."""
-    found: Axes = []
+    stretched: Axes = []
     for position in range(1, max(map(len, tensors)) + 1):
         paired = [axes[-position] for axes in tensors if len(axes) >= position]
         long = [axis for axis in paired if length(axis) != 1]
         for axis in long[1:]:
             unify(long[0], axis)
-        found.append((long or paired)[0])
-    return found[::-1]
+        stretched.append((long or paired)[0])
+    return stretched[::-1]
 
 
 def view(axes: Axes, shape: Sequence[int]) -> Axes:
     """The axes of the same elements in another shape."""
-    found: Axes = []
+    viewed: Axes = []
     for run, sizes in _view_groups(axes, shape):
         if len(run) == 1 and len(sizes) == 1:
-            found.append(run[0])
+            viewed.append(run[0])
             continue
         targets = [Atom(size) for size in sizes]
         _unify_products([atom for axis in run for atom in as_factors(axis)], list(targets))
-        found += [[[atom]] for atom in targets]
-    return found
+        viewed += [[[atom]] for atom in targets]
+    return viewed
 
 
 def _view_groups(axes: Axes, shape: Sequence[int]) -> Iterator[tuple[Axes, list[int]]]:

@@ -35,8 +35,8 @@ def products(axes: Axes, steps: Sequence[int] | None = None) -> list[Block]:
     """The same without following choices."""
     parts = []
     for place, (axis, step) in enumerate(zip(axes, steps or [1] * len(axes), strict=True)):
-        found = [replace(block, axes=(place,) * len(block.atoms)) for block in _axis_blocks(axis)]
-        parts.append([_moved(block, 0, step) for block in found])
+        blocks = [replace(block, axes=(place,) * len(block.atoms)) for block in _axis_blocks(axis)]
+        parts.append([_moved(block, 0, step) for block in blocks])
     return _combined(parts)
 
 
@@ -73,11 +73,11 @@ def _at_index(block: Block, position: int, index: int) -> list[Block]:
 
 
 def _axis_blocks(axis: Axis) -> list[Block]:
-    found, offset = [], 0
+    blocks, offset = [], 0
     for segment in axis:
-        found += [_moved(block, offset, 1) for block in _segment_blocks(segment)]
+        blocks += [_moved(block, offset, 1) for block in _segment_blocks(segment)]
         offset += length([segment])
-    return found
+    return blocks
 
 
 def _segment_blocks(segment: Segment) -> list[Block]:

@@ -26,7 +26,7 @@ def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
-    """Every name in the module's state, to the first one of the same tensor."""
+    """Every name in the module's state, of whatever shapes, to the first one of the same tensor."""
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True)
     return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}

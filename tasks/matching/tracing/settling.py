@@ -63,7 +63,7 @@ def _give_up(head: Atom, beside: Atom | None) -> bool:
 
 def companions(trace: Trace) -> Companions:
     """For each unit, those that stand beside it, once, wherever it stands and wherever it is summed over."""
-    found: Companions = {}
+    together: Companions = {}
     for members, around in trace.dependences():
         for block in products([*members, *around]):
             for stage in stages(block):
@@ -71,8 +71,8 @@ def companions(trace: Trace) -> Companions:
                 beside = {atom for atom, count in present.items() if count == 1}
                 for atom, axis in zip(stage.atoms, stage.axes, strict=True):
                     if axis < len(members):
-                        found[atom] = found[atom] & beside if atom in found else beside
-    return {atom: others - {atom} for atom, others in found.items()}
+                        together[atom] = together[atom] & beside if atom in together else beside
+    return {atom: others - {atom} for atom, others in together.items()}
 
 
 def ancestors(free: Iterable[Atom], together: Companions, parts: Iterable[Block]) -> dict[Atom, tuple[Atom, ...]]:
@@ -82,14 +82,14 @@ def ancestors(free: Iterable[Atom], together: Companions, parts: Iterable[Block]
     stands beside them.
     """
     order = {atom: number for number, atom in enumerate(free)}
-    found: dict[Atom, set[Atom]] = {}
+    depends: dict[Atom, set[Atom]] = {}
     for atom in order:
         beside = together.get(atom, set()) & order.keys()
-        found[atom] = {other for other in beside if atom not in together.get(other, set())}
+        depends[atom] = {other for other in beside if atom not in together.get(other, set())}
     for part in parts:
         for atom in set(part.atoms) & order.keys():
-            found[atom] &= {other for other in part.atoms if part.atoms.count(other) == 1}
-    return {atom: _chain(atom, found, order) for atom in order}
+            depends[atom] &= {other for other in part.atoms if part.atoms.count(other) == 1}
+    return {atom: _chain(atom, depends, order) for atom in order}
 
 
 def _chain(atom: Atom, beside: Mapping[Atom, set[Atom]], order: Mapping[Atom, int]) -> tuple[Atom, ...]:

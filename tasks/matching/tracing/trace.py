@@ -99,33 +99,33 @@ class Trace:
         site = Site(name.removesuffix("_"), shapes, used, frozenset(self.uniform))
         OPERATION.set(f"{target} ({node.name})")
         try:
-            found = rule(site, **_arguments(target, node, environment))
-            _check_shapes(found, shapes)
+            result = rule(site, **_arguments(target, node, environment))
+            _check_shapes(result, shapes)
             if _is_in_place(name):
-                _write(environment.get(node.all_input_nodes[0]), found)
+                _write(environment.get(node.all_input_nodes[0]), result)
         except NOT_UNDERSTOOD as error:
             reason = f" ({one_line(error)})" if str(error) else ""
             return self._unknown(node, f"{target}{reason}", shapes, environment)
         self.sums += site.dependences
         if site.summed:
             self.consumed += [n.name for n in node.all_input_nodes if isinstance(environment.get(n), list)]
-        self._note_uniform(name, found)
-        return found
+        self._note_uniform(name, result)
+        return result
 
-    def _note_uniform(self, name: str, found: Result) -> None:
+    def _note_uniform(self, name: str, result: Result) -> None:
         """Remember constants whose elements are all alike, until an operation writes in place."""
         if _is_in_place(name):
             self.uniform.clear()
         elif name in UNIFORM:
-            self.uniform.add(id(found))
+            self.uniform.add(id(result))
 
     def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
         arguments: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
         position = next(i for i, argument in enumerate(arguments) if isinstance(argument, fx.GraphModule))
         inner = arguments[position].graph
         places = [n for n in inner.nodes if n.op == "placeholder"]
-        found = self.run(inner, dict(zip(places, arguments[position + 1 :], strict=True)))
-        return tuple(found) if isinstance(found, list | tuple) and not is_axes(found) else found
+        result = self.run(inner, dict(zip(places, arguments[position + 1 :], strict=True)))
+        return tuple(result) if isinstance(result, list | tuple) and not is_axes(result) else result
 
     def _unknown(
         self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Mapping[fx.Node, Any]
@@ -135,24 +135,24 @@ class Trace:
         for source in node.all_input_nodes:
             for axes in _axes_within(environment.get(source)):
                 pin_all(axes, why)
-        found = tuple(new_axes(shape, why) for shape in shapes)
-        return found if isinstance(node.meta["val"], tuple | list) else found[0]
+        outputs = tuple(new_axes(shape, why) for shape in shapes)
+        return outputs if isinstance(node.meta["val"], tuple | list) else outputs[0]
 
 
 def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`."""
     program = exported(model, inputs)
-    found = Trace(program)
+    traced = Trace(program)
     names = first_names(model)
     places = [node for node in program.graph.nodes if node.op == "placeholder"]
-    environment = {node: _placeholder(found, node, names) for node in places}
+    environment = {node: _placeholder(traced, node, names) for node in places}
     used = [environment[node] for node in places if node.users]
-    for axes in found.tensors.values():
+    for axes in traced.tensors.values():
         if not any(axes is one for one in used):
             pin_all(axes, "not used")
-    for axes in _axes_within(found.run(program.graph, dict(environment))):
+    for axes in _axes_within(traced.run(program.graph, dict(environment))):
         pin_all(axes, "output")
-    return found
+    return traced
 
 
 def _is_in_place(name: str) -> bool:
@@ -165,28 +165,28 @@ def _is_dead(node: fx.Node) -> bool:
     return not node.users and isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable
 
 
-def _check_shapes(found: Result, shapes: list[tuple[int, ...]]) -> None:
+def _check_shapes(result: Result, shapes: list[tuple[int, ...]]) -> None:
     """Raise `AxesMismatch` where a rule gives axes of other lengths than the operation's outputs have."""
-    outputs = found if isinstance(found, tuple) else (found,)
+    outputs = result if isinstance(result, tuple) else (result,)
     for axes, shape in zip(outputs, shapes, strict=True):
         if axes is not None and tuple(map(length, axes)) != shape:
             raise AxesMismatch(f"{[length(axis) for axis in axes]} is not its shape {list(shape)}")
 
 
-def _write(target: Axes | None, found: Result) -> None:
+def _write(target: Axes | None, result: Result) -> None:
     """What an operation in place gives back is its first argument, whatever its rule makes new."""
-    if target is not None and isinstance(found, list):
-        for mine, other in zip(target, found, strict=True):
+    if target is not None and isinstance(result, list):
+        for mine, other in zip(target, result, strict=True):
             unify(mine, other)
 
 
-def _placeholder(found: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes | None:
-    value, signature = node.meta.get("val"), found.program.graph_signature
+def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes | None:
+    value, signature = node.meta.get("val"), traced.program.graph_signature
     if not isinstance(value, torch.Tensor):
         return None
     name = signature.inputs_to_parameters.get(node.name) or signature.inputs_to_buffers.get(node.name)
     if name in names:
-        return found.tensors.setdefault(names[name], new_axes(value.shape))
+        return traced.tensors.setdefault(names[name], new_axes(value.shape))
     return new_axes(value.shape, "input" if node.name in signature.user_inputs else "constant")
 
 

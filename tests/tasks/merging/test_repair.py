@@ -11,8 +11,10 @@ from torch import nn
 from storage.errors import UsageError
 from tasks.matching.averaging import average
 from tasks.matching.units import find_units
+from tasks.merging.blends import Blend, blended, score_blend
 from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
 from tests.tasks.matching.analysed import analysed, mlp
+from tests.tasks.merging.by_hand import same_bits
 
 
 def test_recomputed_statistics_are_those_of_the_examples() -> None:
@@ -92,3 +94,44 @@ def test_a_network_without_hidden_layers_has_nothing_to_rescale() -> None:
     units = find_units(network, (torch.randn(2, 3),))
     with pytest.raises(UsageError, match="nothing to rescale"):
         rescale(network, [network, network], [0.5, 0.5], torch.randn(5, 3), units)
+
+
+def test_repaired_units_have_the_mean_deviation_and_mean_of_their_parents(gallery, written) -> None:
+    gallery = gallery(examples=400)
+    states, places = written(gallery)
+    found = blended(gallery, Blend(places, (1, 3), repair=True)).state_dict()
+    parts = [gallery.partitions.load(0, block).train.inputs[:100] for block in range(4)]
+    before = [torch.cat(parts) @ state["fc1.weight"].T + state["fc1.bias"] for state in (*states, found)]
+    deviations = [one.std(0, correction=0) for one in before]
+    torch.testing.assert_close(deviations[2], 0.25 * deviations[0] + 0.75 * deviations[1])
+    means = [one.mean(0) for one in before]
+    torch.testing.assert_close(means[2], 0.25 * means[0] + 0.75 * means[1], rtol=1e-4, atol=1e-5)
+    # The head's units are the outputs, which are nobody's to rescale.
+    torch.testing.assert_close(
+        found["fc2.weight"], 0.25 * states[0]["fc2.weight"] + 0.75 * states[1]["fc2.weight"]
+    )
+
+
+def test_repaired_statistics_are_those_of_the_merged_network_on_the_examples(gallery, written) -> None:
+    gallery = gallery("normed", examples=400)
+    states, places = written(gallery)
+    found = blended(gallery, Blend(places, (1, 1), repair=True)).state_dict()
+    inputs = torch.cat([gallery.partitions.load(0, block).train.inputs[:100] for block in range(4)])
+    weight, bias = ((states[0][f"0.{kind}"] + states[1][f"0.{kind}"]) / 2 for kind in ("weight", "bias"))
+    batches = (inputs @ weight.T + bias).chunk(2)
+    torch.testing.assert_close(found["1.running_mean"], torch.stack([b.mean(0) for b in batches]).mean(0))
+    torch.testing.assert_close(found["1.running_var"], torch.stack([b.var(0) for b in batches]).mean(0))
+
+
+@pytest.mark.parametrize("examples", [250, 251, 450])
+def test_no_number_of_examples_leaves_a_batch_of_one(gallery, written, examples) -> None:
+    gallery = gallery("normed", examples=examples, blocks=1)
+    _, places = written(gallery)
+    assert score_blend(gallery, [Blend(places, (1, 1), repair=True)], 0) is not None
+
+
+def test_a_parent_is_never_repaired(gallery, written) -> None:
+    gallery = gallery("normed")
+    states, places = written(gallery)
+    found = blended(gallery, Blend(places, (0, 1), repair=True)).state_dict()
+    assert same_bits(dict(found), states[1])

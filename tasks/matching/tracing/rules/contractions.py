@@ -159,13 +159,13 @@ def _convolved(site: Site, axes: Axes, weight: Axes, bias: Axes | None, groups: 
     else:
         unify(theirs, inner)
         _, outer = factor_with(mine, group)
-    found = [[*as_factors(group), *as_factors(outer)]]
+    features = [[*as_factors(group), *as_factors(outer)]]
     site.contract([inner], [group], images, [outer])
     for axis in (*axes[-spatial:], *weight[2:]):
         pin(axis, "spatial")
     if bias is not None:
-        unify(bias[0], found)
-    return [*images, found, *new_axes(site.shape[-spatial:], "spatial")]
+        unify(bias[0], features)
+    return [*images, features, *new_axes(site.shape[-spatial:], "spatial")]
 
 
 def factor_with(axis: Axis, leading: Axis) -> tuple[Axis, Axis]:

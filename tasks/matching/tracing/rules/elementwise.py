@@ -247,6 +247,6 @@ def _first(site: Site, self: Axes, **_: Any) -> Axes:
 
 @rule("polar", "complex")
 def _pair(site: Site, **arguments: Axes) -> Axes:
-    found = broadcast(*(value for value in arguments.values() if is_axes(value)))
-    pin_all(found, site.name)
-    return found
+    paired = broadcast(*(value for value in arguments.values() if is_axes(value)))
+    pin_all(paired, site.name)
+    return paired

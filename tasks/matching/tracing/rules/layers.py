@@ -64,10 +64,10 @@ def _weight_norm(site: Site, v: Axes, g: Axes, **_: Any) -> Axes:
 
 @rule("cosine_similarity")
 def _cosine_similarity(site: Site, x1: Axes, x2: Axes, dim: int = 1, **_: Any) -> Axes:
-    found = broadcast(x1, x2)
-    axis = found.pop(dim)
-    site.contract([axis], found)
-    return found
+    rest = broadcast(x1, x2)
+    axis = rest.pop(dim)
+    site.contract([axis], rest)
+    return rest
 
 
 POOLING = [
@@ -109,8 +109,8 @@ def _pooled(site: Site, **arguments: Any) -> Result:
     spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
     for axis in axes[-spatial:]:
         pin(axis, "spatial")
-    found = [*axes[:-spatial], *new_axes(site.shape[-spatial:], "spatial")]
-    return found if len(site.shapes) == 1 else (found, found)
+    pooled = [*axes[:-spatial], *new_axes(site.shape[-spatial:], "spatial")]
+    return pooled if len(site.shapes) == 1 else (pooled, pooled)
 
 
 @rule("glu")
@@ -118,6 +118,6 @@ def _glu(site: Site, self: Axes, dim: int = -1) -> Axes:
     half = length(self[dim]) // 2
     values, gates = cut(self[dim], [half, half])
     unify(values, gates)
-    found = list(self)
-    found[dim] = values
-    return found
+    gated = list(self)
+    gated[dim] = values
+    return gated

@@ -60,8 +60,8 @@ def _step(site: Site, input: Axes, hx: Any, w_ih: Axes, w_hh: Axes, **biases: Ax
     units, _ = _cell(GATES[site.name.removesuffix("_cell")], input[-1], params)
     site.contract([input[-1]], [], input[:-1])
     states = hx if isinstance(hx, tuple) else (hx,)
-    found = broadcast([*input[:-1], units], *states)
-    return found if len(site.shapes) == 1 else (found, found)
+    updated = broadcast([*input[:-1], units], *states)
+    return updated if len(site.shapes) == 1 else (updated, updated)
 
 
 def _cell(gates: int, inputs: Axis, params: Sequence[Axes]) -> tuple[Axis, Axis]:

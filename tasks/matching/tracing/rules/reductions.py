@@ -39,8 +39,8 @@ def _reduced(site: Site, axes: Axes, dims: list[int], keepdim: bool) -> Axes:
 
 @rule("var_mean", "std_mean")
 def _moments(site: Site, self: Axes, dim: Any = None, keepdim: bool = False, **_: Any) -> Result:
-    found = _reduced(site, self, dimensions(dim, len(self)), keepdim)
-    return found, found
+    reduced = _reduced(site, self, dimensions(dim, len(self)), keepdim)
+    return reduced, reduced
 
 
 @rule("max", "min", "median", "mode", "kthvalue")
@@ -51,8 +51,8 @@ def _extreme(site: Site, self: Axes, dim: int | None = None, keepdim: bool = Fal
         return _reduced(site, self, list(range(len(self))), keepdim=False)
     if 1 in site.used:
         pin(self[dim], f"{site.name} gives its indices")
-    found = _reduced(site, self, dimensions(dim, len(self)), keepdim)
-    return found, found
+    reduced = _reduced(site, self, dimensions(dim, len(self)), keepdim)
+    return reduced, reduced
 
 
 @rule("argmax", "argmin")
@@ -82,5 +82,5 @@ def _ordered(site: Site, self: Axes, **more: Any) -> Result:
                 unify(self[d], axis)
     for d in dims:
         pin(self[d], f"{site.name} depends on the order")
-    found = [new_axis(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
-    return found if len(site.shapes) == 1 else tuple(found for _ in site.shapes)
+    ordered = [new_axis(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
+    return ordered if len(site.shapes) == 1 else tuple(ordered for _ in site.shapes)

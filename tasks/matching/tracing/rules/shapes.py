@@ -43,9 +43,9 @@ def _permute(site: Site, self: Axes, dims: Sequence[int]) -> Axes:
 @rule("transpose", "swapaxes", "swapdims")
 def _transpose(site: Site, self: Axes, **which: int) -> Axes:
     first, second = which.values()
-    found = list(self)
-    found[first], found[second] = self[second], self[first]
-    return found
+    exchanged = list(self)
+    exchanged[first], exchanged[second] = self[second], self[first]
+    return exchanged
 
 
 @rule("t", "mT", "numpy_T", "adjoint", "matrix_H")
@@ -56,11 +56,11 @@ def _turned(site: Site, self: Axes) -> Axes:
 @rule("movedim", "moveaxis")
 def _movedim(site: Site, self: Axes, source: Any, destination: Any) -> Axes:
     sources, places = (dimensions(value, len(self)) for value in (source, destination))
-    found: list[Axis | None] = [None] * len(self)
+    moved: list[Axis | None] = [None] * len(self)
     for s, d in zip(sources, places, strict=True):
-        found[d] = self[s]
+        moved[d] = self[s]
     rest = iter([axis for d, axis in enumerate(self) if d not in sources])
-    return [next(rest) if axis is None else axis for axis in found]
+    return [next(rest) if axis is None else axis for axis in moved]
 
 
 @rule("unsqueeze")
@@ -95,9 +95,9 @@ def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
 def _repeat_interleave(site: Site, self: Axes, repeats: Any, dim: int | None = None, **_: Any) -> Axes:
     if not isinstance(repeats, int) or dim is None:
         raise Unknown
-    found = list(self)
-    found[dim] = [[*as_factors(self[dim]), Atom(repeats)]]
-    return found
+    repeated = list(self)
+    repeated[dim] = [[*as_factors(self[dim]), Atom(repeats)]]
+    return repeated
 
 
 @rule("cat", "concat", "concatenate")
@@ -108,25 +108,25 @@ def _cat(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
         for d, axis in enumerate(axes):
             if d != place:
                 unify(tensors[0][d], axis)
-    found = list(tensors[0])
-    found[place] = [segment for axes in tensors for segment in expand(axes[place])]
-    return found
+    joined = list(tensors[0])
+    joined[place] = [segment for axes in tensors for segment in expand(axes[place])]
+    return joined
 
 
 @rule("stack")
 def _stack(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
     """The stacked tensors keep units of their own where they are free: choices beside the new axis."""
     new = Atom(len(tensors), "stack")
-    found = [[[atom]] for atom in map(Atom, map(length, tensors[0]))]
-    for position, (axis, others) in enumerate(zip(found, zip(*tensors, strict=True), strict=True)):
+    stacked = [[[atom]] for atom in map(Atom, map(length, tensors[0]))]
+    for position, (axis, others) in enumerate(zip(stacked, zip(*tensors, strict=True), strict=True)):
         if length(axis) == 1 or any(lone_atom(other) is None for other in others):
             for other in others:
                 unify(axis, other)
         else:
             axis[0][0].chosen[new] = {i: other[0][0] for i, other in enumerate(map(expand, others))}
-        found[position] = axis
+        stacked[position] = axis
     place = dim % len(site.shape)
-    return [*found[:place], [[new]], *found[place:]]
+    return [*stacked[:place], [[new]], *stacked[place:]]
 
 
 @rule("chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "tensor_split")
@@ -176,8 +176,8 @@ def _selected(axes: Axes, place: int, index: int) -> Axes:
 
 def _chosen(axes: Axes, place: int, atom: Atom, index: int, keep: bool) -> Axes:
     """The axes at one index of a pinned atom, beside which every other unit may be another one."""
-    found = [choose(axis, find(atom), index) for axis in axes]
-    return [*found[:place], *([new_axis(1)] if keep else []), *found[place + 1 :]]
+    chosen = [choose(axis, find(atom), index) for axis in axes]
+    return [*chosen[:place], *([new_axis(1)] if keep else []), *chosen[place + 1 :]]
 
 
 @rule("index")
@@ -198,9 +198,9 @@ def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
 def _index_select(site: Site, self: Axes, dim: int, index: Axes) -> Axes:
     pin(self[dim], "it is indexed")
     site.apart([axis for d, axis in enumerate(self) if d != dim % len(self)])
-    found = list(self)
-    found[dim] = index[0] if index else new_axis(1)
-    return found
+    selected = list(self)
+    selected[dim] = index[0] if index else new_axis(1)
+    return selected
 
 
 @rule("gather")
@@ -226,7 +226,7 @@ def _embedding(site: Site, weight: Axes, indices: Axes, **_: Any) -> Axes:
 
 @rule("constant_pad_nd", "pad")
 def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_: Any) -> Axes:
-    found = list(self)
+    padded = list(self)
     for i in range(0, len(pad), 2):
         place = len(self) - 1 - i // 2
         before, after = pad[i], pad[i + 1]
@@ -234,13 +234,13 @@ def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_
             continue
         if mode != "constant" or before < 0 or after < 0:
             pin(self[place], f"{mode} padding")
-            found[place] = new_axis(site.shape[place], f"{mode} padding")
+            padded[place] = new_axis(site.shape[place], f"{mode} padding")
         else:
             # All padded units are the same constant, so their order says nothing.
-            found[place] = (
+            padded[place] = (
                 [[Atom(n)] for n in (before,) if n] + expand(self[place]) + [[Atom(n)] for n in (after,) if n]
             )
-    return found
+    return padded
 
 
 @rule("im2col")
