@@ -95,28 +95,32 @@ class Trace:
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
-        used = frozenset(_values(u.args[1], {}) for u in node.users if u.target is operator.getitem and u.users)
-        site = Site(name.removesuffix("_"), shapes, used, frozenset(self.uniform))
+        site = self._site(node, name, shapes)
         OPERATION.set(f"{target} ({node.name})")
         try:
             result = rule(site, **_arguments(target, node, environment))
             _check_shapes(result, shapes)
-            if _is_in_place(name):
+            if site.in_place:
                 _write(environment.get(node.all_input_nodes[0]), result)
         except NOT_UNDERSTOOD as error:
             reason = f" ({one_line(error)})" if str(error) else ""
             return self._unknown(node, f"{target}{reason}", shapes, environment)
+        self._note(node, site, result, environment)
+        return result
+
+    def _site(self, node: fx.Node, name: str, shapes: list[tuple[int, ...]]) -> Site:
+        used = frozenset(_values(u.args[1], {}) for u in node.users if u.target is operator.getitem and u.users)
+        in_place = name.endswith("_") and not name.endswith("__")
+        return Site(name.removesuffix("_"), shapes, in_place, used, frozenset(self.uniform))
+
+    def _note(self, node: fx.Node, site: Site, result: Result, environment: Mapping[fx.Node, Any]) -> None:
+        """Keep what was summed, and which constants are uniform until something is written in place."""
         self.sums += site.dependences
         if site.summed:
             self.consumed += [n.name for n in node.all_input_nodes if isinstance(environment.get(n), list)]
-        self._note_uniform(name, result)
-        return result
-
-    def _note_uniform(self, name: str, result: Result) -> None:
-        """Remember constants whose elements are all alike, until an operation writes in place."""
-        if _is_in_place(name):
+        if site.in_place:
             self.uniform.clear()
-        elif name in UNIFORM:
+        elif site.name in UNIFORM:
             self.uniform.add(id(result))
 
     def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
@@ -153,10 +157,6 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     for axes in _axes_within(traced.run(program.graph, dict(environment))):
         pin_all(axes, "output")
     return traced
-
-
-def _is_in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
 
 
 def _is_dead(node: fx.Node) -> bool:

@@ -16,6 +16,7 @@ from tasks.matching.tracing.axes import (
     new_axes,
     new_axis,
     pin,
+    pin_all,
     unify,
 )
 from tasks.matching.tracing.rules.registry import Site, Unknown, rule
@@ -158,21 +159,20 @@ def _convolved(site: Site, axes: Axes, weight: Axes, bias: Axes | None, groups: 
         outer = mine
     else:
         unify(theirs, inner)
-        _, outer = factor_with(mine, group)
+        outer = _factor_after(mine, group)
     features = [[*as_factors(group), *as_factors(outer)]]
     site.contract([inner], [group], images, [outer])
-    for axis in (*axes[-spatial:], *weight[2:]):
-        pin(axis, "spatial")
+    pin_all([*axes[-spatial:], *weight[2:]], "spatial")
     if bias is not None:
         unify(bias[0], features)
     return [*images, features, *new_axes(site.shape[-spatial:], "spatial")]
 
 
-def factor_with(axis: Axis, leading: Axis) -> tuple[Axis, Axis]:
-    """The axis as a product that begins with the units of another axis."""
+def _factor_after(axis: Axis, leading: Axis) -> Axis:
+    """What is left of an axis that is a product with another one's units at the front."""
     rest = new_axis(length(axis) // length(leading))
     unify(axis, [[*as_factors(leading), *as_factors(rest)]])
-    return leading, rest
+    return rest
 
 
 @rule("bilinear")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import Axes, broadcast, is_axes, new_axes, new_axis, pin, pin_all, unify
+from tasks.matching.tracing.axes import Axes, broadcast, is_axes, new_axes, new_axis, pin_all, unify
 from tasks.matching.tracing.rules.registry import Site, rule
 
 UNARY = [
@@ -221,8 +221,7 @@ def _one_hot(site: Site, self: Axes, **_: Any) -> Axes:
 
 @rule("tril", "triu")
 def _triangle(site: Site, self: Axes, **_: Any) -> Axes:
-    for axis in self[-2:]:
-        pin(axis, f"{site.name} depends on the order")
+    pin_all(self[-2:], f"{site.name} depends on the order")
     return self
 
 
@@ -237,11 +236,6 @@ def _prelu(site: Site, self: Axes, weight: Axes) -> Axes:
 def _copy(site: Site, self: Axes, src: Axes, **_: Any) -> Axes:
     for mine, other in zip(self[::-1], broadcast(self, src)[::-1], strict=False):
         unify(mine, other)
-    return self
-
-
-@rule("type_as", "view_as_complex", "bernoulli")
-def _first(site: Site, self: Axes, **_: Any) -> Axes:
     return self
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from tasks.matching.tracing.axes import Axes, broadcast, cut, factor, length, new_axes, pin, unify
+from tasks.matching.tracing.axes import Axes, Axis, broadcast, cut, factor, length, new_axes, pin_all, unify
 from tasks.matching.tracing.rules.registry import Result, Site, rule
 
 
 @rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 def _batch_norm(site: Site, input: Axes, **more: Any) -> Result:
-    for name in ("weight", "bias", "running_mean", "running_var"):
-        if more.get(name) is not None:
-            unify(input[1], more[name][0])
+    _unify_vectors(input[1], more)
     if more.get("running_mean") is None:
         site.contract([input[0], *input[2:]], [input[1]])
     if len(site.shapes) == 1:
@@ -20,11 +19,16 @@ def _batch_norm(site: Site, input: Axes, **more: Any) -> Result:
     return input, *([input[1]] if shape[0] else None for shape in site.shapes[1:])
 
 
+def _unify_vectors(channels: Axis, arguments: Mapping[str, Any]) -> None:
+    """Scales, shifts and statistics have a number for each channel."""
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if arguments.get(name) is not None:
+            unify(channels, arguments[name][0])
+
+
 @rule("instance_norm")
 def _instance_norm(site: Site, input: Axes, **more: Any) -> Axes:
-    for name in ("weight", "bias", "running_mean", "running_var"):
-        if more.get(name) is not None:
-            unify(input[1], more[name][0])
+    _unify_vectors(input[1], more)
     site.contract(input[2:], input[:2])
     return input
 
@@ -48,9 +52,7 @@ def _group_norm(site: Site, input: Axes, num_groups: int, **more: Any) -> Axes:
     channels = input[1]
     group, inner = factor(channels, num_groups, length(channels) // num_groups)
     site.contract([inner, *input[2:]], [input[0], group])
-    for name in ("weight", "bias"):
-        if more.get(name) is not None:
-            unify(channels, more[name][0])
+    _unify_vectors(channels, more)
     return input
 
 
@@ -107,8 +109,7 @@ POOLING = [
 def _pooled(site: Site, **arguments: Any) -> Result:
     axes: Axes = arguments.get("self") or arguments["input"]
     spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
-    for axis in axes[-spatial:]:
-        pin(axis, "spatial")
+    pin_all(axes[-spatial:], "spatial")
     pooled = [*axes[:-spatial], *new_axes(site.shape[-spatial:], "spatial")]
     return pooled if len(site.shapes) == 1 else (pooled, pooled)
 

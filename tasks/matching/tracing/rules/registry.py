@@ -22,13 +22,14 @@ class Unknown(Exception):
 class Site:
     """Where an operation stands in the graph: its name, the shapes of its outputs, what it leads to.
 
-    `dependences` collects what may depend on what where axes are summed over or looked up, `summed` says that
-    some were summed. `used` holds the indices of a tuple's outputs that anybody uses, `uniform` the identities of
-    the axes of constants whose elements are all alike.
+    `in_place` says that it writes its first argument. `used` holds the indices of a tuple's outputs that anybody
+    uses, `uniform` the identities of the axes of constants whose elements are all alike. `dependences` collects
+    what may depend on what where axes are summed over or looked up, `summed` says that some were summed.
     """
 
     name: str
     shapes: Sequence[Sequence[int]]
+    in_place: bool = False
     used: frozenset[int] = frozenset()
     uniform: frozenset[int] = frozenset()
     dependences: list[Dependence] = field(default_factory=list)

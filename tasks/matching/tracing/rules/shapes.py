@@ -22,6 +22,7 @@ from tasks.matching.tracing.axes import (
     new_axes,
     new_axis,
     pin,
+    pin_all,
     unify,
     view,
 )
@@ -245,8 +246,7 @@ def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_
 
 @rule("im2col")
 def _im2col(site: Site, self: Axes, kernel_size: Sequence[int], **_: Any) -> Axes:
-    for axis in self[-2:]:
-        pin(axis, "spatial")
+    pin_all(self[-2:], "spatial")
     window = [Atom(size, "spatial") for size in kernel_size]
     return [*self[:-3], [[*as_factors(self[-3]), *window]], new_axis(site.shape[-1], "spatial")]
 
@@ -260,14 +260,12 @@ def _channel_shuffle(site: Site, self: Axes, groups: int) -> Axes:
 @rule("pixel_shuffle")
 def _pixel_shuffle(site: Site, self: Axes, upscale_factor: int) -> Axes:
     channels, across, down = factor(self[-3], site.shape[-3], upscale_factor, upscale_factor)
-    for axis in (across, down, *self[-2:]):
-        pin(axis, "pixel_shuffle")
+    pin_all([across, down, *self[-2:]], "pixel_shuffle")
     return [*self[:-3], channels, *new_axes(site.shape[-2:], "spatial")]
 
 
 @rule("pixel_unshuffle")
 def _pixel_unshuffle(site: Site, self: Axes, downscale_factor: int) -> Axes:
-    for axis in self[-2:]:
-        pin(axis, "pixel_unshuffle")
+    pin_all(self[-2:], "pixel_unshuffle")
     added = [Atom(downscale_factor, "pixel_unshuffle") for _ in range(2)]
     return [*self[:-3], [[*as_factors(self[-3]), *added]], *new_axes(site.shape[-2:], "spatial")]
