@@ -25,7 +25,7 @@ GAIN = 1e-4
 Assign = Callable[[torch.Tensor], torch.Tensor]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Aligner:
     """Terms over groups of units; `assign` makes an order, or a mixture, of similarities.
 
@@ -37,7 +37,9 @@ class Aligner:
     groups: Mapping[str, Group]
     metric: Metric = "l2"
     assign: Assign = assign
-    kept: dict[tuple[int, int], tuple[list[torch.Tensor], Compared]] = field(default_factory=dict)
+    kept: dict[tuple[int, int], tuple[list[torch.Tensor], Compared]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def align(self, start: Permutation | None = None, sweeps: int = SWEEPS) -> dict[str, torch.Tensor]:
         """The permutation, int64 (*sizes of parents, size) for each group; `start` takes the greedy pass's place.
