@@ -1,4 +1,4 @@
-"""The laws of permuting units, bit for bit."""
+"""The laws of permuting units, bit for bit, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.errors import ShapeMismatch
 from tasks.matching.groups import UnitGroups
 from tests.tasks.matching.analysed import analysed
 
@@ -113,3 +114,15 @@ def test_any_type_and_any_memory_order(dtype):
     state = {name: torch.randint(100, shape).to(dtype) for name, shape in units.tensors.items()}
     turned = {n: t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for n, t in state.items()}
     assert same(units.permute(state, one), units.permute(turned, one))
+
+
+@pytest.mark.parametrize("method", ["check", "permute"])
+@pytest.mark.parametrize(("broken", "says"), [(None, "missing"), (torch.zeros(16, 11), r"\(16, 11\)")])
+def test_a_state_that_does_not_fit_is_refused(method, broken, says):
+    model, _, units = analysed("mlp")
+    state = {name: tensor for name, tensor in model.state_dict().items() if name != "0.weight"}
+    arguments = [state if broken is None else state | {"0.weight": broken}]
+    arguments += [units.identity()] if method == "permute" else []
+    with pytest.raises(ShapeMismatch, match=rf"tensor 0\.weight is {says}, .* has \(16, 10\)") as caught:
+        getattr(units, method)(*arguments)
+    assert "\n" not in str(caught.value)
