@@ -13,7 +13,7 @@ from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
-from tasks.matching.networks import By
+from tasks.matching.search.evidence import By
 from tasks.options import extending
 from tasks.reduces.matched import Matched, To
 from tasks.reduces.table import find_reduce

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tasks.algebra import Algorithm
-from tasks.matching.networks import By
+from tasks.matching.search.evidence import By
 from tasks.reduces.matched import To
 
 LearningRate = Annotated[

@@ -23,9 +23,10 @@ from storage.errors import UsageError
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import write_checkpoint
 from tasks.executors.base import Executor
-from tasks.matching.activations import Moments, summed
 from tasks.matching.groups import Permutation, Piece
-from tasks.matching.networks import Evidence, match_all, match_each
+from tasks.matching.search.activations import Moments, summed
+from tasks.matching.search.evidence import Evidence
+from tasks.matching.search.networks import match_all, match_each
 from tasks.merging.blends import Blend, score_blend
 from tasks.merging.observing import observe
 from tasks.numerics import pinned

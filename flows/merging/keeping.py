@@ -21,7 +21,8 @@ from storage.runs.run import Run, run_path
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
-from tasks.matching.networks import Evidence, cycle_error, direct_matches
+from tasks.matching.search.evidence import Evidence
+from tasks.matching.search.networks import cycle_error, direct_matches
 from tasks.merging.blends import Blend, blended
 from tasks.merging.keeping import keep_merge
 

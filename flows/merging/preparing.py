@@ -15,12 +15,12 @@ from flows.merging.subject import Subject, kept_code, subject
 from storage.errors import UsageError
 from storage.runs.checkpoints import check_checkpoint, check_place, read_checkpoint
 from storage.runs.run import open_run, run_path
-from tasks.matching.activations import BATCH
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
 from tasks.matching.groups import UnitGroups
+from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
-from tasks.merging.blends import Gallery, fitted
+from tasks.merging.gallery import Gallery, fitted
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from storage.errors import CodeError, ModelError, UsageError, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.partitions import Partitions
 from tasks.data.splits import Split
-from tasks.matching.activations import BATCH
+from tasks.matching.search.activations import BATCH
 from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective, check_fit
 from tasks.networks.reference import MODELS

@@ -14,7 +14,7 @@ from tasks.matching.groups import Tensors
 def average(
     states: Sequence[Tensors], coefficients: Sequence[float], layers: Mapping[str, Sequence[float]] | None = None
 ) -> dict[str, torch.Tensor]:
-    """The mean of networks, tensor by tensor, weighted by coefficients that need not sum to one.
+    """The mean of networks' named tensors, of the same shapes, weighted by coefficients of any positive sum.
 
     `layers` gives some layers coefficients of their own, by the beginning of their tensors' names. Integer and
     bool tensors take the maximum. Raises `UsageError` for coefficients that do not fit.
@@ -25,16 +25,16 @@ def average(
             raise UsageError(f"{len(states)} networks need as many coefficients, not negative, not {list(given)}")
     for layer in own:
         check_layer(layer, states[0])
-    found = {}
+    mean = {}
     for name, first in states[0].items():
         chosen = next((own[layer] for layer in own if _belongs(name, layer)), coefficients)
         values = [state[name] for state in states]
-        found[name] = _mean(values, chosen) if first.is_floating_point() else torch.stack(values).amax(0)
-    return found
+        mean[name] = _mean(values, chosen) if first.is_floating_point() else torch.stack(values).amax(0)
+    return mean
 
 
 def check_layer(layer: str, state: Tensors) -> None:
-    """Raise `UsageError` where no tensor's name begins with the layer's."""
+    """Raise `UsageError` where none of the named tensors, of whatever shapes, is of the layer."""
     if not any(_belongs(name, layer) for name in state):
         raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(state)}")
 

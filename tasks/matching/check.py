@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import UnitsUnsound
 from tasks.matching.groups import UnitGroups
-from tasks.matching.tracing import plain_attention
+from tasks.matching.tracing.exporting import plain_attention
 
 TOLERANCE = 1e-10
 """Largest relative difference of outputs in float64 that rounding may make."""
@@ -25,7 +25,8 @@ LEAST_SPREAD = 1e-2
 def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups, seed: int = 0) -> float:
     """How much a random permutation changes the outputs: largest difference over an output's spread, in float64.
 
-    All parameters are drawn at random first: with a head of zeros nothing would show.
+    `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at
+    random first: with a head of zeros nothing would show.
     """
     generator = torch.Generator().manual_seed(seed)
     network = copy.deepcopy(model).double().eval()
@@ -40,7 +41,7 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
 
 
 def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:
-    """The function error; raises `UnitsUnsound` where it is above 1e-10."""
+    """The function error on inputs (examples, …); raises `UnitsUnsound` where it is above 1e-10."""
     error = function_error(model, inputs, units)
     if not error <= TOLERANCE:
         raise UnitsUnsound(
@@ -85,7 +86,7 @@ def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
 
 
 def randomise(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw parameters of the usual size, and statistics that no unit shares with another."""
+    """Draw parameters of any shapes at the usual size, and statistics that no unit shares with another."""
     with torch.no_grad():
         for parameter in network.parameters():
             fan = math.prod(parameter.shape[1:])

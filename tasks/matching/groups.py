@@ -17,6 +17,7 @@ from storage.errors import ShapeMismatch
 Permutation = Mapping[str, torch.Tensor]
 """For each group int64 (*sizes of its parents, size): new unit i is old unit ``permutation[..., i]``."""
 Tensors = Mapping[str, torch.Tensor]
+"""A network's tensors by name, of the network's shapes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Piece:
     axes: tuple[int, ...]
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The part of a contiguous tensor, sharing its memory."""
+        """The part (*shape) of a contiguous tensor, sharing its memory."""
         return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
 
 
@@ -52,7 +53,7 @@ class UnitGroups:
     """A network's groups of interchangeable units, where they are, and what is pinned and why.
 
     `pinned` maps each tensor without a free axis to the reason; `unknown` maps operations without a rule to the
-    place where they stand first; `taps` are the values in the graph that show units at work, with their layouts;
+    place where they stand first; `taps` are the values in the graph that show units at work, as pieces;
     `statistics` names the tensors that are buffers; `batch` is the length of the example inputs.
     """
 
@@ -82,35 +83,36 @@ class UnitGroups:
         ]
 
     def identity(self) -> dict[str, torch.Tensor]:
-        """The permutation that changes nothing."""
+        """The permutation that changes nothing, int64 (*sizes of parents, size) for each group."""
         return {
             name: torch.arange(group.size).expand(*self._outer(group), group.size).contiguous()
             for name, group in self.groups.items()
         }
 
     def random(self, generator: torch.Generator) -> dict[str, torch.Tensor]:
-        """A permutation drawn at random."""
-        found = {}
+        """A permutation drawn at random, int64 (*sizes of parents, size) for each group."""
+        drawn = {}
         for name, group in self.groups.items():
             rows = [torch.randperm(group.size, generator=generator) for _ in range(math.prod(self._outer(group)))]
-            found[name] = torch.stack(rows).reshape(*self._outer(group), group.size)
-        return found
+            drawn[name] = torch.stack(rows).reshape(*self._outer(group), group.size)
+        return drawn
 
     def permute(self, state: Tensors, permutation: Permutation) -> dict[str, torch.Tensor]:
-        """The state with its units in another order, other tensors as they are; raises `ShapeMismatch`.
+        """The named tensors with their units in another order, of the same shapes; raises `ShapeMismatch`.
 
-        The network's function stays the same.
+        Other tensors stay as they are, and so does the network's function.
         """
         self.check(state)
         self._check_order(permutation)
-        found = dict(state)
+        permuted = dict(state)
         for piece in self.pieces:
             if any(group in permutation for group in piece.groups):
-                if found[piece.tensor] is state[piece.tensor]:
-                    found[piece.tensor] = state[piece.tensor].clone(memory_format=torch.contiguous_format)
-                source = piece.view(state[piece.tensor].contiguous())
-                piece.view(found[piece.tensor]).copy_(rearranged(source, piece.groups, self.groups, permutation))
-        return found | {name: found[first] for name, first in self.aliases.items() if name in state}
+                name = piece.tensor
+                if permuted[name] is state[name]:
+                    permuted[name] = state[name].clone(memory_format=torch.contiguous_format)
+                source = piece.view(state[name].contiguous())
+                piece.view(permuted[name]).copy_(rearranged(source, piece.groups, self.groups, permutation))
+        return permuted | {name: permuted[first] for name, first in self.aliases.items() if name in state}
 
     def _check_order(self, permutation: Permutation) -> None:
         """Raise `ShapeMismatch` for a group that is not there, or a table that is neither order nor mixture."""
@@ -125,35 +127,41 @@ class UnitGroups:
             raise ShapeMismatch(f"the table of group {name} is no permutation of shape {wanted}, nor a mixture")
 
     def invert(self, permutation: Permutation) -> dict[str, torch.Tensor]:
-        """The permutation that brings the units back."""
-        found: dict[str, torch.Tensor] = {}
+        """The permutation that brings the units back, int64 (*sizes of parents, size) for each group."""
+        inverse: dict[str, torch.Tensor] = {}
         for name in self.ordered(permutation):
-            outer = self.lookup(self.groups[name], found)
-            found[name] = permutation[name][outer].argsort(-1)
-        return found
+            outer = self.lookup(self.groups[name], inverse)
+            inverse[name] = permutation[name][outer].argsort(-1)
+        return inverse
 
     def compose(self, first: Permutation, then: Permutation) -> dict[str, torch.Tensor]:
-        """The permutation that does the one and then the other; either leaves alone what it does not name."""
-        found = dict(then)
+        """The permutation that does one and then the other, int64 (*sizes of parents, size) for each group.
+
+        Either leaves alone what it does not name.
+        """
+        both = dict(then)
         for name, table in first.items():
             moved = table[self.lookup(self.groups[name], then)]
-            found[name] = moved.gather(-1, then[name]) if name in then else moved
-        return found
+            both[name] = moved.gather(-1, then[name]) if name in then else moved
+        return both
 
     def ordered(self, names: Mapping[str, Any]) -> list[str]:
         """Groups by name, parents before those that depend on them."""
         return sorted(names, key=lambda name: len(self.groups[name].parents))
 
     def lookup(self, group: Group, permutation: Permutation) -> tuple[torch.Tensor, ...]:
-        """The old indices of the group's parents at each of their new ones, broadcasting: a table's index."""
+        """The old indices of the group's parents at each of their new ones, to index a table of the group with.
+
+        The one at depth d is int64 (*sizes of parents up to d, 1, …), so that all broadcast.
+        """
         sizes = self._outer(group)
-        found = []
+        indices = []
         for depth, parent in enumerate(group.parents):
             table = permutation.get(parent)
             if table is None:
                 table = torch.arange(sizes[depth]).expand(*sizes[: depth + 1])
-            found.append(table.reshape(*sizes[: depth + 1], *[1] * (len(sizes) - depth - 1)))
-        return tuple(found)
+            indices.append(table.reshape(*sizes[: depth + 1], *[1] * (len(sizes) - depth - 1)))
+        return tuple(indices)
 
     def without(self, tensors: Iterable[str]) -> UnitGroups:
         """The groups that leave some tensors as they are; those that depend on a lost group are lost with it."""
@@ -176,23 +184,26 @@ class UnitGroups:
         return not self.groups[name].parents and all(name not in group.parents for group in self.groups.values())
 
     def similarity(self, one: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
-        """The cosine between the weights of units in the same place of two networks, float32, like `identity`."""
-        found = {name: torch.zeros(3, *table.shape) for name, table in self.identity().items()}
+        """The cosine between the weights of units in the same place of two networks.
+
+        For each group float32 (*sizes of parents, size).
+        """
+        totals = {name: torch.zeros(3, *table.shape) for name, table in self.identity().items()}
         for piece in self.pieces:
             if piece.tensor not in self.statistics:
                 a, b = (piece.view(state[piece.tensor].contiguous()).float() for state in (one, other))
                 for dim, name in enumerate(piece.groups):
                     if name is not None:
                         path = [*(piece.groups.index(parent) for parent in self.groups[name].parents), dim]
-                        found[name] += torch.stack([_summed(product, path) for product in (a * b, a * a, b * b)])
-        return {name: sums[0] / (sums[1] * sums[2]).sqrt().clamp_min(1e-30) for name, sums in found.items()}
+                        totals[name] += torch.stack([_summed(product, path) for product in (a * b, a * a, b * b)])
+        return {name: sums[0] / (sums[1] * sums[2]).sqrt().clamp_min(1e-30) for name, sums in totals.items()}
 
     def check(self, state: Tensors) -> None:
-        """Raise `ShapeMismatch` unless the state has the network's tensors."""
+        """Raise `ShapeMismatch` unless the state has the network's named tensors, of its shapes."""
         for name, shape in self.tensors.items():
             if name not in state or tuple(state[name].shape) != shape:
-                found = tuple(state[name].shape) if name in state else "missing"
-                raise ShapeMismatch(f"tensor {name} is {found}, the network that was analysed has {shape}")
+                given = tuple(state[name].shape) if name in state else "missing"
+                raise ShapeMismatch(f"tensor {name} is {given}, the network that was analysed has {shape}")
 
     def _outer(self, group: Group) -> tuple[int, ...]:
         return tuple(self.groups[parent].size for parent in group.parents)
@@ -214,9 +225,10 @@ def rearranged(
     groups: Mapping[str, Group],
     permutation: Permutation,
 ) -> torch.Tensor:
-    """A tensor whose dimensions carry groups, with their units in the permutation's order.
+    """A tensor (*units of each dimension's group) with units in the permutation's order, of the same shape.
 
-    A row-stochastic matrix in the place of an order mixes units: new unit i is the mean of old ones by row i.
+    A row-stochastic matrix (units, units) in the place of an order mixes units:
+    new unit i is the mean of old ones by row i.
     """
     for dim, name in enumerate(dims):
         if name is not None and name in permutation and not groups[name].parents:

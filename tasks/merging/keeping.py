@@ -32,25 +32,28 @@ def keep_merge(
 ) -> RoundStore:
     """Store a merge as a run of one round, in which the first network is the state before it.
 
-    Each network is an update, the first one minus itself, with the permutation that was found for it; the merged
-    network is the state after the round.
+    `states` and `merged` are named tensors of the network's shapes. Each network is an update, the first one minus
+    itself, with its match; the merged network is the state after the round.
     """
     layout = _merge_layout(network)
-    packed = [(pack(layout.params, state), pack(layout.buffers, state)) for state in states]
+    params, buffers = ([pack(specs, one) for one in states] for specs in (layout.params, layout.buffers))
     schema = Schema(layout, len(states), matches=specs_of(matches[0].permutation.items()))
-    initial = State(params=packed[0][0], buffers=packed[0][1])
+    initial = State(params=params[0], buffers=buffers[0])
     store = RoundStore.create(path, schema, 1, attributes, initial)
     records = {}
-    for number, ((params, buffers), match) in enumerate(zip(packed, matches, strict=True)):
-        direction = {dtype: start - params[dtype] for dtype, start in packed[0][0].items()}
-        update = Update(direction, buffers)
-        store.write_update(1, number, update)
-        store.write_match(1, number, match)
-        records[number] = UpdateRecord(update_digest(update), 1, match=match_digest(match))
+    for number, (arrived, statistics, match) in enumerate(zip(params, buffers, matches, strict=True)):
+        direction = {dtype: start - arrived[dtype] for dtype, start in params[0].items()}
+        records[number] = _kept(store, number, Update(direction, statistics), match)
     state = replace(initial, params=pack(layout.params, merged), buffers=pack(layout.buffers, merged), round=1)
     store.write_state(state)
     store.commit(replace(store.describe(state, "merge", 0), updates=records, score=scored))
     return store
+
+
+def _kept(store: RoundStore, number: int, update: Update, match: Match) -> UpdateRecord:
+    store.write_update(1, number, update)
+    store.write_match(1, number, match)
+    return UpdateRecord(update_digest(update), 1, match=match_digest(match))
 
 
 def _merge_layout(network: nn.Module) -> Layout:

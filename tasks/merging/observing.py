@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tasks.matching.activations import Moments, Pair, activation_moments
 from tasks.matching.groups import Piece
-from tasks.merging.blends import Gallery
+from tasks.matching.search.activations import Moments, Pair, activation_moments
+from tasks.merging.gallery import Gallery
 from tasks.numerics import pinned
 
 

@@ -25,13 +25,14 @@ from storage.rounds.commits import Score
 from tasks.data.partitions import Partition, Partitions
 from tasks.data.splits import Split
 from tasks.maps.local_steps import LocalSteps
-from tasks.matching.activations import activation_moments
 from tasks.matching.averaging import average
 from tasks.matching.groups import Tensors, UnitGroups
-from tasks.matching.networks import By, Evidence, match_all, match_each
-from tasks.matching.repair import rescale
+from tasks.matching.search.activations import activation_moments
+from tasks.matching.search.evidence import By, Evidence
+from tasks.matching.search.networks import match_all, match_each
 from tasks.matching.units import find_units
 from tasks.merging.blends import Ensemble
+from tasks.merging.repair import rescale
 from tasks.networks.objective import Objective
 from tasks.numerics import derive_seed, pinned
 from tasks.rounds.scoring import score, tally

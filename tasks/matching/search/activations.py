@@ -1,0 +1,164 @@
+"""How alike units are at work: moments of their activations on examples, summed batch by batch.
+
+The cross-correlation of activations as a measure of likeness follows Li et al. 2016 and Git Re-Basin (Ainsworth
+et al. 2023, section 3.1). Memory is that of one batch and of units x units numbers a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from storage.errors import UsageError
+from tasks.matching.groups import Piece, Tensors, UnitGroups
+from tasks.matching.search.terms import Metric, MomentTerm
+from tasks.matching.tracing.exporting import plain_attention
+from tasks.matching.tracing.trace import trace
+
+Pair = tuple[int, int]
+BATCH = 100
+"""Examples that go through the networks at once where a command or a run does not say."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over samples of the units at one place: of products for each pair of networks, of values, of squares.
+
+    `products[i, j]` is (units of i, units of j), `sums` and `squares` are (network, unit), units flattened.
+    """
+
+    products: Mapping[Pair, torch.Tensor]
+    sums: torch.Tensor
+    squares: torch.Tensor
+    samples: int
+
+    def __add__(self, other: Moments) -> Moments:
+        products = {pair: product + other.products[pair] for pair, product in self.products.items()}
+        return Moments(
+            products, self.sums + other.sums, self.squares + other.squares, self.samples + other.samples
+        )
+
+    def normalised(self, pair: Pair, metric: Metric) -> torch.Tensor:
+        """The pair's correlations, cosines or, for l2, mean products (units of one, units of the other)."""
+        product = self.products[pair] / self.samples
+        if metric == "l2":
+            return product
+        means, squares = self.sums / self.samples, self.squares / self.samples
+        if metric == "correlation":
+            product = product - means[pair[0]][:, None] * means[pair[1]][None, :]
+            squares = squares - means.square()
+        lengths = squares.clamp_min(0).sqrt()
+        lengths = torch.where(lengths > 1e-12, lengths, torch.inf)  # a unit that never moves is like no other
+        return product / lengths[pair[0]][:, None] / lengths[pair[1]][None, :]
+
+
+class _Tapped(fx.Interpreter):
+    """Runs the exported graph and keeps the values at some of its nodes."""
+
+    def __init__(self, program: torch.export.ExportedProgram, wanted: set[str]) -> None:
+        super().__init__(program.graph_module)
+        self.program = program
+        self.wanted = wanted
+        self.values: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.wanted:
+            self.values[n.name] = value
+        return value
+
+    def on(self, state: Tensors, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The wanted values for a network's tensors and a batch of the size that was traced."""
+        self.values = {}
+        self.run(*_flat_arguments(self.program, state, inputs))
+        return self.values
+
+
+def _flat_arguments(
+    program: torch.export.ExportedProgram, state: Tensors, inputs: Sequence[torch.Tensor]
+) -> Iterator[Any]:
+    remaining = iter(inputs)
+    for specification in program.graph_signature.input_specs:
+        target = specification.target
+        if target is None:
+            yield next(remaining)
+        elif target in state:
+            yield state[target]
+        else:
+            yield program.constants[target] if target in program.constants else program.state_dict[target]
+
+
+def activation_moments(
+    model: nn.Module,
+    states: Sequence[Tensors],
+    inputs: Sequence[torch.Tensor],
+    units: UnitGroups,
+    pairs: Sequence[Pair],
+) -> dict[Piece, Moments]:
+    """The moments at each place where units go into a sum, of several networks on the same examples.
+
+    `states` are named tensors of the network's shapes, `inputs` the examples' tensors (examples, …). The network
+    was traced with `units.batch` examples, so many go through at once, and those left over at the end are not
+    used. Raises `UsageError` where they are fewer.
+    """
+    size = units.batch
+    if len(inputs[0]) < size:
+        raise UsageError(f"{len(inputs[0])} examples are too few to compare activations in batches of {size}")
+    program = trace(model, tuple(tensor[:size] for tensor in inputs)).program
+    places = [piece for piece in units.taps if len(set(_labels(piece))) == len(_labels(piece))]
+    tapped = _Tapped(program, {piece.tensor for piece in places})
+
+    def observed(first: int) -> dict[Piece, Moments]:
+        batch = [tensor[first : first + size] for tensor in inputs]
+        values = [tapped.on(state, batch) for state in states]
+        return {p: _moments([_samples(p, value[p.tensor]) for value in values], pairs) for p in places}
+
+    with torch.no_grad(), plain_attention():
+        return summed(observed(first) for first in range(0, len(inputs[0]) - size + 1, size))
+
+
+def summed(parts: Iterable[Mapping[Piece, Moments] | None]) -> dict[Piece, Moments]:
+    """The moments of several batches or blocks together, one part in memory at a time; None is none."""
+    total: dict[Piece, Moments] = {}
+    for part in parts:
+        for piece, moments in (part or {}).items():
+            total[piece] = total[piece] + moments if piece in total else moments
+    return total
+
+
+def _labels(piece: Piece) -> tuple[str, ...]:
+    return tuple(label for label in piece.groups if label is not None)
+
+
+def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
+    """(sample, unit), units flattened in the order of the piece's groups."""
+    view = piece.view(value.contiguous()).float()
+    labelled = [dim for dim, label in enumerate(piece.groups) if label is not None]
+    rest = [dim for dim in range(view.ndim) if dim not in labelled]
+    units = 1
+    for dim in labelled:
+        units *= view.shape[dim]
+    return view.permute(*rest, *labelled).reshape(-1, units)
+
+
+def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
+    return Moments(
+        products={(i, j): samples[i].T @ samples[j] for i, j in pairs},
+        sums=torch.stack([one.sum(0) for one in samples]),
+        squares=torch.stack([one.square().sum(0) for one in samples]),
+        samples=len(samples[0]),
+    )
+
+
+def moment_terms(moments: Mapping[Piece, Moments], pair: Pair, metric: Metric) -> list[MomentTerm]:
+    """A term for each place; the pair is (target, source)."""
+    terms = []
+    for piece, measured in moments.items():
+        shape = [size for size, label in zip(piece.shape, piece.groups, strict=True) if label is not None]
+        labels = _labels(piece)
+        terms.append(MomentTerm(measured.normalised(pair, metric).reshape(*shape, *shape), labels))
+    return terms

@@ -1,0 +1,81 @@
+"""By what networks are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from storage.errors import UsageError
+from tasks.matching.averaging import average
+from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
+from tasks.matching.search.activations import Moments, moment_terms
+from tasks.matching.search.terms import Metric, MomentTerm, Term, weight_terms
+
+By = Literal["weights", "activations", "mixed"]
+METRICS: Mapping[str, Metric] = {"weights": "l2", "activations": "correlation", "mixed": "cosine"}
+"""How by default: weights by their squared distance, activations by correlation, a mix of both by cosines."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """By what networks are compared: named tensors of one network's shapes, and moments of units at work."""
+
+    states: Sequence[Tensors]
+    units: UnitGroups
+    by: By = "weights"
+    metric: Metric | None = None
+    moments: Mapping[Piece, Moments] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number, state in enumerate(self.states):
+            self.units.check(state)
+            for name in self.units.tensors:
+                if not state[name].isfinite().all():
+                    raise UsageError(f"tensor {name} of network {number} has values that are not finite")
+        if self.by != "weights" and not self.moments:
+            raise UsageError(f"matching by {self.by} needs the networks' activations on examples")
+        if self.by == "mixed" and self.metric == "l2":
+            raise UsageError(
+                "a mixed match needs cosine or correlation: weights and activations have other scales"
+            )
+
+    @property
+    def measure(self) -> Metric:
+        """The metric that was given, or the default."""
+        return self.metric or METRICS[self.by]
+
+    def pair(self, target: int, source: int) -> list[Term]:
+        """What is alike in two networks as they came."""
+        return self.beside({target: self.units.identity()}, source)
+
+    def beside(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
+        """What is alike in a network and the mean of others, each of those in its order.
+
+        An order is int64 (*sizes of parents, size) for each group.
+        """
+        terms: list[Term] = []
+        if self.by != "activations":
+            aligned = [self.units.permute(self.states[i], order) for i, order in targets.items()]
+            mean = average(aligned, [1.0] * len(aligned))
+            terms += weight_terms(mean, self.states[source], self.units, self.measure)
+        if self.by != "weights":
+            terms += self._moments(targets, source)
+        return terms
+
+    def _moments(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
+        each = [
+            [term.ordered(self.units.groups, order) for term in self._between(target, source)]
+            for target, order in targets.items()
+        ]
+        return [
+            MomentTerm(torch.stack([term.moments for term in same]).mean(0), same[0].labels)
+            for same in zip(*each, strict=True)
+        ]
+
+    def _between(self, target: int, source: int) -> list[MomentTerm]:
+        if target < source:
+            return moment_terms(self.moments, (target, source), self.measure)
+        return [term.turned() for term in moment_terms(self.moments, (source, target), self.measure)]

@@ -1,0 +1,166 @@
+"""Match two networks, or several with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations, permutations
+from typing import Literal
+
+import torch
+
+from storage.errors import UsageError
+from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
+from tasks.matching.search.activations import Moments, Pair
+from tasks.matching.search.alignment import Aligner
+from tasks.matching.search.assignment import spread
+from tasks.matching.search.evidence import By, Evidence
+from tasks.matching.search.terms import Metric
+
+Together = Literal["first", "many", "cycle"]
+
+ROUNDS = 20
+"""Times that each of several networks is matched to the others; fewer, once none of them changes."""
+
+
+def match(
+    target: Tensors,
+    source: Tensors,
+    units: UnitGroups,
+    by: By = "weights",
+    *,
+    metric: Metric | None = None,
+    moments: Mapping[Piece, Moments] | None = None,
+    start: Permutation | None = None,
+) -> dict[str, torch.Tensor]:
+    """The order of the source's units that makes it most like the target: ``units.permute(source, order)``.
+
+    Both are named tensors of the network's shapes, the order is int64 (*sizes of parents, size) for each group.
+    By activations, or a mix of both, it needs the `activation_moments` of the pair (0, 1). `start` is a former
+    order, from which the search goes on.
+    """
+    return match_pair(Evidence((target, source), units, by, metric, moments or {}), start=start)
+
+
+def match_pair(
+    evidence: Evidence, target: int = 0, source: int = 1, start: Permutation | None = None
+) -> dict[str, torch.Tensor]:
+    """The order of the source's units that makes it most like the target; `start` is a former one.
+
+    It is int64 (*sizes of parents, size) for each group.
+    """
+    return _align(evidence, {target: evidence.units.identity()}, source, start)
+
+
+def _align(
+    evidence: Evidence, targets: Mapping[int, Permutation], source: int, start: Permutation | None
+) -> dict[str, torch.Tensor]:
+    """The order of a network's units that makes it most like the mean of others, each of those in its order."""
+    return Aligner(evidence.beside(targets, source), evidence.units.groups, evidence.measure).align(start)
+
+
+def soft_match(
+    evidence: Evidence, k: int | None = 1, temperature: float = 0.1, target: int = 0, source: int = 1
+) -> dict[str, torch.Tensor]:
+    """For each group a row-stochastic matrix (units, source units) over the k most similar, None for all.
+
+    The weights are a softmax of the similarity over the temperature, and each layer's mixture is carried into the
+    next layer's input before that is compared. Unlike a permutation, it does NOT preserve the network's function.
+    Units on which others depend (attention heads and the like), and those, are matched one to one.
+    """
+    metric = "cosine" if evidence.metric is None and evidence.measure == "l2" else evidence.measure
+    if metric == "l2":
+        raise UsageError("a soft match needs cosine or correlation: a temperature has no meaning for l2")
+    mixture = partial(spread, k=k, temperature=temperature)
+    terms = replace(evidence, metric=metric).pair(target, source)
+    return Aligner(terms, evidence.units.groups, metric, mixture).greedy()
+
+
+def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[dict[str, torch.Tensor]]:
+    """A soft match of each network to the first, which keeps its own order: matrices (units, source units)."""
+    soft = [soft_match(evidence, k, temperature, 0, i) for i in range(1, len(evidence.states))]
+    home = evidence.units.identity()
+    first = {n: torch.eye(len(t)) if evidence.units.mixes(n) else t for n, t in home.items()}
+    return [first, *soft]
+
+
+def match_all(evidence: Evidence, together: Together = "many") -> list[dict[str, torch.Tensor]]:
+    """An order for each of the networks, int64 (*sizes of parents, size) a group; the first keeps its own.
+
+    ``first`` matches each to the first. ``many`` goes on from there, matching each to the mean of the others until
+    nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3). ``cycle`` starts instead from
+    the network whose direct matches with all others disagree least with going round by a third one. All go through
+    one common order, so going round from network to network always ends where it began.
+    """
+    count = len(evidence.states)
+    if together == "cycle" and count > 2:
+        orders = _through_centre(evidence)
+    else:
+        orders = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]
+    if together == "first" or count == 2:
+        return orders
+    refined = _to_one_another(evidence, orders)
+    back = evidence.units.invert(refined[0])
+    return [evidence.units.compose(order, back) for order in refined]
+
+
+def _to_one_another(
+    evidence: Evidence, orders: Sequence[dict[str, torch.Tensor]]
+) -> list[dict[str, torch.Tensor]]:
+    """Each network matched to the mean of the others, one after the other, until nothing changes."""
+    current = list(orders)
+    for _ in range(ROUNDS):
+        before = list(current)
+        for i in range(len(current)):
+            others = {j: order for j, order in enumerate(current) if j != i}
+            current[i] = _align(evidence, others, i, current[i])
+        if all(_same(a, b) for a, b in zip(before, current, strict=True)):
+            break
+    return current
+
+
+def _same(one: Permutation, other: Permutation) -> bool:
+    return all(torch.equal(table, other[name]) for name, table in one.items())
+
+
+def direct_matches(evidence: Evidence) -> dict[Pair, dict[str, torch.Tensor]]:
+    """Every pair of networks matched on its own: (target, source) -> the source's order.
+
+    That is int64 (*sizes of parents, size) for each group.
+    """
+    direct = {}
+    for i, j in combinations(range(len(evidence.states)), 2):
+        direct[i, j] = match_pair(evidence, i, j)
+        direct[j, i] = evidence.units.invert(direct[i, j])
+    return direct
+
+
+def cycle_error(direct: Mapping[Pair, Permutation], units: UnitGroups) -> float:
+    """The share of units that do not come home from network to network to network, matched pair by pair.
+
+    `direct` maps (target, source) to int64 (*sizes of parents, size) for each group.
+    """
+    shares = list(_cycle_shares(direct, units).values())
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _cycle_shares(direct: Mapping[Pair, Permutation], units: UnitGroups) -> dict[tuple[int, int, int], float]:
+    count = 1 + max(i for i, _ in direct)
+    home = units.identity()
+    size = sum(table.numel() for table in home.values())
+    shares = {}
+    for i, j, k in permutations(range(count), 3):
+        round_trip = units.compose(units.compose(direct[j, i], direct[k, j]), direct[i, k])
+        shares[i, j, k] = sum((table != home[name]).sum().item() for name, table in round_trip.items()) / max(
+            size, 1
+        )
+    return shares
+
+
+def _through_centre(evidence: Evidence) -> list[dict[str, torch.Tensor]]:
+    direct = direct_matches(evidence)
+    shares = _cycle_shares(direct, evidence.units)
+    count = len(evidence.states)
+    centre = min(range(count), key=lambda i: sum(share for trip, share in shares.items() if trip[1] == i))
+    return [evidence.units.identity() if i == centre else direct[centre, i] for i in range(count)]

@@ -1,0 +1,1 @@
+"""How a network is traced to the units of its tensors."""

@@ -1,0 +1,77 @@
+"""The table of rules: what an operation does to the axes of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.matching.tracing.axes import Axes
+
+Result = Axes | tuple[Axes | None, ...] | None
+Rule = Callable[..., Result]
+Dependence = tuple[Axes, Axes]
+"""Axes, and the others on whose index the order of their units may depend, besides on one another."""
+
+
+class Unknown(Exception):
+    """The operation, as it is used here, has no rule."""
+
+
+@dataclass
+class Site:
+    """Where an operation stands in the graph: its name, the shapes of its outputs, what it leads to.
+
+    `in_place` says that it writes its first argument. `used` holds the indices of a tuple's outputs that anybody
+    uses, `uniform` the identities of the axes of constants whose elements are all alike. `dependences` collects
+    what may depend on what where axes are summed over or looked up, `summed` says that some were summed.
+    """
+
+    name: str
+    shapes: Sequence[Sequence[int]]
+    in_place: bool = False
+    used: frozenset[int] = frozenset()
+    uniform: frozenset[int] = frozenset()
+    dependences: list[Dependence] = field(default_factory=list)
+    summed: bool = False
+
+    @property
+    def shape(self) -> list[int]:
+        """The shape of the only, or the first, output."""
+        return list(self.shapes[0])
+
+    def contract(self, axes: Axes, batch: Axes, *others: Axes) -> None:
+        """Note sums over axes of several tensors, one for each index of the batch and of each tensor's others."""
+        self.summed = True
+        self.dependences.append((axes, batch))
+        self.dependences += [(rest, batch) for rest in others if rest]
+        self.apart(batch)
+
+    def apart(self, axes: Axes) -> None:
+        """Note that the order of units on these axes may depend on one another's only."""
+        if axes:
+            self.dependences.append((axes, []))
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Enter a function for operations of these names (of ATen, without a trailing underscore).
+
+    It is called with the site and the operation's arguments under their names in the schema, axes in the
+    place of tensors, and returns the axes of the outputs.
+    """
+
+    def enter(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+def dimensions(dim: Any, rank: int) -> list[int]:
+    """Dimensions as numbers from 0; None and an empty list are all of them."""
+    if dim is None or dim == ():
+        return list(range(rank))
+    return [d % rank for d in ([dim] if isinstance(dim, int) else dim)]

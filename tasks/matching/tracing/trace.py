@@ -1,0 +1,230 @@
+"""Follow a network's exported graph, operation by operation, to the axes of all its tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from storage.errors import ModelError, one_line
+from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, length, new_axes, pin_all, unify
+from tasks.matching.tracing.exporting import exported, first_names
+from tasks.matching.tracing.rules import RULES, Result, Site, Unknown
+from tasks.matching.tracing.rules.elementwise import UNIFORM
+from tasks.matching.tracing.rules.registry import Dependence
+
+WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+"""Operations that run a graph of their own, which stands before their operands."""
+
+NOT_UNDERSTOOD = (
+    Unknown,
+    AxesMismatch,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What a rule raises for an operation that it was not written for, such as another overload."""
+
+
+@dataclass
+class Trace:
+    """The axes of a network's parameters and buffers, of all its intermediate tensors, and of its sums.
+
+    `unknown` maps an operation without a rule to where it stands first; `consumed` names the nodes of the
+    graph whose values go into a sum, which is how the next layer sees a unit.
+    """
+
+    program: torch.export.ExportedProgram
+    tensors: dict[str, Axes] = field(default_factory=dict)
+    intermediate: dict[str, Axes] = field(default_factory=dict)
+    sums: list[Dependence] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+    consumed: list[str] = field(default_factory=list)
+    uniform: set[int] = field(default_factory=set)
+
+    def dependences(self) -> Iterator[Dependence]:
+        """Which units may depend on which: in a tensor on all beside them, in a sum on fewer."""
+        yield from ((axes, []) for axes in (*self.tensors.values(), *self.intermediate.values()))
+        yield from self.sums
+
+    def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
+        """Follow a graph whose placeholders are in the environment; returns what it gives back."""
+        for node in graph.nodes:
+            if node.op == "output":
+                return _values(node.args[0], environment)
+            if node.op == "call_function" and not _is_dead(node):
+                environment[node] = self._call(node, environment)
+                if isinstance(environment[node], list) and not node.name.startswith("_assert"):
+                    self.intermediate[_unique(node.name, self.intermediate)] = environment[node]
+            elif node.op == "get_attr":
+                owner = graph.owning_module
+                value = getattr(owner, str(node.target), None) if owner is not None else None
+                environment[node] = new_axes(value.shape, "constant") if isinstance(value, torch.Tensor) else value
+        return None
+
+    def _call(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
+        if node.target is operator.getitem:
+            source, index = _values(node.args[0], environment), _values(node.args[1], environment)
+            return source[index] if isinstance(source, tuple) else None
+        name = getattr(node.target, "__name__", str(node.target))
+        if name in WRAPPERS:
+            return self._enter(node, environment)
+        shapes = _shapes(node.meta.get("val"))
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self._unknown(node, name, shapes, environment) if shapes else None
+        if not shapes:
+            return None
+        return self._apply(node, node.target, shapes, environment)
+
+    def _apply(
+        self,
+        node: fx.Node,
+        target: torch._ops.OpOverload,
+        shapes: list[tuple[int, ...]],
+        environment: Mapping[fx.Node, Any],
+    ) -> Any:
+        name = target._schema.name.partition("::")[2]
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
+        if rule is None:
+            return self._unknown(node, str(target), shapes, environment)
+        site = self._site(node, name, shapes)
+        OPERATION.set(f"{target} ({node.name})")
+        try:
+            result = rule(site, **_arguments(target, node, environment))
+            _check_shapes(result, shapes)
+            if site.in_place:
+                _write(environment.get(node.all_input_nodes[0]), result)
+        except NOT_UNDERSTOOD as error:
+            reason = f" ({one_line(error)})" if str(error) else ""
+            return self._unknown(node, f"{target}{reason}", shapes, environment)
+        self._note(node, site, result, environment)
+        return result
+
+    def _site(self, node: fx.Node, name: str, shapes: list[tuple[int, ...]]) -> Site:
+        used = frozenset(_values(u.args[1], {}) for u in node.users if u.target is operator.getitem and u.users)
+        in_place = name.endswith("_") and not name.endswith("__")
+        return Site(name.removesuffix("_"), shapes, in_place, used, frozenset(self.uniform))
+
+    def _note(self, node: fx.Node, site: Site, result: Result, environment: Mapping[fx.Node, Any]) -> None:
+        """Keep what was summed, and which constants are uniform until something is written in place."""
+        self.sums += site.dependences
+        if site.summed:
+            self.consumed += [n.name for n in node.all_input_nodes if isinstance(environment.get(n), list)]
+        if site.in_place:
+            self.uniform.clear()
+        elif site.name in UNIFORM:
+            self.uniform.add(id(result))
+
+    def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
+        arguments: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
+        position = next(i for i, argument in enumerate(arguments) if isinstance(argument, fx.GraphModule))
+        inner = arguments[position].graph
+        places = [n for n in inner.nodes if n.op == "placeholder"]
+        result = self.run(inner, dict(zip(places, arguments[position + 1 :], strict=True)))
+        return tuple(result) if isinstance(result, list | tuple) and not is_axes(result) else result
+
+    def _unknown(
+        self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Mapping[fx.Node, Any]
+    ) -> Result:
+        why = f"operation {name} is not understood"
+        self.unknown.setdefault(name, node.name)
+        for source in node.all_input_nodes:
+            for axes in _axes_within(environment.get(source)):
+                pin_all(axes, why)
+        outputs = tuple(new_axes(shape, why) for shape in shapes)
+        return outputs if isinstance(node.meta["val"], tuple | list) else outputs[0]
+
+
+def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
+    """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`."""
+    program = exported(model, inputs)
+    traced = Trace(program)
+    names = first_names(model)
+    places = [node for node in program.graph.nodes if node.op == "placeholder"]
+    environment = {node: _placeholder(traced, node, names) for node in places}
+    used = [environment[node] for node in places if node.users]
+    for axes in traced.tensors.values():
+        if not any(axes is one for one in used):
+            pin_all(axes, "not used")
+    for axes in _axes_within(traced.run(program.graph, dict(environment))):
+        pin_all(axes, "output")
+    return traced
+
+
+def _is_dead(node: fx.Node) -> bool:
+    """Whether nobody uses what the operation gives, and it writes nowhere."""
+    target = node.target
+    return not node.users and isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable
+
+
+def _check_shapes(result: Result, shapes: list[tuple[int, ...]]) -> None:
+    """Raise `AxesMismatch` where a rule gives axes of other lengths than the operation's outputs have."""
+    outputs = result if isinstance(result, tuple) else (result,)
+    for axes, shape in zip(outputs, shapes, strict=True):
+        if axes is not None and tuple(map(length, axes)) != shape:
+            raise AxesMismatch(f"{[length(axis) for axis in axes]} is not its shape {list(shape)}")
+
+
+def _write(target: Axes | None, result: Result) -> None:
+    """What an operation in place gives back is its first argument, whatever its rule makes new."""
+    if target is not None and isinstance(result, list):
+        for mine, other in zip(target, result, strict=True):
+            unify(mine, other)
+
+
+def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes | None:
+    value, signature = node.meta.get("val"), traced.program.graph_signature
+    if not isinstance(value, torch.Tensor):
+        return None
+    name = signature.inputs_to_parameters.get(node.name) or signature.inputs_to_buffers.get(node.name)
+    if name in names:
+        return traced.tensors.setdefault(names[name], new_axes(value.shape))
+    return new_axes(value.shape, "input" if node.name in signature.user_inputs else "constant")
+
+
+def _arguments(target: torch._ops.OpOverload, node: fx.Node, environment: Mapping[fx.Node, Any]) -> dict[str, Any]:
+    """The arguments under their names in the operation's schema, with its defaults."""
+    schema = target._schema.arguments
+    given = dict(zip((argument.name for argument in schema), node.args, strict=False)) | dict(node.kwargs)
+    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
+    return {name: _values(value, environment) for name, value in (defaults | given).items()}
+
+
+def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:
+    """An argument of the graph with its nodes replaced by their axes; lists become tuples."""
+    if isinstance(argument, fx.Node):
+        return environment.get(argument)
+    if isinstance(argument, list | tuple):
+        return tuple(_values(item, environment) for item in argument)
+    if isinstance(argument, dict):
+        return tuple(_values(item, environment) for item in argument.values())
+    return argument
+
+
+def _shapes(value: Any) -> list[tuple[int, ...]]:
+    """The shapes of all tensors; raises `ModelError` where the data decide on one."""
+    shapes = [tuple(t.shape) for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        raise ModelError(f"the shape of an intermediate value depends on the data: {shapes}")
+    return shapes
+
+
+def _axes_within(value: Any) -> Iterator[Axes]:
+    """What stands for a tensor in a value, or in the tuples that it nests."""
+    if is_axes(value):
+        yield value
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for item in value:
+            yield from _axes_within(item)
+
+
+def _unique(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken else _unique(f"{name}'", taken)

@@ -1,0 +1,68 @@
+"""What the merging of some networks shares: how they are built, read, and shown examples."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from storage.runs.checkpoints import read_checkpoint
+from storage.runs.run import open_run
+from tasks.data.partitions import Partitions
+from tasks.matching.groups import Tensors, UnitGroups
+from tasks.networks.objective import ModelSpec, Objective
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """How networks are built, where they are read from, the examples, and how many of them are looked at."""
+
+    objective: Objective
+    partitions: Partitions
+    units: UnitGroups
+    examples: int
+    root: Path
+
+    def network(self, tensors: Tensors) -> nn.Module:
+        """A network with these named tensors, of the network's shapes, evaluating."""
+        network = self.objective.model.build().eval()
+        network.load_state_dict(tensors)
+        return network
+
+    @property
+    def blocks(self) -> range:
+        """The numbers of the blocks of examples."""
+        return range(self.partitions.split.partitions)
+
+    def inputs(self, block: int) -> torch.Tensor:
+        """The inputs (examples, …) of a block's share of the examples that are looked at."""
+        return self.partitions.load(0, block).train.inputs[: max(1, self.examples // len(self.blocks))]
+
+    def read(self, place: str) -> dict[str, torch.Tensor]:
+        """The named tensors at a place, of the network's shapes and types; `place` as on the command."""
+        return _read(place, self.root, self.objective.model, _stamp(place, self.root))
+
+
+def fitted(tensors: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
+    """Named tensors in the types of the expected ones, of the same shapes, and absent integer scalars of these.
+
+    They must have passed `check_checkpoint`.
+    """
+    return {name: tensors.get(name, wanted).to(wanted.dtype) for name, wanted in expected.items()}
+
+
+@functools.lru_cache(maxsize=8)
+def _read(place: str, root: Path, model: ModelSpec, stamp: tuple[int, int]) -> dict[str, torch.Tensor]:
+    return fitted(read_checkpoint(place, root), model.build().state_dict())
+
+
+def _stamp(place: str, root: Path) -> tuple[int, int]:
+    """What changes when a file is written anew, or a run goes on: a worker lives longer than one merge."""
+    path = Path(place)
+    if not path.exists():
+        path = open_run(place.rpartition("@")[0], root).path / "commits"
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,75 @@
+"""Units at work: their moments, and matching by them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from storage.errors import ShapeMismatch, UsageError
+from tasks.matching.search.activations import activation_moments, moment_terms
+from tasks.matching.search.evidence import By
+from tasks.matching.search.networks import match
+from tests.tasks.matching.analysed import analysed, copies, mlp, scrambled
+
+
+@pytest.mark.parametrize("by", ["activations", "mixed"])
+@pytest.mark.parametrize("metric", ["l2", "cosine", "correlation"])
+def test_permuted_copies_are_matched_by_their_units_at_work(by: By, metric: str) -> None:
+    network, units, states = copies(2)
+    moments = activation_moments(network, states, [torch.randn(400, 10)], units, [(0, 1)])
+    if by == "mixed" and metric == "l2":
+        with pytest.raises(UsageError, match="other scales"):
+            match(states[0], states[1], units, by, metric="l2", moments=moments)
+        return
+    order = match(states[0], states[1], units, by, metric=metric, moments=moments)  # type: ignore[arg-type]
+    aligned = units.permute(states[1], order)
+    assert all(torch.equal(aligned[name], states[0][name]) for name in aligned)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "encoder_pre_norm", "lstm", "gru_both_ways", "densenet"])
+def test_units_at_work_are_found_in_other_architectures(name: str) -> None:
+    units, target, source, _ = scrambled(name)
+    model, inputs, _ = analysed(name)
+    examples = [
+        torch.cat([torch.randn(t.shape) if t.is_floating_point() else t for _ in range(30)]) for t in inputs
+    ]
+    moments = activation_moments(model, [target, source], examples, units, [(0, 1)])
+    assert moments
+    found = match(target, source, units, "mixed", moments=moments)
+    back = units.permute(source, found)
+    assert all(torch.equal(back[tensor], target[tensor]) for tensor in target)
+
+
+def test_moments_are_sums_over_examples_in_whatever_batches() -> None:
+    network, units, states = copies(2)
+    inputs = torch.randn(100, 10)
+    whole = activation_moments(network, states, [inputs], units, [(0, 1)])
+    halves = [activation_moments(network, states, [part], units, [(0, 1)]) for part in inputs.split(60)]
+    for piece, moments in whole.items():
+        both = halves[0][piece] + halves[1][piece]
+        assert both.samples == moments.samples == 100
+        assert torch.allclose(both.products[0, 1], moments.products[0, 1], atol=1e-3)
+
+
+def test_correlations_are_those_of_the_activations_themselves() -> None:
+    network, units, states = copies(2)
+    other = mlp(7, 10, 24, 16, 4)
+    inputs = torch.randn(60, 10)
+    moments = activation_moments(network, [states[0], other.state_dict()], [inputs], units, [(0, 1)])
+    (term,) = (t for t in moment_terms(moments, (0, 1), "correlation") if t.labels == ("0",))
+    with torch.no_grad():
+        mine, theirs = network[:2](inputs), other[:2](inputs)  # type: ignore[index]
+    both = torch.corrcoef(torch.cat([mine, theirs], 1).T)[:24, 24:]
+    alive = both.isfinite()
+    assert torch.allclose(term.moments[alive], both[alive], atol=1e-4)
+    assert (term.moments[~alive] == 0).all(), "a unit that never fires is like no other"
+
+
+def test_too_few_examples_and_missing_moments_are_told() -> None:
+    network, units, states = copies(2)
+    with pytest.raises(UsageError, match="19 examples are too few"):
+        activation_moments(network, states, [torch.randn(19, 10)], units, [(0, 1)])
+    with pytest.raises(UsageError, match="needs the networks' activations"):
+        match(states[0], states[1], units, "activations")
+    with pytest.raises(ShapeMismatch, match=r"0\.weight"):
+        match({**states[0], "0.weight": torch.zeros(2, 2)}, states[1], units)

@@ -1,0 +1,111 @@
+"""Several networks at once, activations, mixtures: what the match of two networks is used for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import UsageError
+from tasks.matching.search.evidence import Evidence
+from tasks.matching.search.networks import cycle_error, direct_matches, match_all, match_each, soft_match
+from tasks.matching.units import find_units
+from tests.tasks.matching.analysed import copies, mlp
+
+State = dict[str, torch.Tensor]
+
+
+@pytest.mark.parametrize("together", ["first", "many", "cycle"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_permuted_copies_are_all_brought_into_the_order_of_the_first(together: str, count: int) -> None:
+    _, units, states = copies(count)
+    orders = match_all(Evidence(states, units), together)  # type: ignore[arg-type]
+    for state, order in zip(states, orders, strict=True):
+        aligned = units.permute(state, order)
+        assert all(torch.equal(aligned[name], states[0][name]) for name in aligned)
+
+
+@pytest.mark.parametrize("together", ["first", "many", "cycle"])
+def test_the_first_network_keeps_its_order(together: str) -> None:
+    states = [mlp(seed, 10, 24, 16, 4).state_dict() for seed in range(3)]
+    units = find_units(mlp(0, 10, 24, 16, 4), (torch.randn(2, 10),))
+    first = match_all(Evidence(states, units), together)[0]  # type: ignore[arg-type]
+    assert all(torch.equal(first[name], table) for name, table in units.identity().items())
+
+
+def test_matching_to_one_another_brings_networks_nearer_to_their_mean() -> None:
+    states = [mlp(seed, 10, 24, 16, 4).state_dict() for seed in range(4)]
+    units = find_units(mlp(0, 10, 24, 16, 4), (torch.randn(2, 10),))
+    evidence = Evidence(states, units)
+
+    def spread(orders: list[State]) -> float:
+        aligned = [units.permute(state, order) for state, order in zip(states, orders, strict=True)]
+        return sum(torch.stack([a[name] for a in aligned]).var(0).sum().item() for name in states[0])
+
+    assert spread(match_all(evidence, "many")) < spread(match_all(evidence, "first"))
+    assert spread(match_all(evidence, "cycle")) < spread([units.identity()] * 4)
+
+
+def test_copies_have_no_cycle_error_and_networks_of_their_own_have_one() -> None:
+    _, units, states = copies(3)
+    assert cycle_error(direct_matches(Evidence(states, units)), units) == 0.0
+    strangers = [mlp(seed, 10, 24, 16, 4).state_dict() for seed in range(3)]
+    assert 0.0 < cycle_error(direct_matches(Evidence(strangers, units)), units) <= 1.0
+
+
+def test_a_cycle_error_by_hand() -> None:
+    """Three networks of two units, of which one pair is matched crosswise: nobody comes home."""
+    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+    units = find_units(network, (torch.randn(3, 2),))
+    straight, crossed = {"0": torch.tensor([0, 1])}, {"0": torch.tensor([1, 0])}
+    pairs = [(i, j) for i in range(3) for j in range(3) if i != j]
+    direct = {pair: crossed if set(pair) == {0, 1} else straight for pair in pairs}
+    assert cycle_error(direct, units) == 1.0
+    assert cycle_error(dict.fromkeys(pairs, straight), units) == 0.0
+
+
+# Mixtures
+
+
+def test_a_soft_match_to_one_unit_undoes_a_permutation() -> None:
+    _, units, states = copies(2)
+    mixture = soft_match(Evidence(states, units), k=1)
+    aligned = units.permute(states[1], mixture)
+    assert all(torch.allclose(aligned[name], states[0][name]) for name in aligned)
+    assert all(torch.equal(table.sum(1), torch.ones(len(table))) for table in mixture.values())
+
+
+def test_a_mixture_is_carried_into_the_next_layer_by_hand() -> None:
+    network = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    units = find_units(network, (torch.randn(2, 1),))
+    state = {"0.weight": torch.tensor([[2.0], [4.0]]), "2.weight": torch.tensor([[10.0, 20.0]])}
+    mixed = units.permute(state, {"0": torch.tensor([[0.5, 0.5], [0.0, 1.0]])})
+    assert mixed["0.weight"].tolist() == [[3.0], [4.0]]
+    assert mixed["2.weight"].tolist() == [[15.0, 20.0]]
+
+
+def test_a_soft_match_does_not_preserve_the_function_and_a_hard_one_does() -> None:
+    one, other = mlp(0, 10, 24, 16, 4), mlp(1, 10, 24, 16, 4)
+    inputs = torch.randn(50, 10)
+    units = find_units(one, (inputs,))
+    evidence = Evidence([one.state_dict(), other.state_dict()], units)
+    with torch.no_grad():
+        before = other(inputs)
+        other.load_state_dict(units.permute(evidence.states[1], match_all(evidence)[1]))
+        assert torch.allclose(other(inputs), before, atol=1e-5)
+        other.load_state_dict(units.permute(evidence.states[1], soft_match(evidence, k=None)))
+        assert not torch.allclose(other(inputs), before, atol=1e-2)
+
+
+def test_a_temperature_has_no_meaning_for_distances() -> None:
+    _, units, states = copies(2)
+    with pytest.raises(UsageError, match="temperature"):
+        soft_match(Evidence(states, units, metric="l2"))
+
+
+def test_each_network_is_mixed_towards_the_first() -> None:
+    _, units, states = copies(3)
+    orders = match_each(Evidence(states, units), 1, 0.1)
+    for state, order in zip(states, orders, strict=True):
+        aligned = units.permute(state, order)
+        assert all(torch.allclose(aligned[name], states[0][name]) for name in aligned)

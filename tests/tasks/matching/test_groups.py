@@ -1,0 +1,128 @@
+"""The laws of permuting units, bit for bit, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import ShapeMismatch
+from tasks.matching.groups import UnitGroups
+from tests.tasks.matching.analysed import analysed
+
+NESTED = [
+    "mlp",
+    "cnn",
+    "densenet",
+    "lstm_final_state",
+    "gpt_unbind",
+    "llama_repeat",
+    "stack_roll_pad",
+    "shufflenet",
+]
+SEEDS = st.integers(0, 2**32)
+
+
+PERMUTATIONS = st.tuples(SEEDS, st.booleans())
+"""Where to draw from, and whether only some groups are named."""
+
+
+def drawn(units: UnitGroups, permutation: tuple[int, bool]) -> dict[str, torch.Tensor]:
+    seed, some = permutation
+    generator = torch.Generator().manual_seed(seed)
+    found = units.random(generator)
+    kept = torch.rand(len(found), generator=generator) > (0.5 if some else -1)
+    return {name: table for (name, table), keep in zip(found.items(), kept, strict=True) if keep}
+
+
+def numbered(units: UnitGroups) -> dict[str, torch.Tensor]:
+    """A state whose elements all differ within a tensor."""
+    return {n: torch.arange(math.prod(shape)).reshape(shape) for n, shape in units.tensors.items()}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(NESTED), PERMUTATIONS)
+def test_the_inverse_undoes(name, permutation):
+    _, _, units = analysed(name)
+    state, one = numbered(units), drawn(units, permutation)
+    assert same(units.permute(units.permute(state, one), units.invert(one)), state)
+    assert same(units.permute(units.permute(state, units.invert(one)), one), state)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(NESTED), PERMUTATIONS, PERMUTATIONS)
+def test_composing_is_doing_one_after_the_other(name, first, then):
+    _, _, units = analysed(name)
+    state, one, other = numbered(units), drawn(units, first), drawn(units, then)
+    twice = units.permute(units.permute(state, one), other)
+    assert same(units.permute(state, units.compose(one, other)), twice)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(NESTED), st.tuples(*[PERMUTATIONS] * 3))
+def test_permutations_are_a_group(name, three):
+    _, _, units = analysed(name)
+    one, other, third = (drawn(units, permutation) for permutation in three)
+    left = units.compose(units.compose(one, other), third)
+    assert same(left, units.compose(one, units.compose(other, third)))
+    nothing = {group: table for group, table in units.identity().items() if group in one}
+    assert same(units.compose(one, units.invert(one)), nothing)
+    assert same(units.compose(units.invert(one), one), nothing)
+    assert same(units.compose(one, {}), one) and same(units.compose({}, one), one)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_identity_changes_nothing_and_random_is_reproducible(name):
+    _, _, units = analysed(name)
+    state = numbered(units)
+    assert same(units.permute(state, units.identity()), state)
+    assert same(units.permute(state, {}), state)
+    first, again = (units.random(torch.Generator().manual_seed(3)) for _ in range(2))
+    assert same(first, again) and not same(first, units.random(torch.Generator().manual_seed(4)))
+    moved = units.permute(state, first)
+    assert all(torch.equal(moved[n].flatten().sort().values, state[n].flatten()) for n in state)
+
+
+def test_a_state_is_permuted_into_new_tensors_and_keeps_what_it_has_besides():
+    _, _, units = analysed("mlp")
+    state = {name: torch.randn(shape) for name, shape in units.tensors.items()} | {"more": torch.zeros(2)}
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    moved = units.permute(state, units.random(torch.Generator().manual_seed(1)))
+    assert same(state, before) and moved["more"] is state["more"]
+    assert not torch.equal(moved["0.weight"], state["0.weight"])
+
+
+def test_a_tied_tensor_is_permuted_once_and_stays_tied():
+    model, _, units = analysed("gpt")
+    state = model.state_dict()
+    moved = units.permute(state, units.random(torch.Generator().manual_seed(1)))
+    assert units.aliases == {"head.weight": "tokens.weight"}
+    assert moved["head.weight"] is moved["tokens.weight"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_any_type_and_any_memory_order(dtype):
+    _, _, units = analysed("cnn")
+    one = units.random(torch.Generator().manual_seed(1))
+    state = {name: torch.randint(100, shape).to(dtype) for name, shape in units.tensors.items()}
+    turned = {n: t.to(memory_format=torch.channels_last) if t.ndim == 4 else t for n, t in state.items()}
+    assert same(units.permute(state, one), units.permute(turned, one))
+
+
+@pytest.mark.parametrize("method", ["check", "permute"])
+@pytest.mark.parametrize(("broken", "says"), [(None, "missing"), (torch.zeros(16, 11), r"\(16, 11\)")])
+def test_a_state_that_does_not_fit_is_refused(method, broken, says):
+    model, _, units = analysed("mlp")
+    state = {name: tensor for name, tensor in model.state_dict().items() if name != "0.weight"}
+    arguments = [state if broken is None else state | {"0.weight": broken}]
+    arguments += [units.identity()] if method == "permute" else []
+    with pytest.raises(ShapeMismatch, match=rf"tensor 0\.weight is {says}, .* has \(16, 10\)") as caught:
+        getattr(units, method)(*arguments)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,61 @@
+"""One small network for each operation: its units may be permuted, and those that should be free are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import ModelError
+from tasks.matching.check import TOLERANCE, function_error
+from tasks.matching.units import find_units
+from tests.tasks.matching.tracing.operations import CASES, Network
+from tests.tasks.matching.tracing.programs import program, sensitivity
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation(name):
+    parts, forward, sizes = CASES[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model, inputs = Network(parts, forward).eval(), (torch.randn(4, 6),)
+    units = find_units(model, inputs)
+    assert function_error(model, inputs, units) <= TOLERANCE
+    assert sorted(group.size for group in units.groups.values()) == sizes
+    assert not units.unknown
+
+
+def test_an_operation_without_a_rule_pins_what_it_touches_and_is_named():
+    model = Network({}, lambda m, x: (torch.fft.rfft(m.a(x)).abs(), m.b(x).sum(1)))
+    units = find_units(model, (torch.randn(4, 6),))
+    assert list(units.unknown) == ["aten.fft_rfft.default"]
+    assert "fft_rfft" in units.pinned["a.bias"] and units.pinned["out.bias"] == "not used"
+    assert [group.size for group in units.groups.values()] == [8]
+
+
+def test_a_shape_that_depends_on_the_data_is_refused_in_one_line():
+    model = Network({}, lambda m, x: m.a(x)[x[:, 0] > 0].sum(0))
+    with pytest.raises(ModelError, match="depends on the data") as caught:
+        find_units(model, (torch.randn(4, 6),))
+    assert "\n" not in str(caught.value)
+
+
+def sound(seed: int, length: int) -> None:
+    model, inputs = program(seed, length)
+    units = find_units(model, inputs)
+    error = function_error(model, inputs, units, seed)
+    assert error <= TOLERANCE or sensitivity(model, inputs, seed) > 1e-11, (seed, length, error)
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.integers(0, 2**40), st.integers(2, 20))
+def test_random_programs(seed, length):
+    sound(seed, length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 4000, 500))
+def test_many_random_programs(first):
+    for seed in range(first, first + 500):
+        sound(seed, 5 + seed % 25)

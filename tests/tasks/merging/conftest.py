@@ -1,0 +1,95 @@
+"""Small networks of a file of one's own, and the files that they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from storage.runs.checkpoints import write_checkpoint
+from tasks.data.partitions import Partitions
+from tasks.data.sources.own import Own
+from tasks.data.splits import Split
+from tasks.matching.units import find_units
+from tasks.merging.gallery import Gallery
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.user_code import find_code
+from tests.tasks.merging.by_hand import TENSORS
+
+MINE = """
+import torch
+from torch import nn
+
+def data():
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(600, 6, generator=generator)
+    return inputs, (inputs[:, 0] + inputs[:, 1].relu() > 0).long() + (inputs[:, 2] > 0).long()
+
+def normed():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.order = nn.Parameter(torch.arange(6), requires_grad=False)
+        self.fixed = nn.Linear(6, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 3)
+    def forward(self, inputs):
+        return self.head(self.fixed(inputs[:, self.order]).relu())
+
+def counted():
+    return Counted()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def gallery(own, tmp_path) -> Callable[..., Gallery]:
+    """A gallery of a network of the file above, or of the mlp, on its data in four blocks."""
+    mine = own(MINE)
+
+    def make(
+        model: str = "mlp", examples: int = 400, blocks: int = 4, batch: int = 25, **fields: object
+    ) -> Gallery:
+        code = model if model == "mlp" else find_code(f"{mine}:{model}")
+        options = '{"hidden": 8}' if model == "mlp" else "{}"
+        objective = Objective(ModelSpec(code, (6,), 3, "float32", 0, options), "cross_entropy")
+        partitions = Partitions(Own(find_code(f"{mine}:data")), Split(blocks), held_out=0.25)
+        inputs = partitions.load(0, 0).train.inputs[:batch]
+        units = find_units(objective.model.build(), (inputs,))
+        return Gallery(objective, partitions, units, examples, tmp_path)
+
+    return make
+
+
+@pytest.fixture
+def written(tmp_path) -> Callable[[Gallery, int], tuple[list[TENSORS], tuple[str, ...]]]:
+    """Networks with other random weights and statistics each, and the files that they are in."""
+
+    def write(gallery: Gallery, count: int = 2) -> tuple[list[TENSORS], tuple[str, ...]]:
+        states = []
+        for seed in range(count):
+            network = replace(gallery.objective.model, seed=seed + 1).build()
+            for module in network.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    generator = torch.Generator().manual_seed(seed)
+                    module.running_mean.copy_(torch.rand(module.num_features, generator=generator))
+                    module.running_var.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
+                    module.num_batches_tracked.fill_(seed + 3)
+            states.append(network.state_dict())
+        places = tuple(str(tmp_path / f"network{i}.pt") for i in range(count))
+        for place, state in zip(places, states, strict=True):
+            write_checkpoint(place, state)
+        return states, places
+
+    return write

@@ -1,0 +1,137 @@
+"""Repair: a merged network's units get back the statistics that averaging took."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import UsageError
+from tasks.matching.averaging import average
+from tasks.matching.units import find_units
+from tasks.merging.blends import Blend, blended, score_blend
+from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
+from tests.tasks.matching.analysed import analysed, mlp
+from tests.tasks.merging.by_hand import same_bits
+
+
+def test_recomputed_statistics_are_those_of_the_examples() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    inputs = torch.randn(64, 3)
+    recompute_batch_norm(network, inputs.split(32))
+    hidden = network[0](inputs)
+    norm = network[1]
+    assert isinstance(norm, nn.BatchNorm1d)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert torch.allclose(norm.running_mean, hidden.mean(0), atol=1e-6)
+    halves = torch.stack([part.var(0) for part in hidden.split(32)]).mean(0)
+    assert torch.allclose(norm.running_var, halves, atol=1e-6)
+    assert norm.momentum == 0.1
+    assert not network.training
+
+
+def test_a_network_without_batch_norm_has_nothing_to_recompute() -> None:
+    assert has_batch_norm(analysed("cnn")[0])
+    assert not has_batch_norm(mlp(0, 3, 4, 2))
+    assert not has_batch_norm(nn.BatchNorm1d(3, track_running_stats=False))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_rescaled_units_vary_as_much_as_the_parents(bias: bool) -> None:
+    torch.manual_seed(0)
+    one, other = (
+        nn.Sequential(
+            nn.Linear(6, 20, bias), nn.ReLU(), nn.Linear(20, 12, bias), nn.ReLU(), nn.Linear(12, 3, bias)
+        )
+        for _ in range(2)
+    )
+    inputs = torch.randn(500, 6)
+    units = find_units(one, (inputs,))
+    merged = copy.deepcopy(one)
+    merged.load_state_dict(average([one.state_dict(), other.state_dict()], [1.0, 3.0]))
+    head = {name: merged.state_dict()[name].clone() for name in merged.state_dict() if name.startswith("4.")}
+    rescale(merged, [one, other], [1.0, 3.0], inputs, units)
+    with torch.no_grad():
+        for end in (1, 3):
+            found, a, b = (
+                spread_of(net[end - 1], net[:end](inputs))  # type: ignore[index]
+                for net in (merged, one, other)
+            )
+            assert torch.allclose(found.deviation, (a.deviation + 3 * b.deviation) / 4, atol=1e-4)
+            if bias:
+                assert torch.allclose(found.mean, (a.mean + 3 * b.mean) / 4, atol=1e-4)
+    assert all(torch.equal(merged.state_dict()[name], tensor) for name, tensor in head.items()), "outputs stay"
+    assert not any(module._forward_hooks for net in (merged, one, other) for module in net.modules())
+
+
+def test_the_average_of_a_network_with_itself_needs_no_repair() -> None:
+    network = mlp(0, 6, 20, 12, 3)
+    units = find_units(network, (torch.randn(2, 6),))
+    merged = copy.deepcopy(network)
+    rescale(merged, [network, network], [0.5, 0.5], torch.randn(100, 6), units)
+    for name, tensor in network.state_dict().items():
+        assert torch.allclose(merged.state_dict()[name], tensor, atol=1e-5)
+
+
+def test_a_convolution_is_rescaled_by_channel() -> None:
+    torch.manual_seed(1)
+    one, other = (nn.Sequential(nn.Conv2d(1, 5, 3), nn.ReLU(), nn.Conv2d(5, 2, 3)) for _ in range(2))
+    inputs = torch.randn(40, 1, 8, 8)
+    units = find_units(one, (inputs,))
+    merged = copy.deepcopy(one)
+    merged.load_state_dict(average([one.state_dict(), other.state_dict()], [1.0, 1.0]))
+    rescale(merged, [one, other], [1.0, 1.0], inputs, units)
+    with torch.no_grad():
+        found, a, b = (spread_of(net[0], net[0](inputs)) for net in (merged, one, other))
+    assert torch.allclose(found.deviation, (a.deviation + b.deviation) / 2, atol=1e-4)
+
+
+def test_a_network_without_hidden_layers_has_nothing_to_rescale() -> None:
+    network = nn.Linear(3, 2)
+    units = find_units(network, (torch.randn(2, 3),))
+    with pytest.raises(UsageError, match="nothing to rescale"):
+        rescale(network, [network, network], [0.5, 0.5], torch.randn(5, 3), units)
+
+
+def test_repaired_units_have_the_mean_deviation_and_mean_of_their_parents(gallery, written) -> None:
+    gallery = gallery(examples=400)
+    states, places = written(gallery)
+    found = blended(gallery, Blend(places, (1, 3), repair=True)).state_dict()
+    parts = [gallery.partitions.load(0, block).train.inputs[:100] for block in range(4)]
+    before = [torch.cat(parts) @ state["fc1.weight"].T + state["fc1.bias"] for state in (*states, found)]
+    deviations = [one.std(0, correction=0) for one in before]
+    torch.testing.assert_close(deviations[2], 0.25 * deviations[0] + 0.75 * deviations[1])
+    means = [one.mean(0) for one in before]
+    torch.testing.assert_close(means[2], 0.25 * means[0] + 0.75 * means[1], rtol=1e-4, atol=1e-5)
+    # The head's units are the outputs, which are nobody's to rescale.
+    torch.testing.assert_close(
+        found["fc2.weight"], 0.25 * states[0]["fc2.weight"] + 0.75 * states[1]["fc2.weight"]
+    )
+
+
+def test_repaired_statistics_are_those_of_the_merged_network_on_the_examples(gallery, written) -> None:
+    gallery = gallery("normed", examples=400)
+    states, places = written(gallery)
+    found = blended(gallery, Blend(places, (1, 1), repair=True)).state_dict()
+    inputs = torch.cat([gallery.partitions.load(0, block).train.inputs[:100] for block in range(4)])
+    weight, bias = ((states[0][f"0.{kind}"] + states[1][f"0.{kind}"]) / 2 for kind in ("weight", "bias"))
+    batches = (inputs @ weight.T + bias).chunk(2)
+    torch.testing.assert_close(found["1.running_mean"], torch.stack([b.mean(0) for b in batches]).mean(0))
+    torch.testing.assert_close(found["1.running_var"], torch.stack([b.var(0) for b in batches]).mean(0))
+
+
+@pytest.mark.parametrize("examples", [250, 251, 450])
+def test_no_number_of_examples_leaves_a_batch_of_one(gallery, written, examples) -> None:
+    gallery = gallery("normed", examples=examples, blocks=1)
+    _, places = written(gallery)
+    assert score_blend(gallery, [Blend(places, (1, 1), repair=True)], 0) is not None
+
+
+def test_a_parent_is_never_repaired(gallery, written) -> None:
+    gallery = gallery("normed")
+    states, places = written(gallery)
+    found = blended(gallery, Blend(places, (0, 1), repair=True)).state_dict()
+    assert same_bits(dict(found), states[1])
