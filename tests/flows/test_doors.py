@@ -1,0 +1,107 @@
+"""One way through: whichever door a configuration comes by, it is resolved once, before any process, in one order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import roundweave as rw
+from flows.command import app
+from storage.errors import RoundweaveError
+
+Door = Callable[[dict[str, object]], None]
+
+
+def by_command(fields: dict[str, object]) -> None:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
+    app.application(["train"])(["train", *flags], standalone_mode=False)
+
+
+def by_function(fields: dict[str, object]) -> None:
+    rw.train(rw.TrainConfig(**fields))
+
+
+def by_flow(fields: dict[str, object]) -> None:
+    from flows import train_flow
+
+    train_flow.fn(rw.TrainConfig(**fields))
+
+
+def by_merge(fields: dict[str, object]) -> None:
+    rw.merge(rw.MergeConfig(networks=("nowhere.pt", "nothing.pt"), **fields))
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting any process, or looking for a scheduler, fails the test."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("a process is started for what cannot be run")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    monkeypatch.setattr("tasks.clusters.connecting.LocalCluster", refuse)
+    monkeypatch.setattr("tasks.clusters.connecting.Client", refuse)
+
+
+WRONG = {
+    "data": ({"data": "mnist:nowhere"}, "no train-images-idx3-ubyte.gz"),
+    "model": ({"model": "mpl"}, "unknown model 'mpl'; did you mean mlp?"),
+    "loss": ({"loss": "hinge"}, "unknown loss 'hinge'"),
+    "optimizer": ({"optimizer": "Adamm"}, "torch.optim has no optimizer 'Adamm'"),
+    "partitions": ({"partitions": 5000}, "5000 partitions need at least as many examples"),
+    "two at once": ({"model": "mpl", "optimizer": "Adamm", "partitions": 5000}, "unknown model 'mpl'"),
+}
+
+
+@pytest.mark.parametrize("door", [by_function, by_flow])
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_before_anything_is_started(no_process, door: Door, case: str) -> None:
+    fields, says = WRONG[case]
+    with pytest.raises(RoundweaveError, match=says):
+        door(fields)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_the_command_says_the_same(no_process, capsys, case: str) -> None:
+    fields, says = WRONG[case]
+    with pytest.raises(SystemExit):
+        by_command(fields)
+    assert says in capsys.readouterr().err
+
+
+def test_a_merge_says_what_is_wrong_before_anything_is_started(no_process) -> None:
+    with pytest.raises(RoundweaveError, match=r"nowhere\.pt: there is no such file"):
+        by_merge({"model": "mlp"})
+
+
+@pytest.mark.parametrize("door", [by_command, by_function])
+def test_a_configuration_is_resolved_once(own, tmp_path: Path, door: Door) -> None:
+    source = """
+from pathlib import Path
+from roundweave import Algorithm, Gradient, Mean, Sgd
+def algorithm(lr=0.1):
+    with Path(__file__).with_name("calls").open("a") as calls:
+        calls.write("x")
+    return Algorithm(Gradient(), Mean(), Sgd(lr))
+"""
+    fields = {"algorithm": f"{own(source)}:algorithm", "lr": 0.2, "executor": "inline", "rounds": 1, "name": "once"}
+    door(fields)
+    assert (tmp_path / "calls").read_text() == "x"
+    assert "apply=Sgd(lr=0.2, " in rw.open_run("once").attributes["algorithm"]
+
+
+def test_importing_the_flows_makes_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROUNDWEAVE_ROOT")
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("PREFECT_HOME", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    script = "from flows import train_flow, merge_flow; print(train_flow.name, merge_flow.name)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["roundweave-train", "roundweave-merge"], done.stderr
+    assert list(tmp_path.rglob("*")) == [home]
