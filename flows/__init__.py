@@ -22,5 +22,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"flows has no {name!r}")
     if name in ("merge", "train"):
-        import_module("flows.serving.server").keep_prefect_home(import_module("storage.runs.run").default_root())
+        import_module("flows.serving.server").keep_prefect_home(import_module("storage.runs.names").default_root())
     return getattr(import_module(f"flows.{_HOMES[name]}"), name)

@@ -26,7 +26,8 @@ from flows.reporting.listening import listener
 from flows.serving.server import prefect_api, start_server
 from storage.errors import UsageError
 from storage.rounds.commits import Commit
-from storage.runs.run import Run, default_root, open_run
+from storage.runs.names import default_root
+from storage.runs.run import Run, open_run
 from tasks.data.sources.idx import IDX_SETS
 from tasks.user_code import is_reference
 

@@ -13,10 +13,11 @@ from flows.config.merge import MergeConfig
 from flows.config.resolving import short_name
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
-from flows.training.preparing import run_path, versions
+from flows.training.preparing import versions
 from storage.errors import DataError
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import write_checkpoint
+from storage.runs.names import run_path
 from storage.runs.run import Run
 from storage.values.state import Match
 from tasks.matching.averaging import average

@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from math import prod
-from pathlib import Path
 
 from flows.config.resolving import differences, find_algorithm, find_loss, find_source, short_name, with_own_code
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers, RoundweaveError
 from storage.rounds.lease import hold_lease
+from storage.rounds.recovery import recover
 from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
+from storage.runs.names import run_path
 from tasks.algebra import Algorithm
 from tasks.algorithms import bound
 from tasks.data.partitions import Description, Partitions, combine
@@ -63,7 +64,7 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     fingerprint = _common_fingerprint(executor, config)
     store = _open_or_create(config, objective, algorithm, description, fingerprint)
     token = secrets.token_hex(4)
-    with hold_lease(store.log.folder, token) as lease, _failure_recorded(store):
+    with hold_lease(store.place, token) as lease, _failure_recorded(store):
         store, done = _recovered(store, config.rounds, partitions)
         job = Job(
             store=str(store.path.resolve()),
@@ -88,7 +89,7 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
 def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
     """The store with room for its rounds and splits, and the last round that is whole."""
     store = store.extend(rounds)
-    done, _ = store.recover()
+    done, _ = recover(store)
     if not partitions.source.partitioned:
         for number in range(partitions.split.number(rounds) + 1):
             store.write_split(number, partitions.assignment)
@@ -110,11 +111,6 @@ def checked(config: TrainConfig) -> TrainConfig:
 def versions() -> dict[str, str]:
     """What the record of a run tells of the software that made it."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-
-
-def run_path(root: Path, name: str) -> Path:
-    """Where a run of this name lies."""
-    return root / f"{name}.zarr"
 
 
 def default_name(config: TrainConfig) -> str:

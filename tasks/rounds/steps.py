@@ -236,7 +236,7 @@ def score(tallies: Sequence[Tally]) -> Score | None:
         return None
     counts = [tally.right for tally in tallies if tally.right is not None]
     loss = sum(tally.loss for tally in tallies) / examples
-    return Score(loss, sum(counts) / examples if counts else None, examples)
+    return Score(loss, {"accuracy": sum(counts) / examples} if counts else {}, examples)
 
 
 def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], previous: Commit | None) -> Commit:

@@ -85,7 +85,11 @@ class Tiny:
                 update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition
             )
         commit = store.describe(self.state(round), "writer", 1)
-        fields = {"updates": records, "score": Score(1.0 / round, 0.25 * round, 8), "seconds": 2.0} | fields
+        fields = {
+            "updates": records,
+            "score": Score(1.0 / round, {"accuracy": 0.25 * round}, 8),
+            "seconds": 2.0,
+        } | fields
         return replace(commit, **fields)
 
     def train(self, store: RoundStore, rounds: int) -> RoundStore:

@@ -114,7 +114,7 @@ def held_out(gallery: Gallery) -> tuple[torch.Tensor, torch.Tensor]:
 def by_hand(gallery: Gallery, logits: torch.Tensor) -> Score:
     _, targets = held_out(gallery)
     right = (logits.argmax(1) == targets).float().mean().item()
-    return Score(functional.cross_entropy(logits, targets).item(), right, len(targets))
+    return Score(functional.cross_entropy(logits, targets).item(), {"accuracy": right}, len(targets))
 
 
 def mlp(state: TENSORS, inputs: torch.Tensor) -> torch.Tensor:
@@ -331,7 +331,7 @@ def kept(gallery: Gallery, states: list[TENSORS], orders: list[TENSORS], path: P
     ]
     network = gallery.objective.model.build()
     attributes = {"config": {"algorithm": "merge"}, "created": 1.0}
-    keep_merge(path, network, states, matches, aligned[-1], attributes, Score(0.5, 0.25, 8))
+    keep_merge(path, network, states, matches, aligned[-1], attributes, Score(0.5, {"accuracy": 0.25}, 8))
     return aligned
 
 
@@ -342,7 +342,12 @@ def test_the_stored_permutations_lead_to_the_aligned_networks_and_back(gallery, 
     orders = match_all(Evidence(states, gallery.units))
     aligned = kept(gallery, states, orders, tmp_path / "runs" / "kept.zarr")
     run = open_run("kept")
-    assert (run.status, run.done, run.partitions, run.round(1).score) == ("complete", 1, 3, Score(0.5, 0.25, 8))
+    assert (run.status, run.done, run.partitions, run.round(1).score) == (
+        "complete",
+        1,
+        3,
+        Score(0.5, {"accuracy": 0.25}, 8),
+    )
     for number, state in enumerate(states):
         stored = run.round(1).match(number).permutation
         assert same_bits(dict(gallery.units.permute(state, stored)), aligned[number])
