@@ -28,7 +28,7 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
 def create_documents(
     place: Place, specs: Iterable[ArraySpec], attributes: Mapping[str, Any] | None = None
 ) -> None:
-    """Describe arrays, and the groups that they are in, where that is not done yet; `attributes` are the root's."""
+    """Describe arrays, and the groups that they are in, where they are not; `attributes` are those of the root."""
     specs = list(specs)
     groups = {parent for spec in specs for parent in _parents(spec.path)} - {""}
     for path in sorted(groups):

@@ -1,4 +1,4 @@
-"""The numbers of a run by round: coordinates, bookkeeping, scores and metrics. Commits can make all of them anew."""
+"""The numbers of a run by round, which commits can make anew: coordinates, bookkeeping, scores and metrics."""
 
 from __future__ import annotations
 
@@ -61,9 +61,10 @@ def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
 
 
 class History:
-    """The arrays of numbers, for so many rows. Those of metrics and scores come into being with their first number.
+    """The arrays of numbers, for so many rows.
 
-    Chunks are written when there is something to say; absent ones read as NaN.
+    Those of metrics and scores come into being with their first number. Chunks are written when there is something
+    to say; absent ones read as NaN.
     """
 
     def __init__(self, place: Place, schema: Schema, rows: int, fsync: bool = False) -> None:

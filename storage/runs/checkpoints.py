@@ -81,7 +81,7 @@ def check_place(place: str | Path) -> Path:
 
 
 def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Create or replace a ``.safetensors`` or a torch file (``.pt``, ``.pth``, ``.bin``) with named tensors, (*shape).
+    """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors, (*shape).
 
     Tied tensors stay tied in a torch file, and become equal copies in a safetensors file.
     Raises `UsageError` for what such a file cannot hold, and `CheckpointError` where it cannot be written.

@@ -212,7 +212,6 @@ def test_a_carry_with_a_flipped_bit_is_not_resumed_from(tiny, flip) -> None:
 @pytest.mark.parametrize(
     "path",
     ["scores/loss/c/0", "bookkeeping/weight/c/0/0", "metrics/train_loss/c/0/0", "committed/c/0", "round/c/0"],
-,
 )
 def test_a_flipped_bit_outside_the_tensors_does_not_end_the_run(tiny, flip, path) -> None:
     store = tiny.train(tiny.create(), 2)
@@ -352,12 +351,14 @@ def test_metrics_of_a_round_are_those_of_its_commit(tiny) -> None:
     np.testing.assert_array_equal(store.history.read("scores/accuracy"), [np.nan, 0.25, np.nan, np.nan])
     np.testing.assert_array_equal(store.history.read("bookkeeping/seconds"), [0.0, 2.0, 2.0, np.nan])
     nobody = [np.nan, np.nan]
-    np.testing.assert_array_equal(store.history.read("metrics/train_loss"), [nobody, [1, 2], [2, 3], nobody])
-    np.testing.assert_array_equal(store.history.read("bookkeeping/weight"), [nobody, [10, 11], [10, 11], nobody])
-    np.testing.assert_array_equal(store.history.read("bookkeeping/accepted"), [nobody, [0, 1], [1, 1], nobody])
-    np.testing.assert_array_equal(
-        store.history.read("bookkeeping/map_seconds"), [nobody, [0.5, 1.5], [0.5, 1.5], nobody]
-    )
+    wanted = {
+        "metrics/train_loss": [nobody, [1, 2], [2, 3], nobody],
+        "bookkeeping/weight": [nobody, [10, 11], [10, 11], nobody],
+        "bookkeeping/accepted": [nobody, [0, 1], [1, 1], nobody],
+        "bookkeeping/map_seconds": [nobody, [0.5, 1.5], [0.5, 1.5], nobody],
+    }
+    for path, numbers in wanted.items():
+        np.testing.assert_array_equal(store.history.read(path), numbers)
 
 
 def test_metrics_go_on_over_the_edge_of_a_chunk(tiny) -> None:
