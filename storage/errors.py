@@ -76,6 +76,10 @@ class ExperimentDiffers(StoreError, ValueError):
     """A run of that name exists and belongs to another experiment."""
 
 
+class PlaceTaken(StoreError, FileExistsError):
+    """Something is where a new run was to be."""
+
+
 class RunBusy(StoreError, RuntimeError):
     """Another process is writing this run."""
 

@@ -28,7 +28,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "of_rounds": run.rounds,
         "digest": run.digest,
         "loss": _last(scored["loss"]),
-        "accuracy": _last(scored["accuracy"]),
+        "accuracy": _last(scored.get("accuracy", ())),
         "refused": int(run.partitions * run.done - history["accepted"].sum()),
         "stop": run.stop,
         "failure": run.failure,
@@ -118,8 +118,8 @@ def _history_table(run: Run) -> Table:
         table.add_row(
             str(number),
             _number(row["loss"], ".4f"),
-            _number(row["accuracy"], ".2%"),
-            _number(row["train_loss"], ".4f"),
+            _number(row.get("accuracy", math.nan), ".2%"),
+            _number(row.get("train_loss", math.nan), ".4f"),
             f"{int(row['accepted'])}",
             _number(row["seconds"], ".3f"),
         )

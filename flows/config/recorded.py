@@ -8,7 +8,8 @@ from typing import Any
 
 from flows.config.train import Experiment, TrainConfig
 from storage.errors import UsageError
-from storage.runs.run import Run, default_root, open_run
+from storage.runs.names import default_root
+from storage.runs.run import Run, open_run
 from tasks.data.sources.idx import IDX_SETS
 from tasks.user_code import Code, is_reference
 

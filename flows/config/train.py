@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, fold_options
 from flows.config.fields import NamedOrOwn
-from storage.runs.run import default_root
+from storage.runs.names import default_root
 
 
 class Experiment(BaseModel):

@@ -4,7 +4,6 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -87,7 +86,7 @@ def merge_flow(config: MergeConfig) -> MergeResult:
 def report(result: MergeResult) -> None:
     """Leave the scores as a table, and the path as a plot, on Prefect's pages."""
     name = result.run.name
-    rows = [{"network": network, **asdict(score)} for network, score in result.scores.items()]
+    rows = [{"network": network, **score.row()} for network, score in result.scores.items()]
     create_table_artifact(rows, key=f"{artifact_key(name)}-scores", description=f"networks of {name}")
     if result.paths:
         leave_plot(result.figure(), name)

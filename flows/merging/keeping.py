@@ -17,7 +17,8 @@ from flows.training.preparing import provenance
 from storage.errors import DataError
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import write_checkpoint
-from storage.runs.run import Run, run_path
+from storage.runs.names import run_path
+from storage.runs.run import Run
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors

@@ -14,7 +14,8 @@ from flows.merging.result import check_plot
 from flows.merging.subject import Subject, kept_code, subject
 from storage.errors import UsageError
 from storage.runs.checkpoints import check_checkpoint, check_place, read_checkpoint
-from storage.runs.run import open_run, run_path
+from storage.runs.names import run_path, stored_round
+from storage.runs.run import open_run
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
 from tasks.matching.groups import UnitGroups
@@ -91,18 +92,17 @@ def _check_without_data(config: MergeConfig) -> None:
 
 def _seen_by_workers(place: str) -> str:
     """A place that does not depend on the working directory."""
-    name, _, number = place.rpartition("@")
-    if Path(place).exists():
-        return str(Path(place).resolve())
-    return f"{Path(name).resolve()}@{number}" if name and Path(name).is_dir() else place
+    run, number = stored_round(place) or (place, None)
+    if not Path(run).exists():
+        return place
+    return str(Path(run).resolve()) + ("" if number is None else f"@{number}")
 
 
 def _with_recorded(config: MergeConfig) -> MergeConfig:
     """The configuration, what it leaves open taken from the run of the first stored round among its networks."""
     for place in config.networks:
-        name, _, number = place.rpartition("@")
-        if name and not Path(place).exists() and number.lstrip("-").isdigit():
-            run = open_run(name, config.root)
+        if stored := stored_round(place):
+            run = open_run(stored[0], config.root)
             recorded = {field: value for field, value in run.config.items() if value is not None}
             check_trust(run, config.root, config.trust)
             open_fields = set(Architecture.model_fields) - config.model_fields_set

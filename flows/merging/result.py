@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +58,8 @@ class MergeResult:
             "path": str(self.run.path),
             "out": self.out,
             "plot": self.plot,
-            "scores": {name: asdict(score) for name, score in self.scores.items()},
-            "paths": {name: [asdict(score) for score in scores] for name, scores in self.paths.items()},
+            "scores": {name: score.row() for name, score in self.scores.items()},
+            "paths": {name: [score.row() for score in scores] for name, scores in self.paths.items()},
             "barriers": self.barriers,
             "coefficients": self.coefficients,
             "moved": self.moved,

@@ -18,9 +18,10 @@ from flows.config.resolving import Resolved, short_name
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers, RoundweaveError
 from storage.rounds.lease import hold_lease
+from storage.rounds.recovery import recover
 from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
-from storage.runs.run import run_path
+from storage.runs.names import run_path
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.executors.base import Executor
 from tasks.networks.objective import check_fit
@@ -51,7 +52,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     work, description = _work(resolved, executor)
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
-    with hold_lease(store.log.folder, token) as lease, _failure_recorded(store):
+    with hold_lease(store.place, token) as lease, _failure_recorded(store):
         store, done = _recovered(store, resolved.config.rounds, work.partitions)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
@@ -153,7 +154,7 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
 def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
     """The store with room for its rounds and splits, and the last round that is whole."""
     store = store.extend(rounds)
-    done, _ = store.recover()
+    done, _ = recover(store)
     if not partitions.source.partitioned:
         for number in range(partitions.split.number(rounds) + 1):
             store.write_split(number, partitions.assignment)

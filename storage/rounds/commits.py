@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from storage.errors import RoundMissing, StoreDamaged, WriterFenced
-
-PARTIAL = ".partial"
+from storage.places.base import Place
 
 
 @dataclass(frozen=True)
@@ -33,14 +30,23 @@ class UpdateRecord:
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss and share of right classes on the held-out examples; accuracy is None for regression.
+    """The mean loss on the held-out examples, and further scores by name, such as ``accuracy``.
 
     `examples` counts those that were scored: partitions with a loss that is no number are left out.
     """
 
     loss: float
-    accuracy: float | None
+    values: Mapping[str, float] = field(default_factory=dict)
     examples: int = 0
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right classes; None where outputs are no classes."""
+        return self.values.get("accuracy")
+
+    def row(self) -> dict[str, float]:
+        """All its numbers by name, side by side."""
+        return {"loss": self.loss, **self.values, "examples": self.examples}
 
 
 @dataclass(frozen=True)
@@ -91,30 +97,34 @@ class Commit:
 
 
 class CommitLog:
-    """The commit records of a run, one JSON file a round."""
+    """The commit records of the run at a place, one JSON content a round."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, place: Place) -> None:
+        self.place = place
 
     def rounds(self) -> list[int]:
         """The committed rounds, ascending."""
-        return sorted(int(p.stem) for p in self.folder.glob("*.json") if p.stem.isdecimal())
+        stems = [name.removesuffix(".json") for name in self.place.names("commits") if name.endswith(".json")]
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def has(self, round: int) -> bool:
         """Whether a round is committed."""
-        return self._path(round).exists()
+        return self.place.has(_key(round))
 
     def read(self, round: int) -> Commit:
-        """The record of a round; raises `RoundMissing`, or `StoreDamaged` for a file that is no record."""
-        path = self._path(round)
+        """The record of a round; raises `RoundMissing`, or `StoreDamaged` for a content that is no record."""
+        content = self.place.read(_key(round))
+        if content is None:
+            raise self.missing(round, self.rounds())
         try:
-            return Commit.from_json(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            rounds = self.rounds()
-            there = f"it has rounds {rounds[0]} to {rounds[-1]}" if rounds else "it has none"
-            raise RoundMissing(f"no committed round {round} in {self.folder.parent}; {there}") from error
+            return Commit.from_json(str(content, "utf-8"))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreDamaged(f"{path} is no commit record: {error}") from error
+            raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
+
+    def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
+        """What to raise for a round that is not among the committed ones."""
+        there = f"it has rounds {rounds[0]} to {rounds[-1]}" if rounds else "it has none"
+        return RoundMissing(f"no committed round {round} in {self.place}; {there}")
 
     def create(self, commit: Commit, fsync: bool = False) -> Commit:
         """Write a record that must not exist yet; an equal one of this or an earlier writer is taken instead.
@@ -122,87 +132,46 @@ class CommitLog:
         A worker may die after its commit and before it said so, and its task then runs again; or a killed run's
         last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
         """
-        write_exclusively(self._path(commit.round), commit.to_json(), fsync)
-        found = self.read(commit.round)
-        if found.epoch > commit.epoch or found.identity() != commit.identity():
+        self.place.create(_key(commit.round), commit.to_json().encode(), durable=fsync)
+        kept = self.read(commit.round)
+        if kept.epoch > commit.epoch or kept.identity() != commit.identity():
             raise WriterFenced(
-                f"round {commit.round} of {self.folder.parent} was committed by another writer ({found.token}); "
+                f"round {commit.round} of {self.place} was committed by another writer ({kept.token}); "
                 "this one stops"
             )
-        return found
+        return kept
 
     def set_aside(self, after: int) -> list[int]:
         """Take the records of later rounds out of the log, keeping them as evidence; which rounds they were."""
         later = [round for round in self.rounds() if round > after]
         for round in later:
-            self._path(round).rename(self.folder / f"damaged-{round}-{secrets.token_hex(4)}.json")
+            content = self.place.read(_key(round))
+            assert content is not None, "only the holder of the lease sets records aside"
+            self.place.write(f"commits/damaged-{round}-{secrets.token_hex(4)}.json", content)
+            self.place.delete(_key(round))
         return later
 
     def damaged(self) -> list[int]:
         """The rounds whose records were set aside."""
-        return sorted({int(path.name.split("-")[1]) for path in self.folder.glob("damaged-*-*.json")})
-
-    def clean(self) -> None:
-        """Delete what a killed writer left half-written."""
-        for path in self.folder.glob(f"*{PARTIAL}"):
-            path.unlink(missing_ok=True)
+        names = self.place.names("commits")
+        return sorted({int(name.split("-")[1]) for name in names if name.startswith("damaged-")})
 
     @property
     def failure(self) -> str | None:
         """Why the run failed, None where it did not."""
-        try:
-            return self._failure.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
+        content = self.place.read(FAILURE)
+        return None if content is None else str(content, "utf-8")
 
     @failure.setter
     def failure(self, reason: str | None) -> None:
         if reason is None:
-            self._failure.unlink(missing_ok=True)
+            self.place.delete(FAILURE)
         else:
-            write_atomically(self._failure, reason)
-
-    @property
-    def _failure(self) -> Path:
-        return self.folder / "failure.txt"
-
-    def _path(self, round: int) -> Path:
-        return self.folder / f"{round}.json"
+            self.place.write(FAILURE, reason.encode())
 
 
-def write_exclusively(path: Path, text: str, fsync: bool = False) -> bool:
-    """Create a file with all of its text at once; False, and nothing written, where the name is taken."""
-    partial = _write_partial(path, text, fsync)
-    try:
-        os.link(partial, path)
-    except FileExistsError:
-        return False
-    finally:
-        partial.unlink()
-    if fsync:
-        sync_folder(path.parent)
-    return True
+FAILURE = "commits/failure.txt"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Create or replace a file with all of its text at once."""
-    _write_partial(path, text, fsync=False).replace(path)
-
-
-def _write_partial(path: Path, text: str, fsync: bool) -> Path:
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        if fsync:
-            file.flush()
-            os.fsync(file.fileno())
-    return partial
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _key(round: int) -> str:
+    return f"commits/{round}.json"

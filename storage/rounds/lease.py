@@ -1,8 +1,11 @@
-"""The lease: who is writing a run right now, so that a second writer gets an early, friendly error."""
+"""The lease: who is writing a run right now, so that a second writer gets an early, friendly error.
+
+Each writer has a claim of its own, numbered by its epoch and created exclusively; the last one counts. Former ones
+stay, or a writer that looked long ago could claim an epoch that has passed.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -11,12 +14,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import psutil
 
 from storage.errors import RunBusy
-from storage.rounds.commits import write_atomically
+from storage.places.base import Place
 
 SECONDS = 30.0
 """How long a lease holds without being renewed."""
@@ -48,56 +50,63 @@ def _alive(pid: int, born: float) -> bool:
         return False
 
 
-def read_lease(folder: Path) -> Lease | None:
-    """The last claim on the run in this folder, fresh or not; one that cannot be read claims nothing."""
+def read_lease(place: Place) -> Lease | None:
+    """The last claim on the run at this place, fresh or not; one that cannot be read claims nothing."""
+    content = place.read(_key(_last_epoch(place)))
     try:
-        return Lease(**json.loads((folder / "lease.json").read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
+        return None if content is None else Lease(**json.loads(bytes(content)))
+    except (ValueError, TypeError):
         return None
 
 
 @contextmanager
-def hold_lease(folder: Path, token: str) -> Iterator[Lease]:
+def hold_lease(place: Place, token: str) -> Iterator[Lease]:
     """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh."""
-    with (folder / "lease.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lease = _claim(folder, token)
+    lease = _claim(place, token)
     done = threading.Event()
-    renewal = threading.Thread(target=_renew, args=(folder, lease, done), name="lease", daemon=True)
+    renewal = threading.Thread(target=_renew, args=(place, lease, done), name="lease", daemon=True)
     renewal.start()
     try:
         yield lease
     finally:
         done.set()
         renewal.join()
-        _extend(folder, lease, expiry=0.0)
+        _write(place, replace(lease, expiry=0.0))
 
 
-def _claim(folder: Path, token: str) -> Lease:
-    former = read_lease(folder)
-    if former and former.fresh:
-        raise RunBusy(
-            f"{folder.parent} is being written by process {former.pid} on {former.host}; "
-            "wait for it, stop it, or give this run another name"
-        )
+def _claim(place: Place, token: str) -> Lease:
     pid = os.getpid()
     born = psutil.Process(pid).create_time()
-    epoch = former.epoch + 1 if former else 1
-    lease = Lease(socket.gethostname(), pid, born, token, epoch, time.time() + SECONDS)
-    _write(folder, lease)
-    return lease
+    while True:
+        epoch = _last_epoch(place) + 1
+        former = read_lease(place)
+        if former and former.fresh:
+            raise RunBusy(
+                f"{place} is being written by process {former.pid} on {former.host}; "
+                "wait for it, stop it, or give this run another name"
+            )
+        lease = Lease(socket.gethostname(), pid, born, token, epoch, time.time() + SECONDS)
+        if place.create(_key(epoch), _content(lease)):
+            return lease
 
 
-def _renew(folder: Path, lease: Lease, done: threading.Event) -> None:
+def _renew(place: Place, lease: Lease, done: threading.Event) -> None:
     while not done.wait(SECONDS / 4):
-        _extend(folder, lease, expiry=time.time() + SECONDS)
+        _write(place, replace(lease, expiry=time.time() + SECONDS))
 
 
-def _extend(folder: Path, lease: Lease, expiry: float) -> None:
-    held = read_lease(folder)
-    if held is None or held.token == lease.token:
-        _write(folder, replace(lease, expiry=expiry))
+def _write(place: Place, lease: Lease) -> None:
+    place.write(_key(lease.epoch), _content(lease))
 
 
-def _write(folder: Path, lease: Lease) -> None:
-    write_atomically(folder / "lease.json", json.dumps(asdict(lease)))
+def _content(lease: Lease) -> bytes:
+    return json.dumps(asdict(lease)).encode()
+
+
+def _key(epoch: int) -> str:
+    return f"commits/leases/{epoch}.json"
+
+
+def _last_epoch(place: Place) -> int:
+    stems = [name.removesuffix(".json") for name in place.names("commits/leases")]
+    return max((int(stem) for stem in stems if stem.isdecimal()), default=0)

@@ -12,17 +12,19 @@ from typing import Any
 from storage.values.layout import Layout
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
-VERSION = 1
+VERSION = 2
 
 
-ROUND_METRICS = ("loss", "accuracy", "seconds")
-
-
-PARTITION_METRICS = ("train_loss", "weight", "accepted", "map_seconds")
+REPORTED = ("metrics", "scores")
+"""Groups of numbers whose names maps and scores give."""
 
 
 METRIC_ROWS = 64
-"""Rounds a chunk of metrics: a history costs few reads."""
+"""Rounds a chunk of numbers: a history costs few reads."""
+
+
+ROUND_ROWS = 1024
+"""Rounds a chunk of the coordinate of rounds, which is written ahead."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +127,32 @@ class Schema:
         )
 
     def history(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of numbers by path: coordinates and metrics."""
-        columns = {"round": "int64", "committed": "bool", "commits": "int64"}
-        columns |= {f"metrics/{name}": "float64" for name in ROUND_METRICS}
-        arrays = [ArraySpec(path, dtype, (rows,), (METRIC_ROWS,), ("round",)) for path, dtype in columns.items()]
-        arrays += [
-            ArraySpec(
-                f"metrics/{name}",
-                "float64",
-                (rows, self.partitions),
-                (METRIC_ROWS, self.partitions),
-                ("round", "partition"),
-            )
-            for name in PARTITION_METRICS
+        """The arrays of numbers that every run has, by path: coordinates and bookkeeping."""
+        arrays = [
+            ArraySpec("round", "int64", (rows,), (ROUND_ROWS,), ("round",)),
+            _a_round("committed", "bool", rows),
+            _a_round("commits", "int64", rows),
+            _a_round("bookkeeping/seconds", "float64", rows),
+            *(
+                _a_partition(f"bookkeeping/{name}", rows, self.partitions)
+                for name in ("weight", "accepted", "map_seconds")
+            ),
         ]
         return {array.path: array for array in arrays}
 
+    def reported(self, path: str, rows: int) -> ArraySpec:
+        """The array of a score, (round,), or of a metric, (round, partition)."""
+        if path.startswith("scores/"):
+            return _a_round(path, "float64", rows)
+        return _a_partition(path, rows, self.partitions)
+
+    def tensors(self, rows: int) -> dict[str, ArraySpec]:
+        """The arrays of tensors by path: the state, updates and carries, and how units were matched."""
+        return self.state(rows) | self.vectors(rows) | self.matching(rows)
+
     def arrays(self, rows: int) -> dict[str, ArraySpec]:
-        """Every array of the run by path, for so many rows."""
-        return self.state(rows) | self.vectors(rows) | self.matching(rows) | self.history(rows)
+        """Every array that the run has from its start, by path, for so many rows."""
+        return self.tensors(rows) | self.history(rows)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` rebuilds the schema."""
@@ -173,6 +182,14 @@ def _per_round(group: str, spec: TensorSpec, rows: int) -> ArraySpec:
         (1, *spec.shape),
         ("round", *_axes(spec.name, spec.shape)),
     )
+
+
+def _a_round(path: str, dtype: str, rows: int) -> ArraySpec:
+    return ArraySpec(path, dtype, (rows,), (METRIC_ROWS,), ("round",))
+
+
+def _a_partition(path: str, rows: int, partitions: int) -> ArraySpec:
+    return ArraySpec(path, "float64", (rows, partitions), (METRIC_ROWS, partitions), ("round", "partition"))
 
 
 def _axes(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:

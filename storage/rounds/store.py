@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import functools
-import json
-import secrets
-import shutil
+import os
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
-from zarr.core.group import GroupMetadata
-from zarr.core.metadata import ArrayV3Metadata
 
-from storage.errors import ExperimentDiffers, NotARun, RoundMissing, StoreDamaged
+from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, RoundMissing, StoreDamaged
+from storage.places.base import Place
+from storage.places.schemes import place_of
 from storage.rounds.chunks import read_chunk, write_chunk
-from storage.rounds.commits import PARTIAL, Commit, CommitLog
-from storage.rounds.history import empty_chunk, history_rows
-from storage.rounds.schema import METRIC_ROWS, VERSION, ArraySpec, Schema, split_array
+from storage.rounds.commits import Commit, CommitLog, UpdateRecord
+from storage.rounds.documents import create_documents, read_document, replace_document
+from storage.rounds.history import History, check_names
+from storage.rounds.schema import VERSION, ArraySpec, Schema, split_array
 from storage.values.digests import (
     match_digest,
     match_tensors,
@@ -30,66 +28,72 @@ from storage.values.digests import (
     update_groups,
 )
 from storage.values.state import Match, State, Update
-from storage.values.tensors import Vectors, from_numpy, pack, to_numpy
+from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
 
 
 class RoundStore:
-    """A stored run. `rounds`, the number it has room for, is read when it is opened."""
+    """A stored run. `rounds`, the number it has room for, is read when it is opened.
 
-    def __init__(self, path: Path | str, fsync: bool = False) -> None:
-        self.path = Path(path)
+    Where a method takes a committed round, its record will do as well, and is then not read again.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | Place, fsync: bool = False) -> None:
+        self.place = place_of(where)
         self.fsync = fsync
-        self.log = CommitLog(self.path / "commits")
+        self.log = CommitLog(self.place)
         try:
-            self.attributes: dict[str, Any] = _json(self.path)["attributes"]
-            self.rounds = _rounds(self.path)
+            self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
+            version = self.attributes["version"]
             self.schema = Schema.from_json(self.attributes["schema"])
+            self.rounds: int = read_document(self.place, "commits")["shape"][0] - 1
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotARun(f"{self.path} is not a run of Roundweave; `roundweave runs` lists them") from error
-        if self.attributes["version"] != VERSION:
-            raise NotARun(f"{self.path} has store version {self.attributes['version']}, this is version {VERSION}")
+            raise NotARun(f"{self.place} is not a run of Roundweave; `roundweave runs` lists them") from error
+        if version != VERSION:
+            raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
         self.arrays = self.schema.arrays(self.rounds + 1)
+        self.history = History(self.place, self.schema, self.rounds + 1, fsync)
+
+    @property
+    def path(self) -> Path:
+        """Its place as a path."""
+        return Path(str(self.place))
 
     @classmethod
     def create(
-        cls, path: Path, schema: Schema, rounds: int, attributes: Mapping[str, Any], initial: State
+        cls,
+        where: str | os.PathLike[str] | Place,
+        schema: Schema,
+        rounds: int,
+        attributes: Mapping[str, Any],
+        initial: State,
     ) -> RoundStore:
-        """A new run with its initial state committed, made aside and then put in place at once."""
-        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
-        partial.parent.mkdir(parents=True, exist_ok=True)
+        """A new run with its initial state committed, made aside and then put in place at once.
+
+        Raises `ExperimentDiffers` where something is there already.
+        """
+        place = place_of(where)
         root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
         try:
-            _create_nodes(partial, root, list(schema.arrays(rounds + 1).values()))
-            store = cls(partial)
-            store._rebuild_history(-1)
-            store.write_state(initial)
-            store.commit(store.describe(initial, "initial", 0))
-            partial.rename(path)
-        except OSError as error:
-            if not path.exists():
-                raise
-            raise ExperimentDiffers(f"{path} exists already; give the new run another name") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        return cls(path)
+            with place.aside() as aside:
+                create_documents(aside, schema.arrays(rounds + 1).values(), root)
+                store = cls(aside)
+                store.history.write_rounds()
+                store.write_state(initial)
+                store.commit(store.describe(initial, "initial", 0))
+        except PlaceTaken as error:
+            raise ExperimentDiffers(f"{place} exists already; give the new run another name") from error
+        return cls(place)
 
     def extend(self, rounds: int) -> RoundStore:
         """The store with room for so many rounds; it never shrinks."""
         if rounds <= self.rounds:
             return self
-        group = zarr.open_group(self.path, mode="r+", zarr_format=3, use_consolidated=False)
-        # `commits` tells how many rounds there are, so it comes last: an extension cut short is done again.
-        for path, spec in sorted(self.schema.arrays(rounds + 1).items(), key=lambda item: item[0] == "commits"):
-            array = group[path]
-            if isinstance(array, zarr.Array) and array.shape != spec.shape:
-                array.resize(spec.shape)
-        store = RoundStore(self.path, self.fsync)
-        store._rebuild_history(self.log.rounds()[-1])
-        return store
-
-    def refreshed(self) -> RoundStore:
-        """This store, opened again where it has been extended since."""
-        return self if _rounds(self.path) == self.rounds else RoundStore(self.path, self.fsync)
+        for spec in self.schema.tensors(rounds + 1).values():
+            replace_document(self.place, spec)
+        # Of the history `commits` comes last, which tells how many rounds there are: an extension cut short is
+        # done again.
+        History(self.place, self.schema, rounds + 1, self.fsync).lengthen()
+        return RoundStore(self.place, self.fsync)
 
     def write_state(self, state: State) -> None:
         """Write the state's row; frozen parameters with the initial state only."""
@@ -99,21 +103,23 @@ class RoundStore:
             elif state.round == 0:
                 self._write(self.arrays[path], (), to_numpy(tensor))
 
-    def read_state(self, round: int, verify: bool = True) -> State:
-        """A committed state; raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed."""
-        commit = self.log.read(round)
+    def read_state(self, at: int | Commit) -> State:
+        """A committed state, its vectors (element,) by dtype as the layout has them.
+
+        Raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
         tensors = {}
         for path, spec in self.schema.state(self.rounds + 1).items():
             frozen = path.startswith("frozen/")
-            array = read_chunk(self.path, spec, () if frozen else (round,))
+            array = read_chunk(self.place, spec, () if frozen else (commit.round,))
             if array is None:
-                raise StoreDamaged(f"{self.path}: round {round} has no {path}")
+                raise StoreDamaged(f"{self.place}: round {commit.round} has no {path}")
             tensors[path] = from_numpy(array if frozen else array[0], spec.dtype)
-        if verify:
-            self._verify(commit, tensors)
+        self._verify(commit, tensors)
         layout = self.schema.layout
 
-        def vectors(group: str, specs: Any) -> Vectors:
+        def vectors(group: str, specs: Specs) -> Vectors:
             return pack(specs, {spec.name: tensors[f"{group}/{spec.name}"] for spec in specs})
 
         return State(
@@ -121,89 +127,97 @@ class RoundStore:
             buffers=vectors("buffers", layout.buffers),
             frozen=vectors("frozen", layout.frozen),
             memory={slot: vectors(f"memory/{slot}", layout.params) for slot in self.schema.memory},
-            round=round,
+            round=commit.round,
         )
 
     def _verify(self, commit: Commit, tensors: Mapping[str, Any]) -> None:
-        found = tensor_digests(tensors)
-        for path, digest in found.items():
+        digests = tensor_digests(tensors)
+        for path, digest in digests.items():
             if commit.tensors.get(path) != digest:
-                raise StoreDamaged(f"{self.path}: {path} of round {commit.round} is not what was committed")
-        if state_digest(found, commit.round) != commit.state:
-            raise StoreDamaged(f"{self.path}: the commit record of round {commit.round} contradicts itself")
+                raise StoreDamaged(f"{self.place}: {path} of round {commit.round} is not what was committed")
+        if state_digest(digests, commit.round) != commit.state:
+            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
 
     def write_update(self, round: int, partition: int, update: Update) -> None:
-        """Write one partition's vectors."""
+        """Write one partition's vectors, (element,) each."""
         for group, vectors in update_groups(update).items():
             for dtype, vector in vectors.items():
                 self._write(self.arrays[f"{group}/{dtype}"], (round, partition), to_numpy(vector))
 
-    def read_update(self, round: int, partition: int) -> Update:
-        """One partition's update of a committed round; raises `RoundMissing` where it took no part."""
-        record = self.log.read(round).updates.get(partition)
+    def read_update(self, at: int | Commit, partition: int) -> Update:
+        """One partition's update of a committed round, of vectors (element,).
+
+        Raises `RoundMissing` where it took no part, `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
+        record = commit.updates.get(partition)
         if record is None:
-            raise RoundMissing(f"partition {partition} took no part in round {round} of {self.path}")
+            raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
         update = Update(
-            direction=self._vectors("updates", round, partition),
-            buffers=self._vectors("updates/buffers", round, partition),
+            direction=self._vectors("updates", commit.round, partition),
+            buffers=self._vectors("updates/buffers", commit.round, partition),
             extras={
-                name: self._vectors(f"updates/extras/{name}", round, partition) for name in self.schema.extras
+                name: self._vectors(f"updates/extras/{name}", commit.round, partition)
+                for name in self.schema.extras
             },
-            carry=self.read_carry(round, partition),
+            carry=self.read_carry(commit.round, partition),
             weight=record.weight,
             metrics=record.metrics,
         )
         if update_digest(update) != record.digest:
-            raise StoreDamaged(f"{self.path}: the update of partition {partition} in round {round} is another one")
+            raise StoreDamaged(
+                f"{self.place}: the update of partition {partition} in round {commit.round} is another one"
+            )
         return update
 
     def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
-        """What the partition carried away from a round, by slot."""
+        """What the partition carried away from a round, vectors (element,) by slot."""
         return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
 
     def _vectors(self, group: str, round: int, partition: int) -> Vectors:
         vectors = {}
         for path, spec in self.arrays.items():
             if path.rpartition("/")[0] == group:
-                array = read_chunk(self.path, spec, (round, partition))
-                if array is None:
-                    raise StoreDamaged(f"{self.path}: round {round} has no {path} of partition {partition}")
+                array = self._read(spec, round, partition)
                 vectors[spec.dtype] = from_numpy(array.reshape(-1), spec.dtype)
         return vectors
 
     def write_match(self, round: int, partition: int, match: Match) -> None:
-        """Write how one partition's units were matched."""
+        """Write how one partition's units were matched, (unit,) or for mixtures (unit, unit) by group."""
         for path, tensor in match_tensors(match).items():
             self._write(self.arrays[path], (round, partition), to_numpy(tensor))
 
-    def read_match(self, round: int, partition: int) -> Match:
-        """How a partition's units were matched in a round; raises `RoundMissing` where they were not."""
-        record = self.log.read(round).updates.get(partition)
-        if record is None or record.match is None:
-            raise RoundMissing(f"round {round} of {self.path} matched no units of partition {partition}")
-        found = {}
-        for path, spec in self.schema.matching(self.rounds + 1).items():
-            array = read_chunk(self.path, spec, (round, partition))
-            if array is None:
-                raise StoreDamaged(f"{self.path}: round {round} has no {path} of partition {partition}")
-            found[path] = from_numpy(array[0, 0], spec.dtype)
+    def read_match(self, at: int | Commit, partition: int) -> Match:
+        """How a partition's units were matched in a round, (unit,) or for mixtures (unit, unit) by group.
+
+        Raises `RoundMissing` where they were not, `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
+        record = commit.updates.get(partition, UpdateRecord("", 0))
+        if record.match is None:
+            raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
+        tensors = {
+            path: from_numpy(self._read(spec, commit.round, partition)[0, 0], spec.dtype)
+            for path, spec in self.schema.matching(self.rounds + 1).items()
+        }
         names = [spec.name for spec in self.schema.matches]
-        match = Match(
-            {n: found[f"permutations/{n}"] for n in names}, {n: found[f"similarities/{n}"] for n in names}
+        permutation, similarity = (
+            {name: tensors[f"{kind}/{name}"] for name in names} for kind in ("permutations", "similarities")
         )
+        match = Match(permutation, similarity)
         if match_digest(match) != record.match:
-            raise StoreDamaged(f"{self.path}: the match of partition {partition} in round {round} is another one")
+            raise StoreDamaged(
+                f"{self.place}: the match of partition {partition} in round {commit.round} is another one"
+            )
         return match
 
     def write_split(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
         """Keep which partition each example went to, int32 (examples,), unless it is kept already."""
-        place = self.path / "partitions" / str(number)
-        if (place / "c").exists():
+        if self.place.has(f"partitions/{number}/c/0"):
             return
         owners = owner(number)
         spec = split_array(number, len(owners))
-        if not place.exists():
-            _create_nodes(self.path, None, [spec])
+        create_documents(self.place, [spec])
         self._write(spec, (0,), owners)
 
     def describe(self, state: State, token: str, epoch: int) -> Commit:
@@ -214,90 +228,38 @@ class RoundStore:
         )
 
     def commit(self, commit: Commit) -> Commit:
-        """Make a round exist, whose tensors are written; raises `WriterFenced` when another writer was first."""
-        commit = self.log.create(commit, self.fsync)
-        for path, row in history_rows(commit, self.schema.partitions).items():
-            spec, index = self.arrays[path], (commit.round // METRIC_ROWS,)
-            chunk = read_chunk(self.path, spec, index)
-            chunk = empty_chunk(spec) if chunk is None else chunk
-            chunk[commit.round % METRIC_ROWS] = row
-            self._write(spec, index, chunk)
-        return commit
+        """Make a round exist, whose tensors are written.
 
-    def read_metric(self, name: str) -> np.ndarray:
-        """A metric of all rounds, (round,) or (round, partition); NaN where there is none."""
-        spec = self.arrays[f"metrics/{name}"]
-        chunks = [read_chunk(self.path, spec, (i,)) for i in range(-(-spec.shape[0] // METRIC_ROWS))]
-        empty = np.full(spec.chunks, np.nan)
-        return np.concatenate([empty if chunk is None else chunk for chunk in chunks])[: spec.shape[0]]
+        Raises `WriterFenced` when another writer was first, `UsageError` for a metric that cannot be kept.
+        """
+        check_names(commit)
+        commit = self.log.create(commit, self.fsync)
+        self.history.add(commit)
+        return commit
 
     def has_row(self, round: int) -> bool:
         """Whether anything of a round was written, committed or not."""
-        vectors = self.schema.vectors(self.rounds + 1)
-        return any((self.path / path / "c" / str(round)).exists() for path in vectors)
+        return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
 
     def row_bytes(self) -> int:
         """Bytes of a round's tensors."""
         arrays = self.schema.state(1) | self.schema.vectors(1)
         return sum(prod(spec.shape) * np.dtype(spec.stored).itemsize for spec in arrays.values())
 
-    def recover(self) -> tuple[int, list[int]]:
-        """The newest round that is whole, and the later ones that were set aside because they are not.
+    def _commit(self, at: int | Commit) -> Commit:
+        return at if isinstance(at, Commit) else self.log.read(at)
 
-        Only the holder of the lease may call this: it deletes what a killed writer left half-written, and makes
-        the history anew from the commits.
-        """
-        for partial in self.path.rglob(f"*{PARTIAL}"):
-            if partial.is_file():
-                partial.unlink(missing_ok=True)
-        for round in reversed(self.log.rounds()):
-            try:
-                self.read_state(round)
-                for partition, source in self.log.read(round).carry_from.items():
-                    self.read_update(source, partition)
-            except StoreDamaged:
-                continue
-            later = self.log.set_aside(round)
-            self._rebuild_history(round)
-            return round, later
-        raise StoreDamaged(f"{self.path}: no round is whole, not even the initial state; start a new run")
-
-    def _rebuild_history(self, last: int) -> None:
-        """Write the coordinates and metrics of rounds up to `last` from their commits."""
-        rows = [history_rows(self.log.read(round), self.schema.partitions) for round in range(last + 1)]
-        for path, spec in self.schema.history(self.rounds + 1).items():
-            for start in range(0, self.rounds + 1, METRIC_ROWS):
-                chunk = empty_chunk(spec)
-                if path == "round":
-                    chunk[:] = np.arange(start, start + METRIC_ROWS)
-                elif path != "commits":
-                    known = rows[start : start + METRIC_ROWS]
-                    chunk[: len(known)] = [row[path] for row in known] or chunk[:0]
-                self._write(spec, (start // METRIC_ROWS,), chunk)
+    def _read(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
+        array = read_chunk(self.place, spec, (round, partition))
+        if array is None:
+            raise StoreDamaged(f"{self.place}: round {round} has no {spec.path} of partition {partition}")
+        return array
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
-        write_chunk(self.path, spec, index, array, self.fsync)
+        write_chunk(self.place, spec, index, array, self.fsync)
 
 
 @functools.lru_cache(maxsize=8)
 def open_store(path: str, token: str, fsync: bool) -> RoundStore:
     """The store as it was when the writer of this token began, opened once per process."""
     return RoundStore(path, fsync)
-
-
-def _json(folder: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))
-    return value
-
-
-def _rounds(path: Path) -> int:
-    rows: int = _json(path / "commits")["shape"][0]
-    return rows - 1
-
-
-def _create_nodes(path: Path, attributes: Mapping[str, Any] | None, specs: list[ArraySpec]) -> None:
-    nodes: dict[str, Any] = {spec.path: ArrayV3Metadata.from_dict(spec.metadata()) for spec in specs}
-    if attributes is not None:
-        nodes[""] = GroupMetadata(zarr_format=3, attributes=dict(attributes))
-    for _ in zarr.create_hierarchy(store=zarr.storage.LocalStore(path), nodes=nodes):
-        pass

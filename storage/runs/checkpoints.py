@@ -5,10 +5,8 @@ A file may come from anybody, so nothing that it says is run: torch reads it wit
 
 from __future__ import annotations
 
-import difflib
 import io
 import re
-import secrets
 import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -20,8 +18,9 @@ import torch
 from safetensors import SafetensorError
 
 from storage.errors import CheckpointError, UsageError, one_line
-from storage.rounds.commits import PARTIAL
-from storage.runs.run import SUFFIX, default_root, open_run
+from storage.places.schemes import place_of
+from storage.runs.names import near, nearest, run_path, stored_round
+from storage.runs.run import open_run
 from storage.values.tensors import dtype_name
 
 SAFETENSORS = ".safetensors"
@@ -41,9 +40,6 @@ WRAPPERS = ("module.", "_orig_mod.")
 INTEGER = "integer of shape ()"
 
 
-STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})")
-
-
 WHOSE = "is it of this network?"
 
 
@@ -51,16 +47,17 @@ SAVE = "save it with torch.save(model.state_dict(), …)"
 
 
 def read_checkpoint(place: str | Path, root: Path | None = None) -> dict[str, torch.Tensor]:
-    """Named tensors on the CPU, as a module's `load_state_dict` takes them.
+    """Named tensors on the CPU, (*shape) each, as a module's `load_state_dict` takes them.
 
     `place` is a torch file, a ``.safetensors`` file or a stored round such as ``RUN@12``; ``RUN@-1`` is the last.
     Tensors saved from DataParallel or torch.compile lose the prefix that all of them have.
     Raises `CheckpointError`, and for stored rounds `NotARun`, `RoundMissing` and `StoreDamaged`.
     """
+    if stored := stored_round(place):
+        run, number = stored
+        return open_run(run, root).round(number).tensors
     path = Path(place)
-    stored = STORED_ROUND.fullmatch(str(place))
-    if stored and not path.exists():
-        return open_run(stored[1], root).round(int(stored[2])).tensors
+    place_of(path)
     content = _content(path, root)
     load = safetensors.torch.load if path.suffix.lower() == SAFETENSORS else _torch_load
     try:
@@ -73,6 +70,7 @@ def read_checkpoint(place: str | Path, root: Path | None = None) -> dict[str, to
 def check_place(place: str | Path) -> Path:
     """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there."""
     path = Path(place)
+    place_of(path)
     if path.suffix.lower() not in WRITABLE:
         raise UsageError(f"{path}: a checkpoint ends in {', '.join(WRITABLE)}, not in {path.suffix!r}")
     if not path.parent.is_dir():
@@ -83,7 +81,7 @@ def check_place(place: str | Path) -> Path:
 
 
 def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Create or replace a ``.safetensors`` or a torch file (``.pt``, ``.pth``, ``.bin``) with named tensors.
+    """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors, (*shape).
 
     Tied tensors stay tied in a torch file, and become equal copies in a safetensors file.
     Raises `UsageError` for what such a file cannot hold, and `CheckpointError` where it cannot be written.
@@ -92,28 +90,24 @@ def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> 
     if not tensors:
         raise UsageError(f"{path}: there are no tensors to write")
     content = _encoded(path, {name: _dense(path, name, tensor) for name, tensor in tensors.items()})
-    partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
-        partial.write_bytes(content)
-        partial.replace(path)
+        place_of(path.parent).write(path.name, content)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def check_checkpoint(
     place: str | Path, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
 ) -> None:
-    """Raise `CheckpointError` unless the tensors fit those of a network, and are finite in its dtypes.
+    """Raise `CheckpointError` unless the tensors, (*shape), fit those of a network, and are finite in its dtypes.
 
     Integer scalars, such as ``num_batches_tracked``, may be absent. The values of `expected` are not read.
     """
     _check_names(place, tensors, expected)
     for name, tensor in tensors.items():
-        found, wanted = _described(tensor), _described(expected[name])
-        if found != wanted:
-            raise CheckpointError(f"{place}: {name!r} is {found}, but {wanted} in the network; {WHOSE}")
+        given, wanted = _described(tensor), _described(expected[name])
+        if given != wanted:
+            raise CheckpointError(f"{place}: {name!r} is {given}, but {wanted} in the network; {WHOSE}")
         dtype = expected[name].dtype
         broken = _not_finite(tensor, dtype)
         if broken:
@@ -137,12 +131,12 @@ def _content(path: Path, root: Path | None) -> bytes:
 
 
 def _hint(path: Path, root: Path | None) -> str:
-    if Path(root or default_root(), f"{path}{SUFFIX}").is_dir():
+    if run_path(root, path).is_dir():
         return f"of the run of that name, {path}@-1 is the last round"
     if not path.parent.is_dir():
         return f"there is no folder {path.parent} either"
-    near = difflib.get_close_matches(path.name, [file.name for file in path.parent.iterdir()], 3)
-    return f"did you mean {' or '.join(near)}?" if near else "give a file, or a stored round as RUN@12"
+    names = place_of(path.parent).names()
+    return nearest(path.name, names, "give a file, or a stored round as RUN@12", most=3)
 
 
 def _torch_load(content: bytes) -> Any:
@@ -234,8 +228,8 @@ def _check_names(place: str | Path, tensors: Mapping[str, Any], expected: Mappin
     if not missing and not extra:
         return
     said = [f"lacks {_few(missing)}"] * bool(missing) + [f"has {_few(extra)} too much"] * bool(extra)
-    near = ((wanted, difflib.get_close_matches(wanted, extra, 1)) for wanted in (missing or absent)[:3])
-    hint = next((f"perhaps {found[0]!r} is {wanted!r}" for wanted, found in near if found), WHOSE)
+    pairs = ((wanted, near(wanted, extra)) for wanted in (missing or absent)[:3])
+    hint = next((f"perhaps {close[0]!r} is {wanted!r}" for wanted, close in pairs if close), WHOSE)
     raise CheckpointError(f"{place} {' and '.join(said)}; {hint}")
 
 

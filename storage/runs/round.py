@@ -32,26 +32,26 @@ class Round:
 
     @property
     def score(self) -> Score | None:
-        """Loss and accuracy on the held-out examples, where it was scored."""
+        """Loss and other scores on the held-out examples, None where it was not scored."""
         return self.commit.score
 
     @property
     def state(self) -> State:
-        """The verified state after the round; raises `StoreDamaged`."""
-        return self._store.read_state(self.number)
+        """The verified state after the round, vectors (element,) by dtype; raises `StoreDamaged`."""
+        return self._store.read_state(self.commit)
 
     @property
     def params(self) -> dict[str, torch.Tensor]:
-        """The parameters after the round by name."""
+        """The parameters after the round by name, (*shape) each."""
         return views(self._store.schema.layout.params, self.state.params)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and frozen parameters under all their names, as `load_state_dict` takes them."""
+        """Parameters, buffers and frozen parameters under all their names, (*shape), for `load_state_dict`."""
         layout = self._store.schema.layout
         named = self.state.named(layout).items()
-        found = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
-        return found | {alias: found[name] for alias, name in layout.aliases}
+        tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
+        return tensors | {alias: tensors[name] for alias, name in layout.aliases}
 
     @property
     def refused(self) -> dict[int, str]:
@@ -74,12 +74,12 @@ class Round:
         return Matches(self, "similarities")
 
     def match(self, partition: int) -> Match:
-        """How one partition's units were matched; raises `RoundMissing` where they were not."""
-        return self._store.read_match(self.number, partition)
+        """How one partition's units were matched, (unit,) by group; raises `RoundMissing` where they were not."""
+        return self._store.read_match(self.commit, partition)
 
     def update(self, partition: int) -> Update:
-        """One partition's update; raises `RoundMissing` where it took no part."""
-        return self._store.read_update(self.number, partition)
+        """One partition's update, vectors (element,) by dtype; raises `RoundMissing` where it took no part."""
+        return self._store.read_update(self.commit, partition)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load parameters and buffers into a network of this architecture; else `ShapeMismatch`."""
@@ -94,7 +94,7 @@ class Round:
     def __repr__(self) -> str:
         score = self.score
         result = f" · loss {score.loss:.4g}" if score else ""
-        result += f" · accuracy {score.accuracy:.4f}" if score and score.accuracy is not None else ""
+        result += "".join(f" · {name} {value:.4f}" for name, value in score.values.items()) if score else ""
         return f"<Round {self.number}{result} · {len(self.commit.accepted)} updates · {self.commit.state[:12]}>"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage.errors import NotARun, TensorMissing
+from storage.places.base import Place
+from storage.places.schemes import place_of
+from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
-from storage.rounds.schema import ROUND_METRICS
 from storage.rounds.store import RoundStore
+from storage.runs.figures import plot_history
+from storage.runs.names import SUFFIX, default_root, nearest, run_path
 from storage.runs.round import Round
 
 if TYPE_CHECKING:
@@ -21,58 +24,56 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SUFFIX = ".zarr"
-
-
-def default_root() -> Path:
-    """The folder of all runs: ``$ROUNDWEAVE_ROOT``, else ``runs`` here."""
-    return Path(os.environ.get("ROUNDWEAVE_ROOT", "runs"))
-
-
-def run_path(root: Path, name: str) -> Path:
-    """Where a run of this name lies."""
-    return root / f"{name}{SUFFIX}"
-
-
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     """A run by its name under the root, or by its path; raises `NotARun`."""
-    named = Path(root or default_root(), f"{run}{SUFFIX}")
-    if named.is_dir():
-        return Run(named)
-    if Path(run).is_dir():
-        return Run(Path(run))
-    names = [path.stem for path in _paths(Path(root or default_root()))]
-    nearest = difflib.get_close_matches(str(run), names, 1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(names) or 'none'}"
+    named = run_path(root, run)
+    for where in (named, run):
+        if place_of(where).names():
+            return Run(where)
+    names = [name.removesuffix(SUFFIX) for name in _names(named.parent)]
+    hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
 
 
 def list_runs(root: str | Path | None = None) -> list[Run]:
     """All runs under the root, the oldest first."""
-    runs = []
-    for path in _paths(Path(root or default_root())):
+    folder, runs = Path(root or default_root()), []
+    for name in _names(folder):
         try:
-            runs.append(Run(path))
+            runs.append(Run(folder / name))
         except NotARun:
             continue
     return sorted(runs, key=lambda run: run.created)
 
 
-def _paths(root: Path) -> list[Path]:
-    return sorted(root.glob(f"*{SUFFIX}"))
+def _names(root: Path) -> list[str]:
+    return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
 
 
 class Run:
-    """A stored run as it is now; `run["fc1.weight"]` is a tensor over all committed rounds."""
+    """A stored run as it was when it was opened, or last refreshed; `run["fc1.weight"]` is a tensor over rounds.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._opened = RoundStore(path)
+    What is recorded is read then, tensors and numbers when they are asked for.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | Place) -> None:
+        self._place = place_of(where)
+        self.refresh()
+
+    def refresh(self) -> Run:
+        """Look again: the same view, with the rounds that came since."""
+        self._store = RoundStore(self._place)
+        log = self._store.log
+        self._rounds = log.rounds()
+        self._failure, self._damaged = log.failure, log.damaged()
+        self._lease = read_lease(self._place)
+        self._commits: dict[int, Commit] = {}
+        return self
 
     @property
-    def _store(self) -> RoundStore:
-        self._opened = self._opened.refreshed()
-        return self._opened
+    def path(self) -> Path:
+        """Its place as a path."""
+        return self._store.path
 
     @property
     def name(self) -> str:
@@ -114,36 +115,34 @@ class Run:
     @property
     def done(self) -> int:
         """The last committed round; 0 is the initial state."""
-        rounds = self._store.log.rounds()
-        if not rounds:
+        if not self._rounds:
             raise NotARun(f"{self.path} has no committed round; start the run again")
-        return rounds[-1]
+        return self._rounds[-1]
 
     @property
     def digest(self) -> str:
         """The digest of the last committed state."""
-        return self._store.log.read(self.done).state
+        return self._commit(self.done).state
 
     @property
     def stop(self) -> str | None:
         """Why the run ended before its last round, None where it did not."""
-        return self._store.log.read(self.done).stop
+        return self._commit(self.done).stop
 
     @property
     def failure(self) -> str | None:
         """Why the run failed, None where it did not."""
-        return self._store.log.failure
+        return self._failure
 
     @property
     def damaged(self) -> list[int]:
         """The rounds that were found damaged when the run went on, and were done again."""
-        return self._store.log.damaged()
+        return self._damaged
 
     @property
     def status(self) -> str:
         """``complete``, ``running``, ``failed`` or ``interrupted``: read from the store alone."""
-        lease = read_lease(self._store.log.folder)
-        if lease and lease.fresh:
+        if self._lease and self._lease.fresh:
             return "running"
         if self.failure:
             return "failed"
@@ -155,13 +154,16 @@ class Run:
         return list(self._store.schema.state(1))
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        """A tensor over rounds, (round, *shape), read when its values are used; raises `TensorMissing`."""
+        """A tensor over rounds, (round, *shape), read when its values are used; raises `TensorMissing`.
+
+        bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
+        """
         import xarray as xr  # here and below: a flow that only trains need not wait for it
 
         path = self._find(name)
         group, _, variable = path.rpartition("/")
         with xr.open_zarr(
-            self.path, group=group, consolidated=False, chunks=None, mask_and_scale=False
+            self._place.zarr(), group=group, consolidated=False, chunks=None, mask_and_scale=False
         ) as dataset:
             array: xr.DataArray = dataset[variable]
         if "round" in array.dims:
@@ -177,45 +179,54 @@ class Run:
         aliases = dict(self._store.schema.layout.aliases)
         if name in aliases:
             return self._find(aliases[name])
-        nearest = difflib.get_close_matches(name, [path.partition("/")[2] for path in self.tensors], 1)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(self.tensors)}"
+        names = [path.partition("/")[2] for path in self.tensors]
+        hint = nearest(name, names, f"it has {', '.join(self.tensors)}")
         raise TensorMissing(f"run {self.name} stores no tensor {name!r}; {hint}")
 
     def history(self) -> pd.DataFrame:
-        """A row for each committed round: loss, accuracy, seconds; train_loss, examples and accepted updates."""
+        """A row for each committed round: loss and other scores, seconds, metrics, examples, accepted updates.
+
+        A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
+        is that of a score or of the bookkeeping, its column is ``map_<name>``.
+        """
         import pandas as pd
 
-        columns = {name: self._store.read_metric(name) for name in ROUND_METRICS}
-        loss, weight, accepted = (self._store.read_metric(n) for n in ("train_loss", "weight", "accepted"))
-        weight = np.where(accepted == 1, weight, 0.0)
-        told = np.where(np.isfinite(loss), weight, 0.0)
-        total = told.sum(axis=1)
-        columns["train_loss"] = np.nansum(loss * told, axis=1) / np.where(total > 0, total, np.nan)
+        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self._scores())}
+        columns["seconds"] = self._numbers("bookkeeping/seconds")
+        accepted = self._numbers("bookkeeping/accepted")
+        weight = np.where(accepted == 1, self._numbers("bookkeeping/weight"), 0.0)
+        taken = set(columns) | BOOKKEEPING
+        for name, column in _columns(self._store.history.names("metrics"), taken).items():
+            columns[column] = _weighted_mean(self._numbers(f"metrics/{name}"), weight)
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
-        table = pd.DataFrame(columns, index=pd.RangeIndex(len(loss), name="round"))
-        return table.loc[: self.done].astype({"examples": int, "accepted": int})
+        table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
+        return table.loc[self._rounds].astype({"examples": int, "accepted": int})
+
+    def _scores(self) -> list[str]:
+        """The names of the scores besides the loss."""
+        return [name for name in self._store.history.names("scores") if name != "loss"]
+
+    def _numbers(self, path: str) -> np.ndarray:
+        """The numbers of rounds 0 to the last committed one, (round,) or (round, partition)."""
+        return self._store.history.read(path, self.done + 1)
 
     def round(self, round: int) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`."""
-        return Round(self._store, self._store.log.read(round if round >= 0 else self.done + 1 + round))
+        number = round if round >= 0 else self.done + 1 + round
+        return Round(self._store, self._commit(number))
+
+    def _commit(self, round: int) -> Commit:
+        """The record of a round, read once."""
+        if round not in self._commits:
+            if round not in self._rounds:
+                raise self._store.log.missing(round, self._rounds)
+            self._commits[round] = self._store.log.read(round)
+        return self._commits[round]
 
     def plot(self) -> Figure:
-        """Loss and accuracy over rounds."""
-        from matplotlib.figure import Figure
-
-        history = self.history()
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for axes, columns in ((left, ["train_loss", "loss"]), (right, ["accuracy"])):
-            for column in columns:
-                scored = history[column].dropna()
-                axes.plot(scored.index, scored, marker=".", label={"loss": "held-out loss"}.get(column, column))
-            axes.set_xlabel("round")
-            axes.grid(alpha=0.3)
-            axes.legend()
-        figure.suptitle(self.name)
-        return figure
+        """Losses and scores over rounds."""
+        return plot_history(self.history(), self._scores(), self.name)
 
     def __repr__(self) -> str:
         layout = self._store.schema.layout
@@ -233,6 +244,29 @@ class Run:
         return f"<Run {' · '.join(parts)}>"
 
 
+BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds", "examples"}
+"""Columns of a history, and arrays, that are no metrics."""
+
+
+def _columns(metrics: list[str], taken: set[str]) -> dict[str, str]:
+    """The column of each metric: its name, or that with ``map_`` before it as long as it is another column's."""
+    columns = {name: name for name in metrics if name not in taken}
+    for name in (name for name in metrics if name in taken):
+        column = f"map_{name}"
+        while column in taken | set(columns.values()):
+            column = f"map_{column}"
+        columns[name] = column
+    return columns
+
+
+def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The mean over partitions, (round, partition) -> (round,); NaN where no accepted update tells of it."""
+    told = np.where(np.isfinite(metric), weight, 0.0)
+    total = told.sum(axis=1)
+    mean: np.ndarray = np.nansum(metric * told, axis=1) / np.where(total > 0, total, np.nan)
+    return mean
+
+
 def _widened(bits: np.ndarray) -> np.ndarray:
-    """The bits of bfloat16 as the float32 numbers that they are."""
+    """The bits of bfloat16, uint16, as the float32 numbers that they are, of the same shape."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

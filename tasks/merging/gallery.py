@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from storage.runs.checkpoints import read_checkpoint
+from storage.runs.names import stored_round
 from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
 from tasks.matching.groups import Tensors, UnitGroups
@@ -55,14 +56,14 @@ def fitted(tensors: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(place: str, root: Path, model: ModelSpec, stamp: tuple[int, int]) -> dict[str, torch.Tensor]:
+def _read(place: str, root: Path, model: ModelSpec, stamp: str) -> dict[str, torch.Tensor]:
     return fitted(read_checkpoint(place, root), model.build().state_dict())
 
 
-def _stamp(place: str, root: Path) -> tuple[int, int]:
+def _stamp(place: str, root: Path) -> str:
     """What changes when a file is written anew, or a run goes on: a worker lives longer than one merge."""
-    path = Path(place)
-    if not path.exists():
-        path = open_run(place.rpartition("@")[0], root).path / "commits"
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size
+    if stored := stored_round(place):
+        run, number = stored
+        return open_run(run, root).round(number).commit.state
+    status = Path(place).stat()
+    return f"{status.st_mtime_ns} {status.st_size}"

@@ -47,4 +47,4 @@ def score(tallies: Sequence[Tally]) -> Score | None:
         return None
     counts = [tally.right for tally in tallies if tally.right is not None]
     loss = sum(tally.loss for tally in tallies) / examples
-    return Score(loss, sum(counts) / examples if counts else None, examples)
+    return Score(loss, {"accuracy": sum(counts) / examples} if counts else {}, examples)

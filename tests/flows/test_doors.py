@@ -1,4 +1,4 @@
-"""One way through: whichever door a configuration comes by, it is resolved once, before any process, in one order."""
+"""One way through: whichever door a configuration comes by, it is resolved once, before any process is started."""
 
 from __future__ import annotations
 
@@ -88,7 +88,13 @@ def algorithm(lr=0.1):
         calls.write("x")
     return Algorithm(Gradient(), Mean(), Sgd(lr))
 """
-    fields = {"algorithm": f"{own(source)}:algorithm", "lr": 0.2, "executor": "inline", "rounds": 1, "name": "once"}
+    fields = {
+        "algorithm": f"{own(source)}:algorithm",
+        "lr": 0.2,
+        "executor": "inline",
+        "rounds": 1,
+        "name": "once",
+    }
     door(fields)
     assert (tmp_path / "calls").read_text() == "x"
     assert "apply=Sgd(lr=0.2, " in rw.open_run("once").attributes["algorithm"]
@@ -102,6 +108,8 @@ def test_importing_the_flows_makes_no_folders(tmp_path: Path, monkeypatch: pytes
     for name in ("PREFECT_HOME", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
     script = "from flows import train_flow, merge_flow; print(train_flow.name, merge_flow.name)"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], cwd=tmp_path, capture_output=True, check=False, text=True
+    )
     assert done.stdout.split() == ["roundweave-train", "roundweave-merge"], done.stderr
     assert list(tmp_path.rglob("*")) == [home]

@@ -70,7 +70,7 @@ class Tiny:
         )
 
     def create(self, name: str = "tiny", rounds: int = 3) -> RoundStore:
-        attributes = {"config": {"algorithm": "fed_avg"}, "created": 1.0}
+        attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
         return RoundStore.create(self.folder / f"{name}.zarr", self.schema, rounds, attributes, self.state(0))
 
     def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
@@ -85,7 +85,11 @@ class Tiny:
                 update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition
             )
         commit = store.describe(self.state(round), "writer", 1)
-        fields = {"updates": records, "score": Score(1.0 / round, 0.25 * round, 8), "seconds": 2.0} | fields
+        fields = {
+            "updates": records,
+            "score": Score(1.0 / round, {"accuracy": 0.25 * round}, 8),
+            "seconds": 2.0,
+        } | fields
         return replace(commit, **fields)
 
     def train(self, store: RoundStore, rounds: int) -> RoundStore:

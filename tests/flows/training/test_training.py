@@ -16,6 +16,7 @@ import pytest
 import roundweave as rw
 from flows.serving.server import prefect_api, start_server
 from storage.errors import ExperimentDiffers, RunBusy
+from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.runs.run import Run
 
@@ -87,7 +88,7 @@ def test_another_experiment_under_the_same_name_is_refused_by_its_fields(run, ro
 
 
 def test_a_second_writer_is_refused_while_the_first_is_at_work(run, root) -> None:
-    with hold_lease(run.path / "commits", "another"), pytest.raises(RunBusy, match="is being written by process"):
+    with hold_lease(place_of(run.path), "another"), pytest.raises(RunBusy, match="is being written by process"):
         rw.train(rw.TrainConfig(**SMALL, rounds=9, name="first", root=root))
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
 from storage.errors import ShapeMismatch, StoreDamaged
+from storage.places.local import LocalPlace
 from storage.rounds.chunks import read_chunk, write_chunk
 from storage.rounds.schema import ArraySpec
 
@@ -57,25 +58,25 @@ def test_the_bytes_are_those_that_zarr_writes(tmp_path_factory, dtype, element, 
     chunk = np.zeros(spec.chunks, spec.stored) if zeros else random(spec)
     created(by_zarr, spec)[rows - 1 : rows] = chunk
     array = created(by_hand, spec)
-    write_chunk(by_hand, spec, (rows - 1,), chunk)
+    write_chunk(LocalPlace(by_hand), spec, (rows - 1,), chunk)
     assert bytes_of(by_hand) == bytes_of(by_zarr)
     assert np.array_equal(array[rows - 1 : rows], chunk)
-    assert np.array_equal(read_chunk(by_hand, spec, (rows - 1,)), chunk)
+    assert np.array_equal(read_chunk(LocalPlace(by_hand), spec, (rows - 1,)), chunk)
 
 
 def test_one_number_is_a_chunk_of_its_own(tmp_path) -> None:
     spec = spec_of("float32", (), ())
     array = created(tmp_path, spec)
-    write_chunk(tmp_path, spec, (), np.array(2.5, np.float32))
+    write_chunk(LocalPlace(tmp_path), spec, (), np.array(2.5, np.float32))
     assert array[()] == 2.5
-    assert read_chunk(tmp_path, spec, ()).shape == ()
+    assert read_chunk(LocalPlace(tmp_path), spec, ()).shape == ()
 
 
 def test_xarray_reads_a_chunk(tmp_path) -> None:
     spec = ArraySpec("a", "float32", (2, 3), (1, 3), ("round", "x"))
     zarr.create_group(tmp_path)
     created(tmp_path, spec)
-    write_chunk(tmp_path, spec, (1,), np.array([[1, 2, 3]], np.float32))
+    write_chunk(LocalPlace(tmp_path), spec, (1,), np.array([[1, 2, 3]], np.float32))
     found = xr.open_zarr(tmp_path, consolidated=False)["a"]
     assert found.dims == ("round", "x")
     assert found[1].values.tolist() == [1, 2, 3]
@@ -84,8 +85,8 @@ def test_xarray_reads_a_chunk(tmp_path) -> None:
 
 def test_a_row_may_come_without_the_axes_of_its_index(tmp_path) -> None:
     spec = spec_of("float32", (4, 2, 3), (1, 1, 3))
-    write_chunk(tmp_path, spec, (2, 1), np.array([1, 2, 3], np.float32))
-    assert read_chunk(tmp_path, spec, (2, 1)).tolist() == [[[1, 2, 3]]]
+    write_chunk(LocalPlace(tmp_path), spec, (2, 1), np.array([1, 2, 3], np.float32))
+    assert read_chunk(LocalPlace(tmp_path), spec, (2, 1)).tolist() == [[[1, 2, 3]]]
 
 
 @given(seed=st.integers(0, 3), bit=st.integers(0, 8 * (24 + 4) - 1))
@@ -94,13 +95,13 @@ def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit
     root = tmp_path_factory.mktemp("flipped")
     spec = spec_of("float32", (1, 6), (1, 6))
     array = created(root, spec)
-    write_chunk(root, spec, (0,), random(spec, seed))
+    write_chunk(LocalPlace(root), spec, (0,), random(spec, seed))
     path = root / "group/a/c/0/0"
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
     with pytest.raises(StoreDamaged, match="group/a/c/0/0: the stored bytes are not those"):
-        read_chunk(root, spec, (0,))
+        read_chunk(LocalPlace(root), spec, (0,))
     with pytest.raises(ValueError, match=r"(?i)checksum"):
         array[:]
 
@@ -108,15 +109,15 @@ def test_any_flipped_bit_is_refused_here_and_by_zarr(tmp_path_factory, seed, bit
 @pytest.mark.parametrize("length", [0, 3, 4, 27, 29])
 def test_a_chunk_of_another_length_is_refused(tmp_path, length) -> None:
     spec = spec_of("float32", (1, 6), (1, 6))
-    write_chunk(tmp_path, spec, (0,), random(spec))
+    write_chunk(LocalPlace(tmp_path), spec, (0,), random(spec))
     path = tmp_path / "group/a/c/0/0"
     path.write_bytes((path.read_bytes() + b"\0")[:length])
     with pytest.raises(StoreDamaged):
-        read_chunk(tmp_path, spec, (0,))
+        read_chunk(LocalPlace(tmp_path), spec, (0,))
 
 
 def test_a_missing_chunk_is_none(tmp_path) -> None:
-    assert read_chunk(tmp_path, spec_of("float32", (1, 6), (1, 6)), (0,)) is None
+    assert read_chunk(LocalPlace(tmp_path), spec_of("float32", (1, 6), (1, 6)), (0,)) is None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_missing_chunk_is_none(tmp_path) -> None:
 def test_an_array_that_is_not_the_chunk_is_refused_and_nothing_is_written(tmp_path, array) -> None:
     spec = spec_of("float32", (2, 2, 3), (1, 2, 3))
     with pytest.raises(ShapeMismatch, match=r"group/a: a chunk is \(1, 2, 3\) float32"):
-        write_chunk(tmp_path, spec, (1,), array)
+        write_chunk(LocalPlace(tmp_path), spec, (1,), array)
     assert not bytes_of(tmp_path)
 
 
@@ -143,28 +144,28 @@ def test_an_array_that_is_not_the_chunk_is_refused_and_nothing_is_written(tmp_pa
 def test_a_chunk_outside_the_array_is_refused(tmp_path, index) -> None:
     spec = spec_of("float32", (2, 2, 3), (1, 2, 3))
     with pytest.raises(ShapeMismatch, match="lies outside"):
-        write_chunk(tmp_path, spec, index, np.zeros((1, 2, 3), np.float32))
+        write_chunk(LocalPlace(tmp_path), spec, index, np.zeros((1, 2, 3), np.float32))
     with pytest.raises(ShapeMismatch, match="lies outside"):
-        read_chunk(tmp_path, spec, index)
+        read_chunk(LocalPlace(tmp_path), spec, index)
 
 
 def test_writing_again_replaces_the_chunk_and_leaves_nothing_else(tmp_path) -> None:
     spec = spec_of("int64", (1, 2), (1, 2))
     for number in (1, 2):
-        write_chunk(tmp_path, spec, (0,), np.array([[number, number]]), fsync=True)
-    assert read_chunk(tmp_path, spec, (0,)).tolist() == [[2, 2]]
+        write_chunk(LocalPlace(tmp_path), spec, (0,), np.array([[number, number]]), fsync=True)
+    assert read_chunk(LocalPlace(tmp_path), spec, (0,)).tolist() == [[2, 2]]
     assert list(bytes_of(tmp_path)) == ["group/a/c/0/0"]
 
 
 def test_a_read_chunk_can_be_written_to(tmp_path) -> None:
     spec = spec_of("int64", (1, 2), (1, 2))
-    write_chunk(tmp_path, spec, (0,), np.array([[1, 2]]))
-    read_chunk(tmp_path, spec, (0,))[0, 0] = 5
-    assert read_chunk(tmp_path, spec, (0,)).tolist() == [[1, 2]]
+    write_chunk(LocalPlace(tmp_path), spec, (0,), np.array([[1, 2]]))
+    read_chunk(LocalPlace(tmp_path), spec, (0,))[0, 0] = 5
+    assert read_chunk(LocalPlace(tmp_path), spec, (0,)).tolist() == [[1, 2]]
 
 
 def test_an_array_that_is_not_contiguous_is_written_in_c_order(tmp_path) -> None:
     spec = spec_of("float32", (1, 2, 3), (1, 2, 3))
     chunk = np.arange(6, dtype=np.float32).reshape(1, 3, 2).transpose(0, 2, 1)
-    write_chunk(tmp_path, spec, (0,), chunk)
+    write_chunk(LocalPlace(tmp_path), spec, (0,), chunk)
     assert np.array_equal(created(tmp_path, spec)[:], chunk)

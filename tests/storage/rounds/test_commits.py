@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import RoundMissing, StoreDamaged, WriterFenced
-from storage.rounds.commits import Commit, CommitLog, Score, UpdateRecord, write_exclusively
+from storage.places.local import LocalPlace
+from storage.rounds.commits import Commit, CommitLog, Score, UpdateRecord
 
 FINITE = st.floats(allow_nan=False)
 RECORDS = st.builds(
@@ -32,7 +32,8 @@ COMMITS = st.builds(
     tensors=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
     updates=st.dictionaries(st.integers(0, 99), RECORDS, max_size=3),
     carry_from=st.dictionaries(st.integers(0, 99), st.integers(0, 99), max_size=3),
-    score=st.none() | st.builds(Score, FINITE, st.none() | FINITE, st.integers(0, 99)),
+    score=st.none()
+    | st.builds(Score, FINITE, st.dictionaries(st.text(max_size=5), FINITE, max_size=2), st.integers(0, 99)),
     best=st.none() | FINITE,
     since_best=st.integers(0, 9),
     stop=st.none() | st.text(max_size=9),
@@ -48,7 +49,11 @@ def commit_of(round: int = 1, token: str = "first", epoch: int = 1, state: str =
 
 @pytest.fixture
 def log(tmp_path: Path) -> CommitLog:
-    return CommitLog(tmp_path)
+    return CommitLog(LocalPlace(tmp_path))
+
+
+def folder_of(log: CommitLog) -> Path:
+    return Path(str(log.place), "commits")
 
 
 @given(COMMITS)
@@ -116,51 +121,16 @@ def test_a_record_of_other_work_stops_the_writer_and_stays(log, change) -> None:
     assert log.read(1) == first
 
 
-RACES = 100
-
-
-def race(folder: Path, number: int, start, results) -> None:
-    text, won = str(number) * 10_000, []
-    for round in range(RACES):
-        start.wait()
-        won.append(write_exclusively(folder / f"{round}.json", text))
-    results.put((number, won))
-
-
-def test_of_several_processes_exactly_one_creates_each_record(tmp_path) -> None:
-    context = multiprocessing.get_context("fork")
-    start, results = context.Barrier(3), context.Queue()
-    processes = [context.Process(target=race, args=(tmp_path, n, start, results)) for n in range(3)]
-    for process in processes:
-        process.start()
-    found = dict(results.get() for _ in processes)
-    for process in processes:
-        process.join()
-    for round in range(RACES):
-        winners = [number for number, won in found.items() if won[round]]
-        assert len(winners) == 1
-        assert (tmp_path / f"{round}.json").read_text() == str(winners[0]) * 10_000
-    assert len(list(tmp_path.iterdir())) == RACES
-
-
 def test_records_set_aside_leave_the_log_and_stay_on_the_disk(log) -> None:
     for round in range(4):
         log.create(commit_of(round))
-    kept = log.folder.joinpath("3.json").read_text()
+    kept = folder_of(log).joinpath("3.json").read_text()
     assert log.set_aside(1) == [2, 3]
     assert log.rounds() == [0, 1]
-    assert [path.read_text() for path in log.folder.glob("damaged-3-*.json")] == [kept]
+    assert [path.read_text() for path in folder_of(log).glob("damaged-3-*.json")] == [kept]
     log.create(commit_of(2, state="new"))
     assert log.set_aside(1) == [2]
-    assert len(list(log.folder.glob("damaged-2-*.json"))) == 2
-
-
-def test_cleaning_deletes_half_written_files_only(log) -> None:
-    log.create(commit_of())
-    log.failure = "no sound update"
-    (log.folder / "2.json.abcd.partial").write_text("{")
-    log.clean()
-    assert sorted(path.name for path in log.folder.iterdir()) == ["1.json", "failure.txt"]
+    assert len(list(folder_of(log).glob("damaged-2-*.json"))) == 2
 
 
 def test_a_failure_is_kept_until_it_is_taken_back(log) -> None:
@@ -181,8 +151,8 @@ def cut_at(share: float) -> str:
 @given(share=st.floats(0, 1))
 @settings(deadline=None)
 def test_a_record_cut_short_anywhere_is_damaged(tmp_path_factory, share) -> None:
-    log = CommitLog(tmp_path_factory.mktemp("cut"))
-    (log.folder / "1.json").write_text(cut_at(share))
+    log = CommitLog(LocalPlace(tmp_path_factory.mktemp("cut")))
+    log.place.write("commits/1.json", cut_at(share).encode())
     with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
         log.read(1)
 
@@ -191,12 +161,12 @@ def test_a_record_cut_short_anywhere_is_damaged(tmp_path_factory, share) -> None
     "content", ["null", "[]", "{}", '"text"', "1", '{"updates": []}', '{"updates": {"a": {}}}']
 )
 def test_json_that_is_no_record_is_damaged(log, content) -> None:
-    (log.folder / "1.json").write_text(content)
+    log.place.write("commits/1.json", content.encode())
     with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
         log.read(1)
 
 
 def test_bytes_that_are_no_text_are_damaged(log) -> None:
-    (log.folder / "1.json").write_bytes(b"\xff\xfe\x00")
+    log.place.write("commits/1.json", b"\xff\xfe\x00")
     with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
         log.read(1)

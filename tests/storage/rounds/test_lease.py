@@ -15,13 +15,14 @@ import psutil
 import pytest
 
 from storage.errors import RunBusy
+from storage.places.local import LocalPlace
 from storage.rounds.lease import Lease, hold_lease, read_lease
 
 HOLD = """
 import sys
-from pathlib import Path
+from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
-with hold_lease(Path(sys.argv[1]), "other") as lease:
+with hold_lease(place_of(sys.argv[1]), "other") as lease:
     print(lease.epoch, flush=True)
     sys.stdin.readline()
 """
@@ -46,19 +47,19 @@ def mine() -> Lease:
 
 
 def write(folder: Path, lease: Lease) -> None:
-    (folder / "lease.json").write_text(json.dumps(lease.__dict__))
+    LocalPlace(folder).write(f"commits/leases/{lease.epoch}.json", json.dumps(lease.__dict__).encode())
 
 
 def test_a_second_writer_is_refused_while_the_first_lives_and_let_in_at_its_end(tmp_path) -> None:
     process = holder(tmp_path)
     try:
         with pytest.raises(RunBusy, match=f"is being written by process {process.pid} on {socket.gethostname()}"):
-            hold_lease(tmp_path, "mine").__enter__()
-        assert read_lease(tmp_path).token == "other"
+            hold_lease(LocalPlace(tmp_path), "mine").__enter__()
+        assert read_lease(LocalPlace(tmp_path)).token == "other"
     finally:
         ended(process)
-    assert not read_lease(tmp_path).fresh
-    with hold_lease(tmp_path, "mine") as lease:
+    assert not read_lease(LocalPlace(tmp_path)).fresh
+    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert (lease.epoch, lease.token) == (2, "mine")
 
 
@@ -66,35 +67,35 @@ def test_the_lease_of_a_killed_writer_is_taken_over_with_a_higher_epoch(tmp_path
     process = holder(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert read_lease(tmp_path).epoch == 1
-    with hold_lease(tmp_path, "mine") as lease:
+    assert read_lease(LocalPlace(tmp_path)).epoch == 1
+    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert lease.epoch == 2
-        assert read_lease(tmp_path) == lease
+        assert read_lease(LocalPlace(tmp_path)) == lease
         assert lease.fresh
 
 
 def test_a_lease_is_released_at_the_end_even_of_a_failure(tmp_path) -> None:
     def fail() -> None:
-        with hold_lease(tmp_path, "mine"):
+        with hold_lease(LocalPlace(tmp_path), "mine"):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert not read_lease(tmp_path).fresh
-    assert read_lease(tmp_path).epoch == 1
+    assert not read_lease(LocalPlace(tmp_path)).fresh
+    assert read_lease(LocalPlace(tmp_path)).epoch == 1
 
 
 def test_a_run_nobody_wrote_has_no_lease(tmp_path) -> None:
-    assert read_lease(tmp_path) is None
+    assert read_lease(LocalPlace(tmp_path)) is None
 
 
 def test_a_writer_on_another_host_counts_until_its_lease_expires(tmp_path) -> None:
     away = replace(mine(), host="elsewhere.invalid", pid=2**30)
     write(tmp_path, away)
     with pytest.raises(RunBusy, match=r"on elsewhere\.invalid"):
-        hold_lease(tmp_path, "mine").__enter__()
+        hold_lease(LocalPlace(tmp_path), "mine").__enter__()
     write(tmp_path, replace(away, expiry=1.0))
-    with hold_lease(tmp_path, "mine") as lease:
+    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert lease.epoch == 5
 
 
@@ -105,14 +106,14 @@ def test_another_process_that_got_the_same_number_is_not_the_writer() -> None:
 
 
 def test_a_writer_that_was_superseded_does_not_take_the_lease_back(tmp_path) -> None:
-    with hold_lease(tmp_path, "old"):
+    with hold_lease(LocalPlace(tmp_path), "old"):
         later = replace(mine(), token="new", epoch=7)
         write(tmp_path, later)
-    assert read_lease(tmp_path) == later
+    assert read_lease(LocalPlace(tmp_path)) == later
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}'])
 def test_a_lease_file_that_is_none_keeps_nobody_out(tmp_path, content) -> None:
-    (tmp_path / "lease.json").write_text(content)
-    with hold_lease(tmp_path, "mine") as lease:
-        assert read_lease(tmp_path) == lease
+    LocalPlace(tmp_path).write("commits/leases/1.json", content.encode())
+    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
+        assert read_lease(LocalPlace(tmp_path)) == lease

@@ -107,7 +107,7 @@ def test_a_store_from_before_there_were_matches_opens(tiny, same) -> None:
     value = json.loads(path.read_text())
     assert value["attributes"]["schema"].pop("matches") == []
     path.write_text(json.dumps(value))
-    record = store.log.folder / "1.json"
+    record = store.path / "commits" / "1.json"
     commit = json.loads(record.read_text())
     for update in commit["updates"].values():
         assert update.pop("match") is None
@@ -158,7 +158,7 @@ def test_a_missing_chunk_is_named(tiny) -> None:
 
 def test_a_digest_that_was_not_written_is_damage(tiny) -> None:
     store = matched(tiny, HARD, rounds=1)
-    record = store.log.folder / "1.json"
+    record = store.path / "commits" / "1.json"
     value = json.loads(record.read_text())
     value["updates"]["0"]["match"] = "0" * 64
     record.write_text(json.dumps(value))

@@ -164,15 +164,15 @@ def test_the_status_follows_the_store(tiny) -> None:
     store = tiny.create(rounds=2)
     run = Run(store.path)
     assert (run.status, run.done, run.rounds) == ("interrupted", 0, 2)
-    with hold_lease(store.log.folder, "t"):
-        assert run.status == "running"
+    with hold_lease(store.place, "t"):
+        assert run.refresh().status == "running"
         store.commit(tiny.write(store, 1))
-    assert (run.status, run.done) == ("interrupted", 1)
+    assert (run.refresh().status, run.done) == ("interrupted", 1)
     store.log.failure = "no sound update"
-    assert (run.status, run.failure) == ("failed", "no sound update")
+    assert (run.refresh().status, run.failure) == ("failed", "no sound update")
     store.log.failure = None
     store.commit(tiny.write(store, 2))
-    assert (run.status, run.digest) == ("complete", store.log.read(2).state)
+    assert (run.refresh().status, run.digest) == ("complete", store.log.read(2).state)
 
 
 def test_a_run_that_stopped_early_is_complete(tiny) -> None:
@@ -188,6 +188,8 @@ def test_an_open_view_sees_rounds_that_came_later(tiny, same) -> None:
     run = Run(store.path)
     longer = store.extend(2)
     longer.commit(tiny.write(longer, 2))
+    assert (run.done, run.rounds, len(run.history())) == (1, 1, 2)
+    run.refresh()
     assert (run.done, run.rounds) == (2, 2)
     assert len(run.history()) == len(run["scale"]) == 3
     assert same(run.round(2).state, tiny.state(2))

@@ -19,7 +19,7 @@ def held_out(gallery: Gallery) -> tuple[torch.Tensor, torch.Tensor]:
 def by_hand(gallery: Gallery, logits: torch.Tensor) -> Score:
     _, targets = held_out(gallery)
     right = (logits.argmax(1) == targets).float().mean().item()
-    return Score(functional.cross_entropy(logits, targets).item(), right, len(targets))
+    return Score(functional.cross_entropy(logits, targets).item(), {"accuracy": right}, len(targets))
 
 
 def mlp_outputs(state: TENSORS, inputs: torch.Tensor) -> torch.Tensor:

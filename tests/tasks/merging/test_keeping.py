@@ -28,7 +28,7 @@ def kept(gallery: Gallery, states: list[TENSORS], orders: list[TENSORS], path: P
     ]
     network = gallery.objective.model.build()
     attributes = {"config": {"algorithm": "merge"}, "created": 1.0}
-    keep_merge(path, network, states, matches, aligned[-1], attributes, Score(0.5, 0.25, 8))
+    keep_merge(path, network, states, matches, aligned[-1], attributes, Score(0.5, {"accuracy": 0.25}, 8))
     return aligned
 
 
@@ -39,7 +39,12 @@ def test_the_stored_permutations_lead_to_the_aligned_networks_and_back(gallery, 
     orders = match_all(Evidence(states, gallery.units))
     aligned = kept(gallery, states, orders, tmp_path / "runs" / "kept.zarr")
     run = open_run("kept")
-    assert (run.status, run.done, run.partitions, run.round(1).score) == ("complete", 1, 3, Score(0.5, 0.25, 8))
+    assert (run.status, run.done, run.partitions, run.round(1).score) == (
+        "complete",
+        1,
+        3,
+        Score(0.5, {"accuracy": 0.25}, 8),
+    )
     for number, state in enumerate(states):
         stored = run.round(1).match(number).permutation
         assert same_bits(dict(gallery.units.permute(state, stored)), aligned[number])

@@ -41,18 +41,18 @@ def algorithm():
 
 
 def test_a_score_is_the_mean_over_all_held_out_examples() -> None:
-    assert score([Tally(6.0, 1, 2), Tally(4.0, 3, 3)]) == Score(2.0, 0.8, 5)
+    assert score([Tally(6.0, 1, 2), Tally(4.0, 3, 3)]) == Score(2.0, {"accuracy": 0.8}, 5)
 
 
 def test_a_partition_without_a_loss_or_without_examples_is_left_out() -> None:
     tallies = [Tally(math.nan, 1, 2), Tally(3.0, 2, 4), Tally(math.inf, 0, 1), Tally(0.0, None, 0)]
-    assert score(tallies) == Score(0.75, 0.5, 4)
+    assert score(tallies) == Score(0.75, {"accuracy": 0.5}, 4)
     assert score(tallies[:1]) is None
     assert score([]) is None
 
 
 def test_numbers_that_are_no_classes_have_no_accuracy() -> None:
-    assert score([Tally(6.0, None, 2)]) == Score(3.0, None, 2)
+    assert score([Tally(6.0, None, 2)]) == Score(3.0, {}, 2)
 
 
 def test_the_score_of_a_round_is_that_of_its_state_on_the_held_out_examples(train) -> None:

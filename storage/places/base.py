@@ -1,0 +1,51 @@
+"""What the store asks of the place where a run lies."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+
+Piece = bytes | memoryview
+"""A part of a content, as bytes; a memoryview must be contiguous and of single bytes."""
+
+
+class Place(Protocol):
+    """Contents by key, on a disk or elsewhere; keys are relative posix paths such as ``params/w/c/0``.
+
+    A content is there as a whole or not at all, also for readers in other processes and after a writer's death.
+    A key that leads out of the place raises `StoreError`; what the disk or the network says is an `OSError`.
+    As text it is what messages call it, and `place_of` gives it back.
+    """
+
+    def at(self, prefix: str) -> Place:
+        """The place of the keys that begin with ``prefix/``."""
+
+    def has(self, key: str) -> bool:
+        """Whether there is a content."""
+
+    def names(self, prefix: str = "") -> list[str]:
+        """What comes next in the keys under ``prefix/``, ascending; nothing where there is no such key."""
+
+    def read(self, key: str) -> memoryview | None:
+        """A content, in memory of its own that may be written to; None where there is none."""
+
+    def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
+        """Create or replace a content; a durable one survives a power loss."""
+
+    def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
+        """Create a content; False, and nothing written, where there is one. Of several writers one succeeds."""
+
+    def delete(self, prefix: str) -> None:
+        """Delete the content of this key, and all whose keys begin with ``prefix/``."""
+
+    def sweep(self) -> None:
+        """Delete what killed writers left half-written; only the one writer may call this."""
+
+    def aside(self) -> AbstractContextManager[Place]:
+        """An empty place whose contents come here all at once at the end, or never; raises `PlaceTaken`."""
+
+    def zarr(self) -> Store:
+        """This place as zarr and xarray read it."""

@@ -1,0 +1,42 @@
+"""How runs and their rounds are called: the root, ``RUN``, ``RUN@12``, and the name that was perhaps meant."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+SUFFIX = ".zarr"
+"""How the names of runs' folders end."""
+
+
+STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
+
+
+def default_root() -> Path:
+    """The folder of all runs: ``$ROUNDWEAVE_ROOT``, else ``runs`` here."""
+    return Path(os.environ.get("ROUNDWEAVE_ROOT", "runs"))
+
+
+def run_path(root: str | Path | None, name: str | Path) -> Path:
+    """Where the run of this name lies, under the default root where none is given."""
+    return Path(root or default_root(), f"{name}{SUFFIX}")
+
+
+def stored_round(place: str | Path) -> tuple[str, int] | None:
+    """``RUN@12`` as the run and the round, ``RUN@-1`` being the last; None for what is a file or no such name."""
+    parts = STORED_ROUND.fullmatch(str(place))
+    return (parts[1], int(parts[2])) if parts and not Path(place).exists() else None
+
+
+def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """So many of the names at most that a mistyped one may have meant, the nearest first."""
+    return difflib.get_close_matches(name, list(names), most)
+
+
+def nearest(name: str, names: Iterable[str], otherwise: str, most: int = 1) -> str:
+    """The question which was meant, or what to say where none is near."""
+    close = near(name, names, most)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise

@@ -1,0 +1,218 @@
+"""What every place promises, whatever it is made of."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import PlaceTaken, StoreError, UsageError
+from storage.places.base import Place
+from storage.places.local import LocalPlace
+from storage.places.schemes import SCHEMES, place_of
+
+PLACES: dict[str, Callable[[Path], Place]] = {"local": LocalPlace, "an address": place_of}
+
+
+@pytest.fixture(params=PLACES)
+def place(request, tmp_path) -> Place:
+    return PLACES[request.param](tmp_path / "place")
+
+
+def content(place: Place, key: str) -> bytes | None:
+    found = place.read(key)
+    return None if found is None else bytes(found)
+
+
+@given(pieces=st.lists(st.binary(max_size=50), max_size=4), durable=st.booleans())
+@settings(deadline=None)
+def test_what_was_written_is_read(tmp_path_factory, pieces, durable) -> None:
+    for make in PLACES.values():
+        place = make(tmp_path_factory.mktemp("place"))
+        place.write("deep/down/a", *pieces, durable=durable)
+        assert place.create("b", *map(memoryview, pieces), durable=durable)
+        assert content(place, "deep/down/a") == content(place, "b") == b"".join(pieces)
+
+
+def test_a_place_is_empty_at_first(place) -> None:
+    assert (place.names(), place.names("a"), place.read("a"), place.has("a")) == ([], [], None, False)
+    place.delete("a")
+    place.sweep()
+
+
+def test_writing_replaces_and_creating_does_not(place) -> None:
+    place.write("a", b"one")
+    place.write("a", b"2")
+    assert content(place, "a") == b"2"
+    assert not place.create("a", b"three")
+    assert content(place, "a") == b"2"
+    assert place.names() == ["a"]
+
+
+def test_names_are_those_that_come_next(place) -> None:
+    for key in ("b/2/x", "b/10", "b/1", "a", "bc"):
+        place.write(key, b"")
+    assert place.names() == ["a", "b", "bc"]
+    assert place.names("b") == ["1", "10", "2"]
+    assert (place.has("b/1"), place.has("b"), place.has("b/2/x"), place.has("b/3")) == (True, False, True, False)
+    assert place.names("a") == []
+    assert place.read("b") is place.read("a/1") is None
+
+
+def test_deleting_takes_what_is_under_a_prefix_and_nothing_else(place) -> None:
+    for key in ("a/1", "a/2/x", "ab", "b"):
+        place.write(key, b"")
+    place.delete("a")
+    place.delete("b")
+    assert place.names() == ["ab"]
+
+
+def test_a_part_of_a_place_is_a_place(place) -> None:
+    place.at("a/b").write("c", b"x")
+    assert content(place, "a/b/c") == b"x"
+    assert place.at("a").names() == ["b"]
+
+
+def test_a_read_content_can_be_written_to(place) -> None:
+    place.write("a", b"abc")
+    found = place.read("a")
+    found[0] = 0
+    assert content(place, "a") == b"abc"
+
+
+@pytest.mark.parametrize("key", ["../out", "a/../../out", "/etc/passwd", "a/.."])
+def test_a_key_that_leads_out_is_refused(place, key) -> None:
+    for refused in (place.read, place.write, place.create, place.delete, place.names, place.has, place.at):
+        with pytest.raises(StoreError, match="leads out of"):
+            refused(key)
+    place.write("a..b/c", b"")
+
+
+def test_a_place_travels_and_its_text_is_its_address(place) -> None:
+    place.write("a", b"x")
+    assert pickle.loads(pickle.dumps(place)) == place == place_of(str(place)) == place_of(place)
+
+
+def test_what_is_made_aside_comes_at_once_or_never(place) -> None:
+    with place.aside() as partial:
+        partial.write("a/b", b"x")
+        assert place.names() == []
+    assert content(place, "a/b") == b"x"
+    with pytest.raises(PlaceTaken, match="exists already"), place.aside() as partial:
+        partial.write("c", b"y")
+    assert place.names() == ["a"]
+
+
+def test_a_making_that_fails_leaves_nothing(place, tmp_path) -> None:
+    def fail() -> None:
+        with place.aside() as partial:
+            partial.write("a", b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert place.names() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_zarr_reads_a_place(place) -> None:
+    place.write("zarr.json", b'{"zarr_format": 3, "node_type": "group", "attributes": {"a": 1}}')
+    assert dict(zarr.open_group(place.zarr(), mode="r").attrs) == {"a": 1}
+
+
+RACES = 50
+
+
+def race(place: Place, number: int, start, results) -> None:
+    won = []
+    for key in range(RACES):
+        start.wait()
+        won.append(place.create(f"deep/{key}", str(number).encode() * 10_000))
+    results.put((number, won))
+
+
+def test_of_several_processes_exactly_one_creates_each_content(place) -> None:
+    context = multiprocessing.get_context("fork")
+    start, results = context.Barrier(3), context.Queue()
+    processes = [context.Process(target=race, args=(place, n, start, results)) for n in range(3)]
+    for process in processes:
+        process.start()
+    won = dict(results.get() for _ in processes)
+    for process in processes:
+        process.join()
+    for key in range(RACES):
+        winners = [number for number in won if won[number][key]]
+        assert len(winners) == 1
+        assert content(place, f"deep/{key}") == str(winners[0]).encode() * 10_000
+    assert len(place.names("deep")) == RACES
+
+
+# The local disk.
+
+
+def test_half_written_files_are_not_there_and_are_swept(tmp_path) -> None:
+    place = LocalPlace(tmp_path)
+    place.write("block.partial/a", b"x")
+    for folder in (tmp_path, tmp_path / "block.partial"):
+        (folder / ".0123.partial").write_bytes(b"cut")
+    assert place.names("block.partial") == ["a"]
+    place.sweep()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "block.partial"]
+
+
+@pytest.mark.parametrize("method", ["write", "create"])
+def test_a_disk_that_fails_leaves_what_was_there(tmp_path, monkeypatch, method) -> None:
+    place = LocalPlace(tmp_path)
+    place.write("a", b"before")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr("storage.places.local.os.fsync", full)
+        getattr(place, method)("a", b"after", durable=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert content(place, "a") == b"before"
+
+
+def test_the_longest_name_can_be_written(tmp_path) -> None:
+    place = LocalPlace(tmp_path)
+    place.write("n" * 255, b"x")
+    assert place.names() == ["n" * 255]
+
+
+def test_where_a_file_is_in_the_way_nothing_is_created(tmp_path) -> None:
+    place = LocalPlace(tmp_path)
+    place.write("a", b"")
+    for write in (place.write, place.create):
+        with pytest.raises(OSError, match="a"):
+            write("a/b", b"x")
+
+
+# Schemes.
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/runs", "GS://bucket", "s3:/bucket", Path("s3://bucket/runs")])
+def test_an_unknown_scheme_is_refused_in_one_line_and_nothing_is_made(tmp_path, monkeypatch, address) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"^[^\n]*there are no places of scheme (s3|gs)://; give a folder$"):
+        place_of(address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scheme_in_the_table_makes_the_place(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(SCHEMES, "mem", lambda address: LocalPlace(tmp_path / address.removeprefix("mem://")))
+    assert place_of("mem://a") == LocalPlace(tmp_path / "a")
+    with pytest.raises(UsageError, match="give a folder or mem://"):
+        place_of("s3://a")
+
+
+@pytest.mark.parametrize("address", ["runs", "/tmp/a:b/c", "a:b", "C:/runs", "./s3:", "a b://c"])
+def test_a_path_is_a_folder(address) -> None:
+    assert place_of(address) == place_of(Path(address)) == LocalPlace(Path(address))
