@@ -71,6 +71,12 @@ def _model(name: str, function: Callable[..., Any]) -> type[Named]:
 MODELS: Mapping[str, type[Named]] = {name: _model(name, function) for name, function in ALGORITHMS.items()}
 
 
+def allow_options(schema: dict[str, Any]) -> None:
+    """Let a JSON schema without additional properties have the options of all algorithms."""
+    names = sorted({name for model in MODELS.values() for name in model.model_fields} - {"name"})
+    schema["patternProperties"] = {f"^({'|'.join(names)})$": {}}
+
+
 def options_of(name: str) -> dict[str, FieldInfo]:
     """The options of an algorithm by name; of the user's function it runs the file, and raises `CodeError`."""
     model = _model("own", find_code(name).load()) if is_own(name) and is_reference(name) else MODELS.get(name)
@@ -136,5 +142,6 @@ if TYPE_CHECKING:
     AlgorithmField = Named
 else:
     _TAGGED = [Annotated[model, Tag(name)] for name, model in {**MODELS, OWN: OwnAlgorithm}.items()]
-    AlgorithmField = Annotated[Union[*_TAGGED], Discriminator(_tag), BeforeValidator(_checked_table)]
+    _Table = Annotated[Union[*_TAGGED], Discriminator(_tag)]
+    AlgorithmField = Annotated[_Table, BeforeValidator(_checked_table, json_schema_input_type=str | _Table)]
 """A name, a table of a name and options, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""

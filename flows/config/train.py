@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.config.algorithms import DEFAULT, AlgorithmField, fold_options
+from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
 from flows.config.fields import NamedOrOwn
 from storage.runs.names import default_root
 
@@ -74,6 +74,8 @@ class Execution(Placement):
 
 class TrainConfig(Experiment, Execution):
     """All there is to say about a training run; what is no field of it is an option of its algorithm."""
+
+    model_config = ConfigDict(json_schema_extra=allow_options)
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from flows.config.merge import MergeConfig
+from flows.merging.choosing import choose
 from flows.merging.keeping import keep
 from flows.merging.preparing import MergePlan, plan_merge
 from flows.merging.result import MergeResult
@@ -78,7 +79,8 @@ def merge_flow(config: MergeConfig) -> MergeResult:
         places = tuple(str(folder / f"{number}.pt") for number in range(len(aligned)))
         for place, state in zip(places, aligned, strict=True):
             write_checkpoint(place, state)
-        result = keep(plan, orders, aligned, partial(score_networks, executor, plan), places)
+        choice = choose(plan, places, partial(score_networks, executor, plan))
+        result = keep(plan, orders, aligned, choice)
     report(result)
     return result
 

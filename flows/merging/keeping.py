@@ -1,20 +1,19 @@
-"""Score what a merge may give, choose, and keep it: as a file, a plot, and a run of one round."""
+"""Keep a merge: as a file, a plot, and a run of one round."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.config.merge import MergeConfig
 from flows.config.resolving import short_name
+from flows.merging.choosing import Choice
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
 from flows.training.preparing import provenance
-from storage.errors import DataError
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import write_checkpoint
 from storage.runs.names import run_path
@@ -24,97 +23,34 @@ from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
 from tasks.matching.search.evidence import Evidence
 from tasks.matching.search.networks import cycle_error, direct_matches
-from tasks.merging.blends import Blend, blended
+from tasks.merging.blends import blended
 from tasks.merging.keeping import keep_merge
-
-Scorer = Callable[[list[Blend]], list[Score | None]]
-
-
-def wanted(plan: MergePlan, places: tuple[str, ...]) -> Blend:
-    """The mean that the configuration asks for, of networks at these places."""
-    config = plan.config
-    chosen = tuple(config.coefficients or [1.0] * len(places))
-    return Blend(places, chosen, layers=tuple(config.layers.items()))
-
-
-def candidates(plan: MergePlan, places: tuple[str, ...]) -> dict[str, list[Blend]]:
-    """What is scored, by name; of two networks also the points of the paths, the first network at the front."""
-    config, count = plan.config, len(places)
-    single = [tuple(float(i == j) for j in range(count)) for i in range(count)]
-    plain, matched = wanted(plan, plan.places), wanted(plan, places)
-    kinds = {"plain mean": plain, "merged": matched}
-    if config.repair:
-        kinds["merged, repaired"] = replace(matched, repair=True)
-    found = {f"parent {place}": [Blend(plan.places, single[i])] for i, place in enumerate(config.networks)}
-    found["ensemble"] = [replace(plain, how="ensemble")]
-    for name, blend in kinds.items():
-        found[name] = [blend]
-        if count == 2:
-            steps = [i / (config.points - 1) for i in range(config.points)]
-            found[name] += [replace(blend, coefficients=(1 - step, step), layers=()) for step in steps]
-    return found
-
-
-def scored(blends: dict[str, list[Blend]], scorer: Scorer) -> dict[str, list[Score]]:
-    """The scores of the candidates; raises `DataError` where the held-out examples give none."""
-    flat = [blend for each in blends.values() for blend in each]
-    scores = iter(scorer(flat))
-    found: dict[str, list[Score]] = {}
-    for name, each in blends.items():
-        here = [next(scores) for _ in each]
-        found[name] = [score for score in here if score is not None]
-        if len(found[name]) < len(here):
-            raise DataError(f"{name} has no finite loss on the held-out examples; check the networks and the data")
-    return found
 
 
 def keep(
-    plan: MergePlan,
-    orders: Sequence[Permutation],
-    aligned: Sequence[Tensors],
-    scorer: Scorer,
-    places: tuple[str, ...],
+    plan: MergePlan, orders: Sequence[Permutation], aligned: Sequence[Tensors], choice: Choice
 ) -> MergeResult:
-    """Score, choose the coefficients, and write the merged network, its run and its plot."""
-    config = plan.config
-    name = "merged, repaired" if config.repair else "merged"
-    blend = wanted(plan, places)
-    results: dict[str, list[Score]] = {}
-    if plan.subject.partitions is not None:
-        blends = candidates(plan, places)
-        results = scored(blends, scorer)
-        if config.average == "best":
-            blend = _best(blends[name][1:], results[name][1:])
-            index = blends[name].index(replace(blend, repair=config.repair), 1)
-            for found in (results[kind] for kind in ("plain mean", "merged", name)):
-                found[0] = found[index]
-    merged = average(aligned, blend.coefficients, dict(blend.layers))
-    if config.repair:
-        merged = blended(plan.gallery, replace(blend, repair=True)).state_dict()
-    score = results[name][0] if results else None
-    run = _keep_run(plan, orders, aligned, merged, score)
-    total = sum(blend.coefficients)
+    """Write the chosen mean of aligned networks (named tensors each), its run and its plot."""
+    merged = _merged(plan, aligned, choice)
+    final = list(choice.scores.values())[-1] if choice.scores else None
+    total = sum(choice.blend.coefficients)
     result = MergeResult(
-        run=run,
-        scores={kind: found[0] for kind, found in results.items()},
-        paths={kind: found[1:] for kind, found in results.items() if len(found) > 1},
-        coefficients=tuple(c / total for c in blend.coefficients),
+        run=_keep_run(plan, orders, aligned, merged, final),
+        scores=dict(choice.scores),
+        paths={kind: list(scores) for kind, scores in choice.paths.items()},
+        coefficients=tuple(c / total for c in choice.blend.coefficients),
         moved=tuple(_moved(plan, order) for order in orders),
         function_error=plan.function_error,
         coverage=plan.units.coverage,
         cycle_error=_cycles(plan),
     )
-    return _written(config, result, merged)
+    return _written(plan, result, merged)
 
 
-def _examples(plan: MergePlan) -> int:
-    """How many training examples the data has; 0 without data."""
-    return plan.subject.partitions.describe(0).examples if plan.subject.partitions else 0
-
-
-def _best(blends: Sequence[Blend], scores: Sequence[Score]) -> Blend:
-    order = sorted(range(len(blends)), key=lambda i: (-(scores[i].accuracy or 0.0), scores[i].loss))
-    return blends[order[0]]
+def _merged(plan: MergePlan, aligned: Sequence[Tensors], choice: Choice) -> Tensors:
+    if plan.config.repair:
+        return blended(plan.gallery, replace(choice.blend, repair=True)).state_dict()
+    return average(aligned, choice.blend.coefficients, dict(choice.blend.layers))
 
 
 def _moved(plan: MergePlan, order: Permutation) -> float:
@@ -140,13 +76,14 @@ def _keep_run(
     score: Score | None,
 ) -> Run:
     config, model = plan.config, plan.subject.objective.model
+    described = plan.subject.partitions.describe(0) if plan.subject.partitions else None
     name = config.name or f"merge-{short_name(model.model)}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     recorded = config.model_dump(mode="json", exclude={"root"})
     standing = {"algorithm": {"name": "merge"}, "model_options": config.model_options or {}}
     attributes: dict[str, Any] = {
         "config": recorded | standing,
         "algorithm": f"merge of {len(orders)} networks, matched by {config.match}",
-        "data": {"examples": _examples(plan), "held_out": score.examples if score else 0},
+        "data": {"examples": described.examples if described else 0, "held_out": score.examples if score else 0},
         "fingerprint": None,
         **provenance(),
     }
@@ -159,7 +96,8 @@ def _keep_run(
     return Run(path)
 
 
-def _written(config: MergeConfig, result: MergeResult, merged: Tensors) -> MergeResult:
+def _written(plan: MergePlan, result: MergeResult, merged: Tensors) -> MergeResult:
+    config = plan.config
     plot = config.plot
     if plot is None and config.out and result.paths:
         plot = str(Path(config.out).with_suffix(".png"))

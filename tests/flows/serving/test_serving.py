@@ -1,0 +1,115 @@
+"""Served flows: on a schedule, or run by hand, from a real Prefect server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.runs.run import open_run
+
+BIN = Path(sys.executable).parent
+SECONDS = 120
+
+SERVE = """
+from prefect import serve
+from flows import merge_flow, train_flow
+
+if __name__ == "__main__":
+    small = {"data": "digits", "executor": "inline", "algorithm": "fed_avg", "local_steps": 2}
+    nightly = train_flow.to_deployment(
+        name="nightly", cron="0 2 * * *", parameters={"config": {**small, "name": "nightly", "rounds": 2}}
+    )
+    merged = merge_flow.to_deployment(
+        name="merged",
+        parameters={"config": {"networks": ["nightly@1", "nightly@2"], "executor": "inline", "points": 3}},
+    )
+    serve(nightly, merged)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A Prefect server's address and a root for runs, as a user's shell would have them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    own |= {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    own |= {"ROUNDWEAVE_ROOT": str(tmp_path / "runs"), "PREFECT_LOGGING_LEVEL": "ERROR", "COLUMNS": "200"}
+    line = [BIN / "prefect", "server", "start", "--port", str(port), "--no-ui"]
+    with ended(line, own, tmp_path / "server.log"):
+        api = f"http://127.0.0.1:{port}/api"
+        until(lambda: answers(f"{api}/health"), tmp_path / "server.log")
+        yield own | {"PREFECT_API_URL": api}
+
+
+class ended:  # noqa: N801
+    """A process with its log, ended with the block."""
+
+    def __init__(self, line: list[object], environment: dict[str, str], log: Path) -> None:
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [str(word) for word in line], env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def until(reached: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+
+
+def asked(api: str, what: str) -> list[dict[str, object]]:
+    """What the server knows of `flow_runs` or `deployments`."""
+    request = urllib.request.Request(f"{api}/{what}/filter", b"{}", {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_served_flows_run_when_they_are_asked_to_and_run_again(environment, tmp_path: Path) -> None:
+    (tmp_path / "serve.py").write_text(SERVE)
+    api, log = environment["PREFECT_API_URL"], tmp_path / "serve.log"
+
+    def completed() -> int:
+        return sum(run["state_type"] == "COMPLETED" for run in asked(api, "flow_runs"))
+
+    with ended([sys.executable, tmp_path / "serve.py"], environment, log):
+        until(lambda: len(asked(api, "deployments")) == 2, log)
+        names = ["roundweave-train/nightly"] * 2 + ["roundweave-merge/merged"] * 2
+        for number, name in enumerate(names, start=1):
+            subprocess.run([BIN / "prefect", "deployment", "run", name], env=environment, check=True)
+            until(lambda number=number: completed() == number, log)
+    nightly = open_run(tmp_path / "runs" / "nightly.zarr")
+    assert (nightly.status, nightly.done) == ("complete", 2)
+    merged = [open_run(path).digest for path in (tmp_path / "runs").glob("merge-*.zarr")]
+    assert len(merged) == 2
+    assert merged[0] == merged[1]
