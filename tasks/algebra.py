@@ -8,19 +8,17 @@ partitions' numbers:
 
 >>> import torch
 >>> from dataclasses import dataclass, replace
->>> from roundweave import Algorithm, Mean, State, Update, reduce_all
+>>> from roundweave import Algorithm, Apply, Map, Mean, State, Update, reduce_all
 >>> @dataclass(frozen=True)
-... class Distance:
+... class Distance(Map):
 ...     """The gradient of half the squared distance to the mean example."""
 ...     def __call__(self, objective, state, examples, carry, seed):
 ...         gradient = state.params["float64"] - examples.mean(0)
 ...         return Update({"float64": gradient}, weight=len(examples))
 >>> @dataclass(frozen=True)
-... class Step:
+... class Step(Apply):
 ...     """Subtract lr times the direction."""
 ...     lr: float
-...     def init(self, params):
-...         return {}
 ...     def __call__(self, state, update):
 ...         params = {k: p - self.lr * update.direction[k] for k, p in state.params.items()}
 ...         return replace(state, params=params, round=state.round + 1)
@@ -37,29 +35,65 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from storage.errors import UsageError
 from storage.values.state import State, Update
-from storage.values.tensors import Vectors
+from storage.values.tensors import TensorSpec, Vectors
 
 Node = Any
 """A partial result of a reduce over some partitions; a lone `Update` is one, so is None (nobody)."""
 
 
-class Map(Protocol):
+class Part(Protocol):
+    """What map, reduce and apply have in common; one's own inherit one of these three."""
+
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """This part, told of a run's networks and partitions before round 1; the same unless it must know."""
+        return self
+
+
+class Map(Part, Protocol):
     """Backprop over one partition: a pure function of its inputs."""
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The slots that a partition keeps from round to round, each one vector (elements,) per dtype."""
+        return ()
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The slots that its updates bring besides the direction, and that are reduced like it."""
+        return ()
+
+    @property
+    def ranks(self) -> int:
+        """How many processes work on one partition together."""
+        return 1
 
     def __call__(
         self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
-        """The partition's update; `seed` is drawn from (run seed, round, partition)."""
+        """The partition's update; `seed` is drawn from (run seed, round, partition).
+
+        Direction, extras and carry have one vector (elements,) per dtype, as the state's parameters do.
+        """
         ...
 
 
-class Reduce(Protocol):
+class Reduce(Part, Protocol):
     """Combines the accepted updates, as a fold over the tree of partitions."""
 
-    def merge(self, left: Node, right: Node) -> Node:
+    @property
+    def matches(self) -> tuple[TensorSpec, ...]:
+        """What is stored of how each partition's units were matched: name, dtype and shape of a permutation."""
+        return ()
+
+    def breakdown(self, updates: int) -> int:
+        """How many of so many updates may be corrupted in any way, and the result stays among the honest ones."""
+        return 0
+
+    def join(self, left: Node, right: Node) -> Node:
         """Join two neighbours; either may be a lone `Update`."""
         ...
 
@@ -68,22 +102,40 @@ class Reduce(Protocol):
         ...
 
 
-class Apply(Protocol):
+class Apply(Part, Protocol):
     """The outer optimizer."""
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
-        """Its memory before the first round: slots shaped as the parameters."""
-        ...
+        """Its memory before the first round: slots shaped as the parameters, none unless it says so."""
+        return {}
 
     def __call__(self, state: State, update: Update) -> State:
-        """The state of the next round."""
+        """The state of the next round; vectors (elements,) per dtype in, the same out."""
         ...
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A training algorithm."""
+    """A training algorithm; raises `UsageError` for a part that does not inherit its Protocol."""
 
     map: Map
     reduce: Reduce
     apply: Apply
+
+    def __post_init__(self) -> None:
+        for name, part, base in (
+            ("map", self.map, Map),
+            ("reduce", self.reduce, Reduce),
+            ("apply", self.apply, Apply),
+        ):
+            # Inherited by name, not by shape: isinstance would ask a Protocol for its members only.
+            if base not in type(part).__mro__:
+                raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
+
+    def bound(self, objective: Any, partitions: Any) -> Algorithm:
+        """The algorithm for a run's networks and partitions: each part that must know them is told."""
+        return Algorithm(
+            self.map.bound(objective, partitions),
+            self.reduce.bound(objective, partitions),
+            self.apply.bound(objective, partitions),
+        )

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Reduce
 from tasks.applies.sgd import Sgd
-from tasks.data.partitions import Partitions
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching.networks import By
-from tasks.networks.objective import Objective
 from tasks.reduces.matched import Matched, To
 from tasks.reduces.mean import Mean
 from tasks.user_code import Code
@@ -102,9 +99,3 @@ def build_algorithm(named: str | Code, options: Mapping[str, Any]) -> Algorithm:
     if not isinstance(algorithm, Algorithm):
         raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")
     return algorithm
-
-
-def bound(algorithm: Algorithm, objective: Objective, partitions: Partitions) -> Algorithm:
-    """The algorithm for a run's networks: a reduce that must know them is told."""
-    bind = getattr(algorithm.reduce, "bound", None)
-    return algorithm if bind is None else replace(algorithm, reduce=bind(objective, partitions))

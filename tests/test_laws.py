@@ -324,9 +324,9 @@ def test_a_round_below_its_quorum_fails(train, own) -> None:
 def test_a_misshapen_update_is_refused_by_name(train, own) -> None:
     source = """
 from dataclasses import dataclass, replace
-from roundweave import Algorithm, Gradient, Mean, Sgd
+from roundweave import Algorithm, Gradient, Map, Mean, Sgd
 @dataclass(frozen=True)
-class Short:
+class Short(Map):
     def __call__(self, objective, state, examples, carry, seed):
         update = Gradient()(objective, state, examples, carry, seed)
         if examples.inputs[0, 0, 0, 0] == 0 and len(examples) == 405:

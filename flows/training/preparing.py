@@ -21,7 +21,6 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
 from tasks.algebra import Algorithm
-from tasks.algorithms import bound
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.splits import Split
 from tasks.executors.base import Executor
@@ -57,7 +56,7 @@ def prepared(config: TrainConfig, executor: Executor) -> Iterator[Prepared]:
     description = combine(descriptions)
     partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
     objective = describe_objective(config, description)
-    algorithm = bound(algorithm, objective, partitions)
+    algorithm = algorithm.bound(objective, partitions)
     if partitions.source.partitioned:
         executor.gather(partial(check_fit, objective, partitions, description.classes), range(1))
     fingerprint = _common_fingerprint(executor, config)
@@ -169,9 +168,9 @@ def _open_or_create(
             layout=objective.layout,
             partitions=config.partitions,
             memory=tuple(initial.memory),
-            carry=getattr(algorithm.map, "carry", ()),
-            extras=getattr(algorithm.map, "extras", ()),
-            matches=getattr(algorithm.reduce, "matches", ()),
+            carry=algorithm.map.carry,
+            extras=algorithm.map.extras,
+            matches=algorithm.reduce.matches,
         )
         attributes = {
             "config": config.model_dump(mode="json", exclude={"root"}),

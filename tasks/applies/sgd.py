@@ -9,11 +9,12 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
+from tasks.algebra import Apply
 from tasks.numerics import accumulator
 
 
 @dataclass(frozen=True)
-class Sgd:
+class Sgd(Apply):
     """Gradient descent with momentum, in torch's convention (velocity = momentum x velocity + direction).
 
     With lr 1 and no momentum the new parameters are the start minus the mean of *start minus arrived*: FedAvg.

@@ -9,13 +9,14 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
+from tasks.algebra import Map
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
 from tasks.networks.objective import Objective, buffers_of
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(Map):
     """The gradient of the mean loss over the partition, or over one random batch of it.
 
     The weight is the number of examples used, so the mean over partitions is the gradient over all of them.

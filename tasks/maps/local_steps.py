@@ -12,13 +12,14 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
+from tasks.algebra import Map
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
 from tasks.networks.objective import Objective, buffers_of
 
 
 @dataclass(frozen=True)
-class LocalSteps:
+class LocalSteps(Map):
     """Local training from the round's state; the direction is start minus arrived.
 
     Walks `steps` batches, or `epochs` passes, in an order drawn from the seed, with a torch optimizer that

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.values.state import State, Update
-from tasks.algebra import Node
+from tasks.algebra import Node, Reduce
 
 
 @dataclass(frozen=True)
-class Gather:
+class Gather(Reduce):
     """Base of the reduces that must see all updates at once, ordered by partition.
 
     A subclass defines ``__call__(state, updates) -> Update``.
     """
 
-    def merge(self, left: Node, right: Node) -> Node:
+    def join(self, left: Node, right: Node) -> Node:
         """Concatenate."""
         return (*_listed(left), *_listed(right))
 

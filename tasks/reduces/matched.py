@@ -75,7 +75,8 @@ class Matched(Gather):
         units = find_units(network, inputs)
         units = units.without(spec.name for spec in objective.layout.frozen)
         check_function(network, inputs, units)
-        return replace(self, networks=Networks(objective, partitions, units))
+        inner = self.inner.bound(objective, partitions)
+        return replace(self, inner=inner, networks=Networks(objective, partitions, units))
 
     @property
     def matches(self) -> tuple[TensorSpec, ...]:

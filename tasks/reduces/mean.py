@@ -9,7 +9,7 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Record, Vectors
-from tasks.algebra import Node
+from tasks.algebra import Node, Reduce
 from tasks.numerics import accumulator, is_float
 
 
@@ -24,14 +24,14 @@ class WeightedSum(Record):
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Reduce):
     """The mean of the updates weighted by their integer weights (FedAvg, McMahan et al. 2017, Algorithm 1).
 
     A single participant passes through unchanged. Float buffers take the weighted mean, integer and bool
     ones the maximum.
     """
 
-    def merge(self, left: Node, right: Node) -> WeightedSum:
+    def join(self, left: Node, right: Node) -> WeightedSum:
         """Add; a lone update is multiplied by its weight first."""
         left, right = _lift(left), _lift(right)
         return WeightedSum(

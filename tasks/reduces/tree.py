@@ -19,7 +19,7 @@ def cover(first: int, last: int, low: int, high: int) -> list[tuple[int, int]]:
 
 
 def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node | None]) -> Node | None:
-    """Merge a node of the tree from the nodes that `known` has; absent partitions are None.
+    """Join a node of the tree from the nodes that `known` has; absent partitions are None.
 
     `known(first, last)` raises KeyError where it has no such node, so that its halves are asked for. The shape of
     the tree depends on the indices alone, hence the bits do not depend on who computed which node.
@@ -32,7 +32,7 @@ def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node
         left, right = fold(reduce, (first, middle), known), fold(reduce, (middle, last), known)
         if left is None or right is None:
             return right if left is None else left
-        return reduce.merge(left, right)
+        return reduce.join(left, right)
 
 
 def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Update:

@@ -21,7 +21,7 @@ from rich.table import Table
 from flows.config.train import TrainConfig
 from flows.training.preparing import Prepared, prepared
 from storage.values.state import Update
-from tasks.algebra import Algorithm
+from tasks.algebra import Algorithm, Map
 from tasks.applies.sgd import Sgd
 from tasks.clusters.connecting import connect
 from tasks.executors.base import Executor
@@ -31,7 +31,7 @@ from tasks.reduces.mean import Mean
 
 
 @dataclass(frozen=True)
-class Nothing:
+class Nothing(Map):
     """Sends back a little of the parameters."""
 
     def __call__(self, objective, state, examples, carry, seed) -> Update:

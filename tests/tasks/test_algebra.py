@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import pytest
@@ -10,7 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.errors import UsageError
 from storage.values.state import State, Update
+from tasks.algebra import Algorithm, Apply, Map, Reduce
+from tasks.applies.sgd import Sgd
+from tasks.maps.gradient import Gradient
 from tasks.reduces.gather import Gather
 from tasks.reduces.mean import Mean
 from tasks.reduces.tree import cover, fold, reduce_all
@@ -19,10 +23,10 @@ STATE = State({"float32": torch.zeros(5)})
 
 
 @dataclass(frozen=True)
-class Trace:
-    """Writes down who was merged with whom."""
+class Trace(Reduce):
+    """Writes down who was joined with whom."""
 
-    def merge(self, left: str, right: str) -> str:
+    def join(self, left: str, right: str) -> str:
         return f"({left} {right})"
 
     def finish(self, state: State, node: str) -> str:
@@ -104,8 +108,8 @@ def test_any_blocks_give_the_mean_the_same_bits(case, data: st.DataObject) -> No
 def test_the_bits_do_depend_on_the_shape_of_the_tree() -> None:
     """Else the test above would show nothing."""
     one, two, three = (Update({"float32": torch.tensor([number])}) for number in (1e8, -1e8, 1.0))
-    left = Mean().merge(Mean().merge(one, two), three)
-    right = Mean().merge(one, Mean().merge(two, three))
+    left = Mean().join(Mean().join(one, two), three)
+    right = Mean().join(one, Mean().join(two, three))
     assert (left.direction["float32"].item(), right.direction["float32"].item()) == (1.0, 0.0)
 
 
@@ -142,3 +146,73 @@ def test_reducing_a_list_is_folding_its_tree() -> None:
     updates = updates_of(6)
     folded = Mean().finish(STATE, by_blocks(Mean(), updates, 6, [(0, 6)]))
     assert torch.equal(reduce_all(Mean(), STATE, updates).direction["float32"], folded.direction["float32"])
+
+
+# What a part declares.
+
+
+@dataclass(frozen=True)
+class Half(Map):
+    """Declares one slot, and leaves the rest at its defaults."""
+
+    share: float = 0.5
+    carry = ("memory",)
+
+
+def test_declarations_have_defaults_and_are_no_fields() -> None:
+    assert [field.name for field in fields(Half)] == ["share"]
+    assert (Half().carry, Half().extras, Half().ranks) == (("memory",), (), 1)
+    assert (Gradient().carry, Mean().matches, Mean().breakdown(9)) == ((), (), 0)
+    assert [fields(part) for part in (Mean, Listed)] == [(), ()]
+    assert repr(Half()) == "Half(share=0.5)"
+
+
+@dataclass(frozen=True)
+class Plain(Apply):
+    """Needs no memory, hence no init."""
+
+    def __call__(self, state: State, update: Update) -> State:
+        return state
+
+
+def test_an_apply_has_no_memory_unless_it_says_so() -> None:
+    assert Plain().init(STATE.params) == {}
+
+
+class Own:
+    """Inherits nothing, though it has the shape of each of the three."""
+
+    carry = extras = matches = ()
+    ranks = 1
+
+    def __call__(self, *anything: object) -> None:
+        raise AssertionError
+
+    init = bound = join = finish = breakdown = __call__
+
+
+@pytest.mark.parametrize("part", ["map", "reduce", "apply"])
+def test_a_part_that_does_not_inherit_is_refused_by_name(part: str) -> None:
+    parts = {"map": Gradient(), "reduce": Mean(), "apply": Sgd()} | {part: Own()}
+    with pytest.raises(UsageError, match=f"^{part} Own must inherit roundweave.{part.title()}$"):
+        Algorithm(**parts)
+
+
+@dataclass(frozen=True)
+class Told(Apply):
+    """Wants to know what it works for."""
+
+    told: tuple[str, ...] = ()
+
+    def bound(self, objective: str, partitions: str) -> Told:
+        return replace(self, told=(objective, partitions))
+
+    def __call__(self, state: State, update: Update) -> State:
+        return state
+
+
+def test_binding_an_algorithm_tells_its_parts() -> None:
+    algorithm = Algorithm(Gradient(), Mean(), Told())
+    assert algorithm.bound("objective", "partitions") == replace(
+        algorithm, apply=Told(("objective", "partitions"))
+    )

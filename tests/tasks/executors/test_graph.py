@@ -16,10 +16,10 @@ from tasks.executors.graph import GraphExecutor
 COUNTING = """
 from dataclasses import dataclass, replace
 import torch
-from roundweave import Algorithm, Gradient, Mean, Sgd
+from roundweave import Algorithm, Gradient, Map, Mean, Sgd
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(Map):
     '''Divides its gradient by the number of rounds it was accepted in; partition 1 is unsound in round 2.'''
     carry = ("memory",)
     extras = ("control",)

@@ -21,9 +21,9 @@ OWN = """
 from dataclasses import dataclass, replace
 import numpy as np
 import torch
-from roundweave import Algorithm, Gradient, Mean, Sgd, Update
+from roundweave import Algorithm, Gradient, Map, Mean, Sgd, Update
 @dataclass(frozen=True)
-class Own:
+class Own(Map):
     def __call__(self, objective, state, examples, carry, seed):
         update = Gradient()(objective, state, examples, carry, seed)
         return {returned}
