@@ -1,57 +1,69 @@
-"""The table of named algorithms, one line each, and the functions that build them from options."""
+"""The named algorithms, a function each: its signature is the only definition of its options."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from storage.errors import UsageError
+from tasks import options as of
 from tasks.algebra import Algorithm, Reduce
+from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching.networks import By
+from tasks.options import extending
 from tasks.reduces.matched import Matched, To
-from tasks.reduces.mean import Mean
+from tasks.reduces.table import find_reduce
 from tasks.user_code import Code
 
 
-def synchronous(
-    *, lr: float = 0.1, momentum: float = 0.0, nesterov: bool = False, batch_size: int | None = None
-) -> Algorithm:
-    """The mean gradient of all partitions, then one step of one machine."""
-    return Algorithm(Gradient(batch_size), Mean(), Sgd(lr, momentum, nesterov))
-
-
-def local_training(
+def sync_sgd(
     *,
-    lr: float = 0.1,
-    momentum: float | None = None,
-    nesterov: bool | None = None,
-    local_steps: int | None = None,
-    local_epochs: int | None = None,
-    batch_size: int | None = 32,
-    optimizer: str = "SGD",
-    optimizer_options: Mapping[str, Any] | None = None,
-    clip_norm: float | None = None,
-    outer_lr: float = 1.0,
-    outer_momentum: float = 0.0,
-    outer_nesterov: bool = False,
-    init: Literal["shared", "per-partition"] = "shared",
-    match: By | None = None,
-    match_to: To | None = None,
-    soft: int | None = None,
+    lr: of.LearningRate = 0.1,
+    momentum: of.Momentum = 0.0,
+    nesterov: of.Nesterov = False,
+    lr_schedule: of.LearningRateSchedule = "constant",
+    warmup: of.Warmup = 0,
+    batch_size: of.BatchSize = None,
+    reduce: of.ReduceName = "mean",
 ) -> Algorithm:
-    """Local training with periodic averaging; epochs go before steps, and one epoch is the default.
+    """Synchronous SGD: the mean gradient of all partitions, then one step of one machine (Chen et al. 2016)."""
+    return Algorithm(
+        Gradient(batch_size), find_reduce(reduce), Sgd(lr, momentum, nesterov, Schedule(lr_schedule, warmup))
+    )
 
-    As `fed_avg`, McMahan et al. 2017, Algorithm 1; as `diloco`, Douillard et al. 2023, Algorithm 1; as `matched`
-    with hidden units matched before the mean, to the round's start, or to one another where each began on its own.
+
+def fed_avg(
+    *,
+    lr: of.LearningRate = 0.1,
+    momentum: of.Momentum = 0.0,
+    nesterov: of.Nesterov = False,
+    lr_schedule: of.LearningRateSchedule = "constant",
+    warmup: of.Warmup = 0,
+    local_steps: of.LocalSteps = None,
+    local_epochs: of.LocalEpochs = None,
+    batch_size: of.BatchSize = 32,
+    optimizer: of.Optimizer = "SGD",
+    optimizer_options: of.OptimizerOptions = None,
+    clip_norm: of.ClipNorm = None,
+    init: of.Init = "shared",
+    outer_lr: of.OuterLearningRate = 1.0,
+    outer_momentum: of.OuterMomentum = 0.0,
+    outer_nesterov: of.OuterNesterov = False,
+    outer_lr_schedule: of.OuterSchedule = "constant",
+    reduce: of.ReduceName = "mean",
+    match: of.Match = None,
+    match_to: of.MatchTo = None,
+    soft: of.Soft = None,
+) -> Algorithm:
+    """Federated averaging: local training, then the mean of the networks (McMahan et al. 2017, Algorithm 1).
+
+    Epochs go before steps, and one epoch is the default.
     """
-    options = dict(optimizer_options or {})
-    options |= {} if momentum is None else {"momentum": momentum}
-    options |= {} if nesterov is None else {"nesterov": nesterov}
+    given = {"momentum": momentum, "nesterov": nesterov}
     epochs = local_epochs if local_epochs or local_steps else 1
     local = LocalSteps(
         steps=None if epochs else local_steps,
@@ -59,32 +71,55 @@ def local_training(
         batch_size=batch_size,
         optimizer=optimizer,
         lr=lr,
-        options=tuple(options.items()),
+        options=tuple({**(optimizer_options or {}), **{k: v for k, v in given.items() if v}}.items()),
         clip_norm=clip_norm,
         init=init,
+        schedule=Schedule(lr_schedule, warmup),
     )
-    return Algorithm(local, _reduce(init, match, match_to, soft), Sgd(outer_lr, outer_momentum, outer_nesterov))
+    outer = Sgd(outer_lr, outer_momentum, outer_nesterov, Schedule(outer_lr_schedule))
+    return Algorithm(local, _reduce(reduce, init, match, match_to, soft), outer)
 
 
-def _reduce(init: str, match: By | None, to: To | None, soft: int | None) -> Reduce:
+def _reduce(reduce: str, init: str, match: By | None, to: To | None, soft: int | None) -> Reduce:
     if match is None:
         if to is not None or soft is not None:
             raise UsageError("match_to and soft need match: by what the units are compared")
-        return Mean()
+        return find_reduce(reduce)
     own: To = "many" if soft is None else "first"
-    return Matched(Mean(), match, to=to or (own if init == "per-partition" else "start"), soft=soft)
+    return Matched(find_reduce(reduce), match, to=to or (own if init == "per-partition" else "start"), soft=soft)
 
 
-DILOCO: dict[str, Any] = {
-    **{"optimizer": "AdamW", "lr": 1e-3, "local_steps": 50},
-    **{"outer_lr": 0.7, "outer_momentum": 0.9, "outer_nesterov": True},
-}
+@extending(
+    fed_avg,
+    optimizer="AdamW",
+    lr=1e-3,
+    local_steps=50,
+    outer_lr=0.7,
+    outer_momentum=0.9,
+    outer_nesterov=True,
+)
+def diloco(**options: Any) -> Algorithm:
+    """DiLoCo: many steps of AdamW, outer ones with Nesterov momentum (Douillard et al. 2023, Algorithm 1)."""
+    return fed_avg(**options)
+
+
+@extending(fed_avg, match="weights")
+def matched(**options: Any) -> Algorithm:
+    """Federated averaging with hidden units matched before the mean (Ainsworth et al. 2023, Algorithm 1).
+
+    They are matched to the round's start, or to one another where each partition began on its own.
+    """
+    return fed_avg(**options)
+
+
+@extending(fed_avg, outer_momentum=0.9)
+def fed_avgm(**options: Any) -> Algorithm:
+    """FedAvgM: federated averaging with momentum on the server (Hsu et al. 2019)."""
+    return fed_avg(**options)
+
 
 ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
-    "sync_sgd": synchronous,
-    "fed_avg": local_training,
-    "diloco": partial(local_training, **DILOCO),
-    "matched": partial(local_training, match="weights"),
+    make.__name__: make for make in (sync_sgd, fed_avg, diloco, matched, fed_avgm)
 }
 
 

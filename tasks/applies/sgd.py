@@ -10,6 +10,7 @@ import torch
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Apply
+from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.numerics import accumulator
 
 
@@ -19,18 +20,24 @@ class Sgd(Apply):
 
     With lr 1 and no momentum the new parameters are the start minus the mean of *start minus arrived*: FedAvg.
     Nesterov momentum as in Sutskever et al. 2013, section 2. Buffers are taken over as they arrive.
+
+    >>> start = State({"float32": torch.tensor([1.0, 2.0])})
+    >>> Sgd(lr=0.5)(start, Update({"float32": torch.tensor([2.0, 0.0])})).params["float32"].tolist()
+    [0.0, 2.0]
     """
 
     lr: float = 1.0
     momentum: float = 0.0
     nesterov: bool = False
+    schedule: Schedule = CONSTANT
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """A velocity of zeros, where there is momentum."""
         return {"velocity": {k: torch.zeros_like(p) for k, p in params.items()}} if self.momentum else {}
 
     def __call__(self, state: State, update: Update) -> State:
-        """Step; the arithmetic is in the accumulator type."""
+        """Step; one vector (elements,) per dtype, and the arithmetic in the accumulator type."""
+        lr = self.lr * self.schedule(state.round + 1)
         params, velocity = {}, {}
         for name, param in state.params.items():
             step = update.direction[name].to(accumulator(name))
@@ -38,7 +45,7 @@ class Sgd(Apply):
                 direction, step = step, self.momentum * state.memory["velocity"][name] + step
                 velocity[name] = step.to(param.dtype)
                 step = direction + self.momentum * step if self.nesterov else step
-            params[name] = (param.to(step.dtype) - self.lr * step).to(param.dtype)
+            params[name] = (param.to(step.dtype) - lr * step).to(param.dtype)
         memory = {"velocity": velocity} if self.momentum else {}
         buffers = update.buffers or state.buffers
         return replace(state, params=params, buffers=buffers, memory=memory, round=state.round + 1)

@@ -20,6 +20,13 @@ class Gradient(Map):
     """The gradient of the mean loss over the partition, or over one random batch of it.
 
     The weight is the number of examples used, so the mean over partitions is the gradient over all of them.
+
+    >>> from tasks.networks.objective import ModelSpec
+    >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
+    >>> examples = Examples(torch.ones(3, 2), torch.zeros(3))
+    >>> update = Gradient()(objective, objective.initial(), examples, {}, 0)
+    >>> update.direction["float32"].shape, update.weight
+    (torch.Size([3]), 3)
     """
 
     batch_size: int | None = None
@@ -32,7 +39,7 @@ class Gradient(Map):
         carry: Mapping[str, Vectors],
         seed: int,
     ) -> Update:
-        """One forward and one backward pass."""
+        """One forward and one backward pass; the direction is one vector (elements,) per dtype."""
         network = objective.network(state)
         batch = next(batches(examples, self.batch_size, 1, seed))
         loss = objective.value(network(batch.inputs), batch.targets)

@@ -13,9 +13,13 @@ from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
 from tasks.algebra import Map
+from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
 from tasks.networks.objective import Objective, buffers_of
+
+Term = Callable[[str, torch.Tensor], torch.Tensor]
+"""What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,13 @@ class LocalSteps(Map):
 
     Walks `steps` batches, or `epochs` passes, in an order drawn from the seed, with a torch optimizer that
     starts afresh each round. `batch_size` None means the whole partition; `clip_norm` bounds the gradient's
-    L2 norm. The weight is the partition's number of examples (McMahan et al. 2017, Algorithm 1). With `init`
-    ``per-partition`` each partition begins round 1 from initial weights of its own, drawn from its seed.
+    L2 norm; `schedule` changes `lr` over rounds. The weight is the partition's number of examples (McMahan et al.
+    2017, Algorithm 1). With `init` ``per-partition`` each partition begins round 1 from initial weights of its
+    own, drawn from its seed.
+
+    >>> local = LocalSteps(epochs=2, batch_size=32, lr=0.1, schedule=Schedule("step:10:0.5"))
+    >>> local.count(100), local.rate(State({}, round=10))
+    (8, 0.05)
     """
 
     steps: int | None = None
@@ -36,6 +45,7 @@ class LocalSteps(Map):
     options: tuple[tuple[str, Any], ...] = ()
     clip_norm: float | None = None
     init: Literal["shared", "per-partition"] = "shared"
+    schedule: Schedule = CONSTANT
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -48,7 +58,7 @@ class LocalSteps(Map):
         if "lr" in dict(self.options):
             raise UsageError("give lr as lr, not among the optimizer's options")
         if self.options:
-            self._optimizer([torch.nn.Parameter(torch.zeros(1))])
+            self._optimizer([torch.nn.Parameter(torch.zeros(1))], self.lr)
 
     def __call__(
         self,
@@ -58,16 +68,33 @@ class LocalSteps(Map):
         carry: Mapping[str, Vectors],
         seed: int,
     ) -> Update:
-        """Train, and send back how far the parameters went."""
+        """Train, and send back how far the parameters went: one vector (elements,) per dtype."""
+        return self.train(objective, state, examples, seed)
+
+    def count(self, examples: int) -> int:
+        """How many steps a round takes over so many examples."""
+        return self.steps or (self.epochs or 0) * -(-examples // (self.batch_size or examples))
+
+    def rate(self, state: State) -> float:
+        """The learning rate of the round that begins from a state."""
+        return self.lr * self.schedule(state.round + 1)
+
+    def train(
+        self, objective: Objective, state: State, examples: Examples, seed: int, term: Term | None = None
+    ) -> Update:
+        """One round of local training, with a term added to every gradient before it is clipped."""
         own = self.init == "per-partition" and state.round == 0
         network = objective.network(objective.seeded(seed).initial() if own else state)
-        parameters = [p for p in network.parameters() if p.requires_grad]
-        step = self._stepper(parameters)
-        steps = self.steps or (self.epochs or 0) * -(-len(examples) // (self.batch_size or len(examples)))
+        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        parameters = list(named.values())
+        step = self._stepper(parameters, self.rate(state))
+        steps = self.count(len(examples))
         total = torch.zeros(())
         for batch in batches(examples, self.batch_size, steps, seed):
             loss = objective.value(network(batch.inputs), batch.targets)
             loss.backward()
+            if term is not None:
+                _add(named, term)
             if self.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
             step()
@@ -80,12 +107,12 @@ class LocalSteps(Map):
             metrics={"train_loss": total.item() / steps},
         )
 
-    def _stepper(self, parameters: list[torch.nn.Parameter]) -> Callable[[], None]:
+    def _stepper(self, parameters: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
         """What takes a step along the gradients and clears them."""
         # Plain SGD without torch.optim: the same bits, less time a step, and torch.optim takes 1.2 s to start.
         if self.optimizer == "SGD" and not self.options:
-            return partial(_descend, parameters, self.lr)
-        optimizer = self._optimizer(parameters)
+            return partial(_descend, parameters, lr)
+        optimizer = self._optimizer(parameters, lr)
 
         def step() -> None:
             optimizer.step()
@@ -93,13 +120,20 @@ class LocalSteps(Map):
 
         return step
 
-    def _optimizer(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    def _optimizer(self, parameters: list[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
         kind: Any = getattr(torch.optim, self.optimizer)
         try:
-            optimizer: torch.optim.Optimizer = kind(parameters, **{"lr": self.lr, **dict(self.options)})
+            optimizer: torch.optim.Optimizer = kind(parameters, **{"lr": lr, **dict(self.options)})
         except (TypeError, ValueError) as error:
             raise UsageError(f"optimizer {self.optimizer}: {error}") from error
         return optimizer
+
+
+def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            added = term(name, parameter)
+            parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
 
 
 def _descend(parameters: list[torch.nn.Parameter], lr: float) -> None:

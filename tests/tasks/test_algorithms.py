@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import get_type_hints
+
 import pytest
+from pydantic import TypeAdapter
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm
-from tasks.algorithms import build_algorithm
+from tasks.algorithms import ALGORITHMS, build_algorithm, fed_avg
+from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
+from tasks.options import extending
 from tasks.reduces.mean import Mean
 from tasks.user_code import find_code
 
@@ -38,6 +44,50 @@ def test_one_epoch_is_the_default(options, steps, epochs) -> None:
 def test_epochs_replace_the_steps_of_diloco() -> None:
     found = build_algorithm("diloco", {"local_epochs": 2}).map
     assert (found.steps, found.epochs) == (None, 2)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_signature_is_a_form(name: str) -> None:
+    """Every option by keyword, with a default within its bounds, and the meaning that its type tells."""
+    parameters = inspect.signature(ALGORITHMS[name]).parameters
+    hints = get_type_hints(ALGORITHMS[name], include_extras=True)
+    assert set(hints) == {*parameters, "return"}
+    for parameter in parameters.values():
+        assert parameter.kind is parameter.KEYWORD_ONLY
+        assert hints[parameter.name].__metadata__[0].description
+        assert TypeAdapter(hints[parameter.name]).validate_python(parameter.default) == parameter.default
+    assert ALGORITHMS[name].__doc__
+
+
+def test_the_default_of_an_option_is_what_is_built() -> None:
+    """Giving every default again builds the same: no other is hidden in the function."""
+    for make in ALGORITHMS.values():
+        defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
+        assert make(**defaults) == make()
+
+
+def test_an_algorithm_extends_another() -> None:
+    @extending(fed_avg, without=("momentum",), lr=0.5)
+    def own(*, depth: int = 3, soft: int = 1, **options: object) -> Algorithm:
+        built.update(options, depth=depth)
+        return fed_avg(**options)
+
+    built: dict[str, object] = {}
+    parameters = inspect.signature(own).parameters
+    assert set(parameters) == {*inspect.signature(fed_avg).parameters, "depth"} - {"momentum"}
+    assert (parameters["lr"].default, parameters["soft"].default, parameters["depth"].default) == (0.5, 1, 3)
+    assert own(nesterov=False).map.lr == 0.5
+    assert built == {"lr": 0.5, "nesterov": False, "depth": 3}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'momentum'"):
+        own(momentum=0.5)
+
+
+def test_schedules_go_to_the_optimizer_that_they_name() -> None:
+    found = build_algorithm("fed_avg", {"lr_schedule": "cosine:9", "warmup": 2, "outer_lr_schedule": "linear:9"})
+    assert (found.map.schedule, found.apply.schedule) == (Schedule("cosine:9", 2), Schedule("linear:9"))
+    assert build_algorithm("sync_sgd", {"lr_schedule": "step:3:0.5"}).apply.schedule == Schedule("step:3:0.5")
+    with pytest.raises(UsageError, match="schedule 'cosine' must be written cosine:rounds"):
+        build_algorithm("fed_avg", {"lr_schedule": "cosine"})
 
 
 def test_an_option_that_an_algorithm_does_not_take_is_refused_by_name() -> None:

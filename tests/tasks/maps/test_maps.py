@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from storage.errors import UsageError
 from storage.values.state import State
 from storage.values.tensors import views
+from tasks.applies.schedules import Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
 from tasks.maps.gradient import Gradient
@@ -191,6 +193,35 @@ def test_another_seed_walks_in_another_order() -> None:
     what, part = objective(), examples()
     one, two = (LocalSteps(steps=2, batch_size=8)(what, what.initial(), part, {}, seed) for seed in (1, 2))
     assert not torch.equal(one.direction["float32"], two.direction["float32"])
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_the_rate_is_that_of_the_round_about_to_be_made(optimizer: str) -> None:
+    what, part = objective(), examples()
+    state = replace(what.initial(), round=2)
+    falling = LocalSteps(steps=2, optimizer=optimizer, lr=0.4, schedule=Schedule("step:2:0.25"))
+    found = falling(what, state, part, {}, 7)
+    wanted = LocalSteps(steps=2, optimizer=optimizer, lr=0.1)(what, state, part, {}, 7)
+    assert torch.equal(found.direction["float32"], wanted.direction["float32"])
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_a_term_is_added_to_each_gradient(optimizer: str) -> None:
+    """A term of w is the gradient of |w|^2 / 2 added to the loss."""
+    what, part = objective(), examples()
+    state = what.initial()
+    local = LocalSteps(steps=5, batch_size=16, optimizer=optimizer, lr=0.05, clip_norm=3.0)
+    found = local.train(what, state, part, 7, lambda name, parameter: parameter)
+    network = what.network(state)
+    stepper = getattr(torch.optim, optimizer)(network.parameters(), lr=0.05)
+    for batch in batches(part, 16, 5, seed=7):
+        stepper.zero_grad()
+        squares = sum(p.square().sum() for p in network.parameters())
+        (nn.functional.cross_entropy(network(batch.inputs), batch.targets) + squares / 2).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 3.0)
+        stepper.step()
+    arrived = torch.cat([p.detach().reshape(-1) for p in network.parameters()])
+    torch.testing.assert_close(found.direction["float32"], state.params["float32"] - arrived, rtol=1e-4, atol=1e-6)
 
 
 # What cannot be meant.

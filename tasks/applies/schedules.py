@@ -1,0 +1,92 @@
+"""Learning rates that change over rounds, as values."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from storage.errors import UsageError
+from tasks.named import make_named
+
+Shape = Callable[[int], float]
+"""A factor on a learning rate, given how many rounds lie behind."""
+
+
+def constant() -> Shape:
+    """Always 1."""
+    return lambda past: 1.0
+
+
+def cosine(rounds: int) -> Shape:
+    """Half a cosine from 1 towards 0, which it would reach after `rounds` (Loshchilov and Hutter 2017, eq. 5)."""
+    _check_rounds("cosine", rounds)
+    return lambda past: (1 + math.cos(math.pi * min(past, rounds - 1) / rounds)) / 2
+
+
+def linear(rounds: int) -> Shape:
+    """A line from 1 towards 0, which it would reach after `rounds`."""
+    _check_rounds("linear", rounds)
+    return lambda past: 1 - min(past, rounds - 1) / rounds
+
+
+def step(every: int, factor: float) -> Shape:
+    """Times `factor` after each `every` rounds."""
+    _check_rounds("step", every)
+    if not 0 < factor <= 1:
+        raise UsageError(f"schedule step multiplies by a factor in (0, 1], not {factor}")
+    return lambda past: factor ** (past // every)
+
+
+SCHEDULES: Mapping[str, Callable[..., Shape]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "linear": linear,
+    "step": step,
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The factor on a learning rate in a round, numbered from 1.
+
+    `shape` is ``constant``, ``cosine:ROUNDS``, ``linear:ROUNDS`` or ``step:EVERY:FACTOR``. After its rounds a
+    cosine or a line stays at their last factor, which is above 0. Over the first `warmup` rounds the factor is
+    multiplied by 1/(warmup + 1), 2/(warmup + 1), and so on.
+
+    >>> schedule = Schedule("linear:4", warmup=1)
+    >>> [schedule(round) for round in (1, 2, 3, 4, 5)]
+    [0.5, 0.75, 0.5, 0.25, 0.25]
+    """
+
+    shape: str = "constant"
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        _shape(self.shape)
+        if self.warmup < 0:
+            raise UsageError(f"warmup is a number of rounds, not {self.warmup}")
+
+    def __call__(self, round: int) -> float:
+        """The factor of the round about to be made; 1 exactly where nothing changes."""
+        return min(1.0, round / (self.warmup + 1)) * _shape(self.shape)(round - 1)
+
+
+def with_rounds(text: str, rounds: int) -> str:
+    """A schedule's text in which a bare ``cosine`` or ``linear`` goes over so many rounds."""
+    return f"{text}:{rounds}" if text in ("cosine", "linear") else text
+
+
+@functools.cache
+def _shape(text: str) -> Shape:
+    return make_named("schedule", text, SCHEDULES)
+
+
+def _check_rounds(name: str, rounds: int) -> None:
+    if rounds < 1:
+        raise UsageError(f"schedule {name} counts rounds from 1, not {rounds}")
+
+
+CONSTANT = Schedule()
+"""The schedule that changes nothing."""
