@@ -19,6 +19,7 @@ from tasks.algebra import Algorithm as Algorithm
 from tasks.algebra import Apply as Apply
 from tasks.algebra import Map as Map
 from tasks.algebra import Reduce as Reduce
+from tasks.applies.schedules import Schedule as Schedule
 from tasks.applies.sgd import Sgd as Sgd
 from tasks.data.examples import Dataset as Dataset
 from tasks.data.examples import Examples as Examples
@@ -28,6 +29,11 @@ from tasks.maps.gradient import Gradient as Gradient
 from tasks.maps.local_steps import LocalSteps as LocalSteps
 from tasks.networks.objective import Objective as Objective
 from tasks.reduces.gather import Gather as Gather
+from tasks.reduces.geometric_median import GeometricMedian as GeometricMedian
+from tasks.reduces.krum import Krum as Krum
 from tasks.reduces.matched import Matched as Matched
 from tasks.reduces.mean import Mean as Mean
+from tasks.reduces.median import Median as Median
+from tasks.reduces.robust import Robust as Robust
 from tasks.reduces.tree import reduce_all as reduce_all
+from tasks.reduces.trimmed_mean import TrimmedMean as TrimmedMean
