@@ -159,7 +159,7 @@ def fed_yogi(
 @extending(fed_avg, without=OUTER_SGD)
 def fed_adagrad(
     *,
-    outer_lr: of.OuterLearningRate = 0.01,
+    outer_lr: of.OuterLearningRate = 0.1,
     outer_lr_schedule: of.OuterSchedule = "constant",
     beta1: of.FirstDecay = 0.0,
     tau: of.Adaptivity = 1e-3,

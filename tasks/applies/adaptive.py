@@ -20,6 +20,14 @@ class Adaptive(Apply):
 
     m is the decaying mean of directions, from 0; v, a second moment of them, begins at tau^2. There is no bias
     correction, as there. A subclass says how v goes on. Buffers are taken over as they arrive.
+
+    >>> class Largest(Adaptive):
+    ...     def second(self, before, square):
+    ...         return torch.maximum(before, square)
+    >>> largest = Largest(lr=2.0, beta1=0.5, tau=1.0)
+    >>> start = State({"float32": torch.zeros(1)}, memory=largest.init({"float32": torch.zeros(1)}))
+    >>> largest(start, Update({"float32": torch.tensor([3.0])})).params["float32"].item()
+    -0.75
     """
 
     lr: float = 0.01

@@ -39,7 +39,7 @@ class GeometricMedian(Robust):
         """(updates, elements) -> (elements,)."""
         center = points.median(0).values
         for _ in range(self.steps):
-            distances = (points - center).double().norm(dim=1)
+            distances = torch.stack([(point - center).double().norm() for point in points])
             scale = distances.median()
             if not scale:  # Half of the updates are at the center: there is no better point.
                 return center

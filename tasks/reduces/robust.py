@@ -22,6 +22,13 @@ class Robust(Gather):
     comes in by a side door; integer and bool buffers take their lower median. Weights are ignored, since a
     corrupted partition may claim any. A subclass defines `center`, `breakdown`, and `needs` where it cannot do
     with any number of updates.
+
+    >>> class Largest(Robust):
+    ...     def center(self, points):
+    ...         return points.max(0).values
+    >>> updates = [Update({"float32": torch.tensor([number, -number])}) for number in (1.0, 2.0)]
+    >>> Largest()(State({}), updates).direction["float32"].tolist()
+    [2.0, -1.0]
     """
 
     @property
@@ -53,7 +60,8 @@ class Robust(Gather):
         sizes = {dtype: vector.numel() for dtype, vector in group[0].items() if is_float(dtype)}
         exact = {
             dtype: torch.stack([vectors[dtype] for vectors in group]).sort(0).values[(len(group) - 1) // 2]
-            for dtype in group[0].keys() - sizes.keys()
+            for dtype in group[0]
+            if dtype not in sizes
         }
         if not sizes:
             return exact
