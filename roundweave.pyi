@@ -19,6 +19,11 @@ from tasks.algebra import Algorithm as Algorithm
 from tasks.algebra import Apply as Apply
 from tasks.algebra import Map as Map
 from tasks.algebra import Reduce as Reduce
+from tasks.applies.adaptive import Adagrad as Adagrad
+from tasks.applies.adaptive import Adam as Adam
+from tasks.applies.adaptive import Yogi as Yogi
+from tasks.applies.keep_extras import KeepExtras as KeepExtras
+from tasks.applies.schedules import Schedule as Schedule
 from tasks.applies.sgd import Sgd as Sgd
 from tasks.data.examples import Dataset as Dataset
 from tasks.data.examples import Examples as Examples
@@ -26,8 +31,15 @@ from tasks.data.sources.base import Source as Source
 from tasks.maps.batches import batches as batches
 from tasks.maps.gradient import Gradient as Gradient
 from tasks.maps.local_steps import LocalSteps as LocalSteps
+from tasks.maps.prox import FedProx as FedProx
+from tasks.maps.scaffold import Scaffold as Scaffold
 from tasks.networks.objective import Objective as Objective
 from tasks.reduces.gather import Gather as Gather
+from tasks.reduces.geometric_median import GeometricMedian as GeometricMedian
+from tasks.reduces.krum import Krum as Krum
 from tasks.reduces.matched import Matched as Matched
 from tasks.reduces.mean import Mean as Mean
+from tasks.reduces.median import Median as Median
+from tasks.reduces.robust import Robust as Robust
 from tasks.reduces.tree import reduce_all as reduce_all
+from tasks.reduces.trimmed_mean import TrimmedMean as TrimmedMean

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from storage.errors import UsageError
 from tasks import options as of
 from tasks.algebra import Algorithm, Reduce
+from tasks.applies.adaptive import Adagrad, Adam, Yogi
+from tasks.applies.keep_extras import KeepExtras
 from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
+from tasks.maps.prox import FedProx
+from tasks.maps.scaffold import Scaffold
 from tasks.matching.search.evidence import By
 from tasks.options import extending
 from tasks.reduces.matched import Matched, To
@@ -118,8 +123,80 @@ def fed_avgm(**options: Any) -> Algorithm:
     return fed_avg(**options)
 
 
+OUTER_SGD = ("outer_lr", "outer_momentum", "outer_nesterov", "outer_lr_schedule")
+
+
+@extending(fed_avg, without=OUTER_SGD)
+def fed_adam(
+    *,
+    outer_lr: of.OuterLearningRate = 0.01,
+    outer_lr_schedule: of.OuterSchedule = "constant",
+    beta1: of.FirstDecay = 0.9,
+    beta2: of.SecondDecay = 0.99,
+    tau: of.Adaptivity = 1e-3,
+    **options: Any,
+) -> Algorithm:
+    """FedAdam: federated averaging with Adam on the server (Reddi et al. 2021, Algorithm 2)."""
+    outer = Adam(outer_lr, beta1, tau, Schedule(outer_lr_schedule), beta2)
+    return replace(fed_avg(**options), apply=outer)
+
+
+@extending(fed_avg, without=OUTER_SGD)
+def fed_yogi(
+    *,
+    outer_lr: of.OuterLearningRate = 0.01,
+    outer_lr_schedule: of.OuterSchedule = "constant",
+    beta1: of.FirstDecay = 0.9,
+    beta2: of.SecondDecay = 0.99,
+    tau: of.Adaptivity = 1e-3,
+    **options: Any,
+) -> Algorithm:
+    """FedYogi: federated averaging with Yogi on the server (Reddi et al. 2021, Algorithm 2)."""
+    outer = Yogi(outer_lr, beta1, tau, Schedule(outer_lr_schedule), beta2)
+    return replace(fed_avg(**options), apply=outer)
+
+
+@extending(fed_avg, without=OUTER_SGD)
+def fed_adagrad(
+    *,
+    outer_lr: of.OuterLearningRate = 0.1,
+    outer_lr_schedule: of.OuterSchedule = "constant",
+    beta1: of.FirstDecay = 0.0,
+    tau: of.Adaptivity = 1e-3,
+    **options: Any,
+) -> Algorithm:
+    """FedAdagrad: federated averaging with Adagrad on the server (Reddi et al. 2021, Algorithm 2)."""
+    outer = Adagrad(outer_lr, beta1, tau, Schedule(outer_lr_schedule))
+    return replace(fed_avg(**options), apply=outer)
+
+
+@extending(fed_avg)
+def fed_prox(*, mu: of.Proximity = 0.1, **options: Any) -> Algorithm:
+    """FedProx: federated averaging whose partitions are held near the start (Li et al. 2020, Algorithm 2)."""
+    averaging = fed_avg(**options)
+    return replace(averaging, map=FedProx(cast(LocalSteps, averaging.map), mu))
+
+
+OTHER_THAN_PLAIN_SGD = (
+    *("momentum", "nesterov", "optimizer", "optimizer_options", "clip_norm"),
+    *("init", "match", "match_to", "soft"),
+)
+
+
+@extending(fed_avg, without=OTHER_THAN_PLAIN_SGD)
+def scaffold(**options: Any) -> Algorithm:
+    """SCAFFOLD: federated averaging with control variates (Karimireddy et al. 2020, Algorithm 1, option II)."""
+    averaging = fed_avg(**options)
+    control = Scaffold(cast(LocalSteps, averaging.map))
+    return Algorithm(control, averaging.reduce, KeepExtras(averaging.apply, control.extras))
+
+
 ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
-    make.__name__: make for make in (sync_sgd, fed_avg, diloco, matched, fed_avgm)
+    make.__name__: make
+    for make in (
+        *(sync_sgd, fed_avg, diloco, matched),
+        *(fed_avgm, fed_adam, fed_adagrad, fed_yogi, fed_prox, scaffold),
+    )
 }
 
 

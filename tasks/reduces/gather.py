@@ -14,6 +14,13 @@ class Gather(Reduce):
     """Base of the reduces that must see all updates at once, ordered by partition.
 
     A subclass defines ``__call__(state, updates) -> Update``.
+
+    >>> class Last(Gather):
+    ...     def __call__(self, state, updates):
+    ...         return updates[-1]
+    >>> node = Last().join(Last().join(Update({}, weight=1), Update({}, weight=2)), Update({}, weight=3))
+    >>> Last().finish(State({}), node).weight
+    3
     """
 
     def join(self, left: Node, right: Node) -> Node:

@@ -54,6 +54,9 @@ class Matched(Gather):
     the k most similar units, 0 all of them, by a softmax over `temperature`; it does not preserve functions.
     Activations are taken on the first `examples` of partition 0. An update whose units are in order already passes
     as it is. Bound to a run's networks before its first round.
+
+    >>> Matched(match="activations", to="many").inner
+    Mean()
     """
 
     inner: Reduce = field(default_factory=Mean)

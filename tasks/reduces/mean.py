@@ -29,6 +29,11 @@ class Mean(Reduce):
 
     A single participant passes through unchanged. Float buffers take the weighted mean, integer and bool
     ones the maximum.
+
+    >>> left, right = (Update({"float32": torch.tensor([n])}, weight=w) for n, w in ((1.0, 3), (5.0, 1)))
+    >>> mean = Mean().finish(State({}), Mean().join(left, right))
+    >>> mean.direction["float32"].tolist(), mean.weight
+    ([2.0], 4)
     """
 
     def join(self, left: Node, right: Node) -> WeightedSum:

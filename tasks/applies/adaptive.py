@@ -1,0 +1,105 @@
+"""Adaptive outer optimizers: one step, three second moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.algebra import Apply
+from tasks.applies.schedules import CONSTANT, Schedule
+from tasks.numerics import accumulator
+
+
+@dataclass(frozen=True)
+class Adaptive(Apply):
+    """Base of the optimizers of Reddi et al. 2021, Algorithm 2: lr m / (sqrt(v) + tau) is subtracted.
+
+    m is the decaying mean of directions, from 0; v, a second moment of them, begins at tau^2. There is no bias
+    correction, as there. A subclass says how v goes on. Buffers are taken over as they arrive.
+
+    >>> class Largest(Adaptive):
+    ...     def second(self, before, square):
+    ...         return torch.maximum(before, square)
+    >>> largest = Largest(lr=2.0, beta1=0.5, tau=1.0)
+    >>> start = State({"float32": torch.zeros(1)}, memory=largest.init({"float32": torch.zeros(1)}))
+    >>> largest(start, Update({"float32": torch.tensor([3.0])})).params["float32"].item()
+    -0.75
+    """
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    tau: float = 1e-3
+    schedule: Schedule = CONSTANT
+
+    def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
+        """The next second moment from the last and the direction's square; all (elements,)."""
+        raise NotImplementedError
+
+    def init(self, params: Vectors) -> Mapping[str, Vectors]:
+        """Both moments, a vector (elements,) per dtype."""
+        first = {name: torch.zeros_like(param) for name, param in params.items()}
+        return {"first": first, "second": {k: torch.full_like(p, self.tau**2) for k, p in params.items()}}
+
+    def __call__(self, state: State, update: Update) -> State:
+        """Step; one vector (elements,) per dtype, and the arithmetic in the accumulator type."""
+        lr = self.lr * self.schedule(state.round + 1)
+        params, firsts, seconds = {}, {}, {}
+        for name, param in state.params.items():
+            wide = accumulator(name)
+            direction = update.direction[name].to(wide)
+            first = self.beta1 * state.memory["first"][name].to(wide) + (1 - self.beta1) * direction
+            second = self.second(state.memory["second"][name].to(wide), direction.square())
+            params[name] = (param.to(wide) - lr * first / (second.sqrt() + self.tau)).to(param.dtype)
+            firsts[name], seconds[name] = first.to(param.dtype), second.to(param.dtype)
+        memory = {"first": firsts, "second": seconds}
+        buffers = update.buffers or state.buffers
+        return replace(state, params=params, buffers=buffers, memory=memory, round=state.round + 1)
+
+
+@dataclass(frozen=True)
+class Adam(Adaptive):
+    """FedAdam's: v is the decaying mean of squares.
+
+    >>> Adam(beta2=0.75).second(torch.tensor(4.0), torch.tensor(8.0)).item()
+    5.0
+    """
+
+    beta2: float = 0.99
+
+    def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
+        """(elements,) and (elements,) -> (elements,)."""
+        return self.beta2 * before + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class Yogi(Adaptive):
+    """FedYogi's: v goes towards the square by a share of the square, however far they lie apart.
+
+    >>> Yogi(beta2=0.75).second(torch.tensor(4.0), torch.tensor(8.0)).item()
+    6.0
+    """
+
+    beta2: float = 0.99
+
+    def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
+        """(elements,) and (elements,) -> (elements,)."""
+        return before - (1 - self.beta2) * square * torch.sign(before - square)
+
+
+@dataclass(frozen=True)
+class Adagrad(Adaptive):
+    """FedAdagrad's: v is the sum of squares; the mean of directions does not decay, it is the last.
+
+    >>> Adagrad().second(torch.tensor(4.0), torch.tensor(8.0)).item()
+    12.0
+    """
+
+    beta1: float = 0.0
+
+    def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
+        """(elements,) and (elements,) -> (elements,)."""
+        return before + square

@@ -1,0 +1,71 @@
+"""The base of reduces that withstand corrupted updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from storage.errors import RoundFailed
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.numerics import accumulator, is_float
+from tasks.reduces.gather import Gather
+
+
+@dataclass(frozen=True)
+class Robust(Gather):
+    """Base of the reduces that put a robust center where `Mean` has the mean.
+
+    The direction, the floating buffers and each of the extras are points of their own, so that nothing corrupted
+    comes in by a side door; integer and bool buffers take their lower median. Weights are ignored, since a
+    corrupted partition may claim any. A subclass defines `center`, `breakdown`, and `needs` where it cannot do
+    with any number of updates.
+
+    >>> class Largest(Robust):
+    ...     def center(self, points):
+    ...         return points.max(0).values
+    >>> updates = [Update({"float32": torch.tensor([number, -number])}) for number in (1.0, 2.0)]
+    >>> Largest()(State({}), updates).direction["float32"].tolist()
+    [2.0, -1.0]
+    """
+
+    @property
+    def needs(self) -> int:
+        """The fewest updates that can be reduced."""
+        return 1
+
+    def center(self, points: torch.Tensor) -> torch.Tensor:
+        """The center, (elements,), of points (updates, elements) in the accumulator type."""
+        raise NotImplementedError
+
+    def __call__(self, state: State, updates: Sequence[Update]) -> Update:
+        """One vector (elements,) per dtype; raises `RoundFailed` where there are too few updates."""
+        if len(updates) < self.needs:
+            raise RoundFailed(
+                f"round {state.round + 1}: {self} needs {self.needs} updates, {len(updates)} were accepted; "
+                "use more partitions, or another reduce"
+            )
+        return Update(
+            direction=self._centers([update.direction for update in updates]),
+            buffers=self._centers([update.buffers for update in updates]),
+            extras={
+                slot: self._centers([update.extras[slot] for update in updates]) for slot in updates[0].extras
+            },
+            weight=sum(update.weight for update in updates),
+        )
+
+    def _centers(self, group: Sequence[Vectors]) -> Vectors:
+        sizes = {dtype: vector.numel() for dtype, vector in group[0].items() if is_float(dtype)}
+        exact = {
+            dtype: torch.stack([vectors[dtype] for vectors in group]).sort(0).values[(len(group) - 1) // 2]
+            for dtype in group[0]
+            if dtype not in sizes
+        }
+        if not sizes:
+            return exact
+        wide = max((accumulator(dtype) for dtype in sizes), key=lambda dtype: dtype.itemsize)
+        points = torch.stack([torch.cat([vectors[dtype].to(wide) for dtype in sizes]) for vectors in group])
+        parts = self.center(points).split(list(sizes.values()))
+        return exact | {k: part.to(getattr(torch, k)) for k, part in zip(sizes, parts, strict=True)}

@@ -1,0 +1,194 @@
+"""SCAFFOLD by hand, against the paper's loop, and in runs that are resumed or on a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from storage.errors import UsageError
+from storage.values.state import State, Update
+from tasks.algebra import Algorithm
+from tasks.algorithms import build_algorithm, fed_avg, scaffold
+from tasks.applies.schedules import Schedule
+from tasks.clusters.connecting import connect
+from tasks.data.examples import Examples
+from tasks.executors.graph import GraphExecutor
+from tasks.maps.local_steps import LocalSteps
+from tasks.maps.scaffold import Scaffold
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.reduces.tree import reduce_all
+from tasks.user_code import find_code
+
+SQUARE = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    def forward(self, inputs):
+        return self.weight * inputs
+def loss(outputs, targets):
+    return ((outputs - targets).square() * inputs_weight(targets)).mean() / 2
+def inputs_weight(targets):
+    return 1.0 + (targets > 3)
+"""
+
+
+@pytest.fixture
+def square(own) -> Objective:
+    """(w - target)^2 / 2, and twice that where the target is above 3; from w = 2."""
+    path = own(SQUARE)
+    return Objective(ModelSpec(find_code(f"{path}:Net"), (1,), 1, "float64", 0), find_code(f"{path}:loss"))
+
+
+def towards(target: float, count: int = 3) -> Examples:
+    return Examples(torch.ones(count, 1).double(), torch.full((count, 1), target).double())
+
+
+def rounds(algorithm: Algorithm, objective: Objective, parts: list[Examples], count: int) -> list[State]:
+    """A run without a store: gives the state after each round."""
+    state = objective.initial()
+    states = [replace(state, memory=algorithm.apply.init(state.params))]
+    carry: list[dict] = [{} for _ in parts]
+    for _ in range(count):
+        updates = [algorithm.map(objective, states[-1], part, c, 7) for part, c in zip(parts, carry, strict=True)]
+        carry = [dict(update.carry) for update in updates]
+        states.append(algorithm.apply(states[-1], reduce_all(algorithm.reduce, states[-1], updates)))
+    return states
+
+
+def test_two_rounds_of_two_partitions_by_hand(square: Objective) -> None:
+    """From 2 towards 0 and 2.5, two steps with lr 0.5, of losses whose gradients are w - target.
+
+    Round 1, no corrections: 2 -> 1 -> 0.5 and 2 -> 2.25 -> 2.375; c_0 = 1.5, c_1 = -0.375; w = 1.4375, c = 0.5625.
+    Round 2, corrected by -0.9375 and 0.9375: 1.4375 -> 1.1875 -> 1.0625 and 1.4375 -> 1.5 -> 1.53125.
+    """
+    first, second = rounds(
+        scaffold(local_steps=2, batch_size=None, lr=0.5), square, [towards(0.0), towards(2.5)], 2
+    )[1:]
+    assert (first.params["float64"].item(), first.memory["control"]["float64"].item()) == (1.4375, 0.5625)
+    assert second.params["float64"].item() == (1.0625 + 1.53125) / 2
+    # c_0 = 1.5 - 0.5625 + 0.375, c_1 = -0.375 - 0.5625 - 0.09375.
+    assert second.memory["control"]["float64"].item() == (1.3125 - 1.03125) / 2
+
+
+def paper(parts: list[tuple[float, float]], lr: float, steps: int, count: int, outer: float) -> float:
+    """Algorithm 1 with option II, word by word, on curvature (w - target)^2 / 2; all take part."""
+    x, c = 2.0, 0.0
+    own = [0.0] * len(parts)
+    for _ in range(count):
+        arrived, changes = [], []
+        for i, (target, curvature) in enumerate(parts):
+            y = x
+            for _ in range(steps):
+                y -= lr * (curvature * (y - target) - own[i] + c)
+            plus = own[i] - c + (x - y) / (steps * lr)
+            arrived.append(y - x)
+            changes.append(plus - own[i])
+            own[i] = plus
+        x += outer * sum(arrived) / len(parts)
+        c += sum(changes) / len(parts)
+    return x
+
+
+@pytest.mark.parametrize("outer", [1.0, 0.5])
+def test_it_is_the_papers_loop(square: Objective, outer: float) -> None:
+    algorithm = scaffold(local_steps=3, batch_size=None, lr=0.1, outer_lr=outer)
+    parts = [(0.0, 1.0), (2.5, 1.0), (5.0, 2.0)]
+    found = rounds(algorithm, square, [towards(target) for target, _ in parts], 8)[-1].params["float64"].item()
+    assert found == pytest.approx(paper(parts, 0.1, 3, 8, outer), rel=1e-12)
+
+
+def test_it_arrives_where_averaging_stays_away(square: Objective) -> None:
+    """Minimum of w^2 / 2 and (w - 5)^2 together: 10/3. Unequal curvatures pull the mean of networks elsewhere."""
+    fields = {"local_steps": 20, "batch_size": None, "lr": 0.1}
+    parts = [towards(0.0), towards(5.0)]
+    corrected = rounds(scaffold(**fields), square, parts, 300)[-1].params["float64"].item()
+    plain = rounds(fed_avg(**fields), square, parts, 300)[-1].params["float64"].item()
+    assert corrected == pytest.approx(10 / 3, abs=1e-6)
+    assert abs(plain - 10 / 3) > 0.2
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_alone_it_is_federated_averaging_to_the_bit(train, model: str) -> None:
+    """With one partition c is its c_i, so that nothing is added to its gradients."""
+    fields = {"model": model, "partitions": 1, "rounds": 3, "local_steps": 4}
+    plain, corrected = (train(algorithm=name, name=name, **fields) for name in ("fed_avg", "scaffold"))
+    for number in (1, 2, 3):
+        one, two = (run.round(number).state for run in (plain, corrected))
+        assert torch.equal(one.params["float32"], two.params["float32"])
+        assert two.memory["control"]["float32"].any()
+
+
+def test_the_variate_is_the_mean_gradient_on_the_way_at_any_rate() -> None:
+    what = Objective(ModelSpec("logistic", (1, 4, 4), 3, "float64", 0), "cross_entropy")
+    generator = torch.Generator().manual_seed(1)
+    part = Examples(torch.randn(40, 1, 4, 4, generator=generator).double(), torch.arange(40) % 3)
+    zeros = {"control": {k: torch.zeros_like(p) for k, p in what.initial().params.items()}}
+    state = replace(what.initial(), memory=zeros, round=3)
+    local = LocalSteps(epochs=2, batch_size=16, lr=0.2, schedule=Schedule("step:3:0.5"))
+    update = Scaffold(local)(what, state, part, {}, 7)
+    gradients: list[torch.Tensor] = []
+    local.train(what, state, part, 7, lambda name, p: gradients.append(p.grad.reshape(-1).clone()) or 0 * p)
+    found = update.carry["control"]["float64"]
+    wanted = torch.cat([torch.stack(gradients[n::2]).mean(0) for n in range(2)])
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    assert torch.equal(found, update.extras["control"]["float64"])
+
+
+def test_a_refused_partition_leaves_no_error_in_the_servers_variate(square: Objective) -> None:
+    algorithm = scaffold(local_steps=1, batch_size=None, lr=0.1)
+    start = replace(square.initial(), memory=algorithm.apply.init(square.initial().params))
+    updates = [algorithm.map(square, start, towards(target), {}, 0) for target in (0.0, 2.5, 5.0)]
+    after = algorithm.apply(start, reduce_all(algorithm.reduce, start, updates[:2]))
+    assert after.memory["control"]["float64"].item() == pytest.approx((2.0 - 0.5) / 2)
+
+
+FIELDS = {
+    "algorithm": "scaffold",
+    "model": "mlp",
+    "partitions": 3,
+    "rounds": 4,
+    "local_steps": 3,
+    "outer_momentum": 0.5,
+}
+
+
+def test_a_resumed_run_and_one_on_a_cluster_have_the_same_bits(train) -> None:
+    whole = train(name="whole", **FIELDS)
+    for number in (1, 3, 4):
+        resumed = train(name="resumed", **FIELDS | {"rounds": number})
+    assert resumed.digest == whole.digest
+    with connect(None, 2) as client:
+        assert train(GraphExecutor(client), 2, name="there", **FIELDS).digest == whole.digest
+
+
+# What cannot be meant.
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"optimizer": "Adam"}, {"options": (("momentum", 0.9),)}, {"clip_norm": 1.0}, {"init": "per-partition"}],
+)
+def test_what_its_variates_do_not_hold_for_is_refused(fields) -> None:
+    with pytest.raises(UsageError, match="SCAFFOLD needs plain SGD from a shared start"):
+        Scaffold(LocalSteps(steps=1, **fields))
+
+
+def test_options_of_other_optimizers_are_not_taken() -> None:
+    with pytest.raises(UsageError, match="algorithm scaffold takes no match, momentum, optimizer; it takes lr, "):
+        build_algorithm("scaffold", {"optimizer": "Adam", "momentum": 0.9, "match": "weights"})
+
+
+def test_an_apply_that_does_not_keep_the_variate_is_named(square: Objective) -> None:
+    with pytest.raises(UsageError, match="wrap its apply in KeepExtras"):
+        Scaffold(LocalSteps(steps=1))(square, square.initial(), towards(0.0), {}, 0)
+
+
+def test_updates_bring_what_is_declared(square: Objective) -> None:
+    algorithm = scaffold()
+    state = replace(square.initial(), memory=algorithm.apply.init(square.initial().params))
+    update: Update = algorithm.map(square, state, towards(0.0), {}, 0)
+    assert (tuple(update.carry), tuple(update.extras)) == (algorithm.map.carry, algorithm.map.extras)
