@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from storage.errors import DataError
+from storage.errors import DataError, UsageError
 from storage.values.digests import json_digest, tensor_digest
-from tasks.data.examples import Dataset, Examples, is_label
+from tasks.data.examples import Dataset, Examples, are_labels, is_label
 from tasks.data.sources.base import Source
-from tasks.data.splits import Rows, Split, hold_out
+from tasks.data.splits.base import Pool, Rows
+from tasks.data.splits.held_out import hold_out
+from tasks.data.splits.split import Split
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Description:
-    """What must be known of the examples before a network is built; shapes are of one example."""
+    """What must be known of the examples before a network is built; shapes are of one example.
+
+    `labels` says whether targets are class labels, one an example (shape ()) or one a place, such as (time,).
+    """
 
     examples: int
     held_out: int
@@ -70,22 +75,24 @@ class Partitions:
 
     def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
         """Rows to train on and rows held out, by partition of what the source loads at once."""
+        pool = pool_of(dataset)
+        used = pool.rows if self.source.partitioned else self.split.taking_part(pool)
         if dataset.held_out is not None:
-            pool, held = np.arange(len(dataset.train)), np.arange(len(dataset.held_out))
+            kept, held = used, np.arange(len(dataset.held_out))
         else:
             targets = dataset.train.targets
             known = targets.to(torch.float64) if targets.is_floating_point() else targets
-            pool, held = hold_out(known.numpy(), self.held_out, self.split.seed)
+            kept, held = (used[rows] for rows in hold_out(known.numpy()[used], self.held_out, self.split.seed))
         if self.source.partitioned:
-            return [pool], [held]
-        return self.split.rows(pool, number), np.array_split(held, self.split.partitions)
+            return [kept], [held]
+        return self.split.rows(pool.take(kept), number), np.array_split(held, self.split.partitions)
 
     def describe(self, partition: int) -> Description:
         """What the source loads for a partition (everything, where it loads all at once)."""
         dataset, digest = self._dataset(partition)
         train, held_out = self.rows(dataset, 0)
         targets = dataset.train.targets
-        labels = is_label(targets)
+        labels = are_labels(targets)
         every = [targets, dataset.held_out.targets] if dataset.held_out else [targets]
         return Description(
             examples=sum(map(len, train)),
@@ -93,12 +100,12 @@ class Partitions:
             inputs=tuple(dataset.train.inputs.shape[1:]),
             targets=tuple(targets.shape[1:]),
             labels=labels,
-            classes=max(int(t.max()) for t in every) + 1 if labels else 0,
+            classes=max(dataset.classes, *(int(t.max()) + 1 for t in every)) if labels else 0,
             digest=digest,
         )
 
     def assignment(self, number: int) -> np.ndarray:
-        """The partition of each example under a split, int32 (examples,); -1 for held-out ones."""
+        """The partition of each example under a split, int32 (examples,); -1 for those held out or left out."""
         dataset, _ = self._dataset(0)
         owner = np.full(len(dataset.train), -1, np.int32)
         for partition, rows in enumerate(self.rows(dataset, number)[0]):
@@ -107,6 +114,10 @@ class Partitions:
 
     def _dataset(self, partition: int) -> tuple[Dataset, str]:
         if self.source.partitioned:
+            if self.split.kind not in ("iid", "contiguous"):
+                raise UsageError(
+                    f"{self.source} gives each partition its own examples; split {self.split.kind} cannot"
+                )
             return _load(self.source, partition, self.split.partitions)
         return _load(self.source, 0, 1)
 
@@ -122,7 +133,15 @@ def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str
     dataset = source.load(partition, partitions)
     parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
     digests = [tensor_digest("", tensor) for part in parts for tensor in (part.inputs, part.targets)]
-    return dataset, json_digest(digests)
+    columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
+    return dataset, json_digest([*digests, *columns])
+
+
+def pool_of(dataset: Dataset) -> Pool:
+    """The training examples as a split sees them."""
+    targets = dataset.train.targets
+    labels = targets.numpy() if is_label(targets) else None
+    return Pool(np.arange(len(targets)), labels, dataset.columns)
 
 
 def combine(descriptions: Sequence[Description]) -> Description:

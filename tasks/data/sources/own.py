@@ -11,11 +11,12 @@ import torch
 
 from storage.errors import DataError, one_line
 from tasks.data.examples import Dataset, Examples, check_values
+from tasks.data.sources.base import Source
 from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
-class Own:
+class Own(Source):
     """The user's function: ``f()`` gives everything, ``f(partition, partitions)`` one partition."""
 
     code: Code

@@ -15,7 +15,7 @@ from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.digits import Digits
-from tasks.data.splits import Split, hold_out
+from tasks.data.splits import Pool, Split, hold_out
 
 SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 100)))
 
@@ -50,7 +50,7 @@ class Apart:
 def test_every_example_goes_to_one_partition_and_sizes_differ_by_one_at_most(sizes, kind, seed, number) -> None:
     partitions, examples = sizes
     pool = np.arange(examples) * 3
-    parts = Split(partitions, kind, seed).rows(pool, number)
+    parts = Split(partitions, kind, seed).rows(Pool(pool), number)
     assert len(parts) == partitions
     assert sorted(np.concatenate(parts)) == pool.tolist()
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -59,14 +59,14 @@ def test_every_example_goes_to_one_partition_and_sizes_differ_by_one_at_most(siz
 @given(SIZES)
 def test_a_contiguous_split_keeps_the_order(sizes: tuple[int, int]) -> None:
     partitions, examples = sizes
-    parts = Split(partitions, "contiguous").rows(np.arange(examples), 0)
+    parts = Split(partitions, "contiguous").rows(Pool(np.arange(examples)), 0)
     assert np.concatenate(parts).tolist() == list(range(examples))
 
 
 def test_a_random_split_depends_on_seed_and_number_alone() -> None:
     def split(seed: int, number: int) -> list[list[int]]:
         np.random.default_rng(seed + number)
-        return [rows.tolist() for rows in Split(4, "iid", seed).rows(np.arange(40), number)]
+        return [rows.tolist() for rows in Split(4, "iid", seed).rows(Pool(np.arange(40)), number)]
 
     assert split(1, 0) == split(1, 0)
     different = [split(1, 0), split(2, 0), split(1, 1), split(1, 2)]
@@ -76,7 +76,7 @@ def test_a_random_split_depends_on_seed_and_number_alone() -> None:
 def test_more_partitions_than_examples_are_refused() -> None:
     Split(3).check(3)
     with pytest.raises(DataError, match="4 partitions need at least as many examples, and there are 3"):
-        Split(4).rows(np.arange(3), 0)
+        Split(4).rows(Pool(np.arange(3)), 0)
 
 
 @pytest.mark.parametrize(
