@@ -26,7 +26,8 @@ class Split:
     resplit_every: int | None = None
 
     def __post_init__(self) -> None:
-        if self.resplit_every and not self.deal.random:
+        deal = find_split(self.kind)
+        if self.resplit_every and not deal.random:
             raise UsageError(f"resplit_every needs a random split, and {self.kind} is always the same")
 
     @property
