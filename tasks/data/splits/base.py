@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
+
+from storage.errors import UsageError
 
 Rows = np.ndarray
 """Indices of examples, int64 (examples,)."""
@@ -55,3 +57,18 @@ class Deal(Protocol):
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         """The rows of each partition, in an order that depends on the arguments alone; raises `DataError`."""
         ...
+
+
+Number = TypeVar("Number", int, float)
+
+
+def positive(text: str, kind: type[Number], split: str) -> Number:
+    """The number above 0 that a split is given; raises `UsageError` for any other text."""
+    try:
+        number = kind(text)
+    except ValueError:
+        number = kind(0)
+    if not 0 < number < float("inf"):
+        wanted = "whole number" if kind is int else "number"
+        raise UsageError(f"split {split}:{text}: {text!r} is no {wanted} above 0")
+    return number

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 SPLITS: Mapping[str, Entry] = {
     "iid": Entry("dealt out at random", "tasks.data.splits.even:Iid"),
     "contiguous": Entry("in the order of the data", "tasks.data.splits.even:Contiguous"),
+    "dirichlet": Entry(
+        "labels in proportions of its own for each", "tasks.data.splits.dirichlet:dirichlet", "ALPHA"
+    ),
+    "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.shards:shards", "SHARDS"),
+    "sizes": Entry("sizes by a power law: `power`, or its exponent", "tasks.data.splits.sizes:sizes", "EXPONENT"),
+    "by": Entry("one partition for each value of a column", "tasks.data.splits.by:By", "COLUMN"),
+    "largest": Entry("the values of a column with the most examples", "tasks.data.splits.by:Largest", "COLUMN"),
 }
 
 
