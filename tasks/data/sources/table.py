@@ -19,6 +19,12 @@ SOURCES: Mapping[str, Entry] = {
     "digits": Entry("1797 handwritten digits of 8 x 8 pixels", "tasks.data.sources.digits:Digits"),
     "mnist": Entry("70,000 handwritten digits, as IDX files", "tasks.data.sources.idx:mnist", "DIR"),
     "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", "tasks.data.sources.idx:fashion", "DIR"),
+    "npz": Entry("arrays inputs and targets, or x and y", "tasks.data.sources.npz:Npz", "FILE"),
+    "csv": Entry("a table; the last column or `target` is learned", "tasks.data.sources.tabular:csv_file", "FILE"),
+    "parquet": Entry("a table, as for csv", "tasks.data.sources.tabular:parquet_file", "FILE"),
+    "text": Entry(
+        "the next character, in windows of 64 or TIME", "tasks.data.sources.text:characters", "FILE[:TIME]"
+    ),
 }
 
 
