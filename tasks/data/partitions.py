@@ -100,7 +100,7 @@ class Partitions:
         train, held_out = self.rows(dataset, 0)
         targets = dataset.train.targets
         labels = are_labels(targets)
-        every = [targets, dataset.held_out.targets] if dataset.held_out else [targets]
+        every = [tensor for part in filter(None, (dataset.train, dataset.held_out)) for tensor in _labels_of(part)]
         return Description(
             examples=sum(map(len, train)),
             held_out=sum(map(len, held_out)),
@@ -149,6 +149,13 @@ def pool_of(dataset: Dataset) -> Pool:
     targets = dataset.train.targets
     labels = targets.numpy() if is_label(targets) else None
     return Pool(np.arange(len(targets)), labels, dataset.columns)
+
+
+def _labels_of(examples: Examples) -> list[torch.Tensor]:
+    """The tensors that show which classes there are: inputs too, where tokens (examples, time) give tokens."""
+    inputs, targets = examples.inputs, examples.targets
+    tokens = targets.ndim > 1 and inputs.shape == targets.shape and inputs.dtype == torch.int64
+    return [targets, inputs] if tokens else [targets]
 
 
 def combine(descriptions: Sequence[Description]) -> Description:

@@ -208,18 +208,19 @@ def test_a_source_that_loads_by_partition_takes_no_other_split() -> None:
 class Sequences(Given):
     """Three sequences of two places, and a vocabulary of seven."""
 
-    def __init__(self, targets: list[list[int]], classes: int = 0) -> None:
-        self.targets, self.classes = targets, classes
+    def __init__(self, targets: list[list[int]], classes: int = 0, first: int = 0) -> None:
+        self.targets, self.classes, self.first = targets, classes, first
 
     def load(self, partition: int, partitions: int) -> Dataset:
         targets = torch.tensor(self.targets)
-        return Dataset(Examples(torch.zeros_like(targets), targets), classes=self.classes)
+        return Dataset(Examples(torch.full_like(targets, self.first), targets), classes=self.classes)
 
 
 def test_integers_at_each_place_are_labels() -> None:
     found = Partitions(Sequences([[1, 4], [2, 0], [3, 3]]), Split(1)).describe(0)
     assert (found.labels, found.classes, found.targets) == (True, 5, (2,))
     assert Partitions(Sequences([[1, 4]] * 3, classes=7), Split(1)).describe(0).classes == 7
+    assert Partitions(Sequences([[1, 4]] * 3, first=8), Split(1)).describe(0).classes == 9
     below = Partitions(Sequences([[1, -4]] * 3), Split(1)).describe(0)
     assert (below.labels, below.classes) == (False, 0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import DataError
@@ -32,6 +32,7 @@ def test_windows_by_hand(tmp_path) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=2, max_size=60), st.integers(1, 9))
+@settings(deadline=None)
 def test_a_target_is_the_input_after(tmp_path_factory, text: str, time: int) -> None:
     path = tmp_path_factory.mktemp("text") / "t.json"
     path.write_text(json.dumps({"a": text}))

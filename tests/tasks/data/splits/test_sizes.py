@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
@@ -21,6 +21,7 @@ def test_sizes_by_hand() -> None:
 
 
 @given(st.integers(1, 40), st.integers(0, 400), st.floats(0.01, 20))
+@settings(deadline=None)
 def test_sizes_fall_and_none_is_empty(partitions: int, more: int, exponent: float) -> None:
     counts = Sizes(exponent).counts(partitions + more, partitions)
     assert counts.sum() == partitions + more
