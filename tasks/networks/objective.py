@@ -17,13 +17,18 @@ from storage.values.tensors import dtype_name, pack, specs_of, views
 from tasks.data.partitions import Partitions
 from tasks.networks.losses import LOSSES, Loss, class_axis
 from tasks.networks.reference import MODELS, Shape
+from tasks.networks.scores import check_scores
 from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that decides a network before its first round; `options` is a JSON object of keyword arguments."""
+    """All that decides a network before its first round.
+
+    `inputs` is the shape of one example, `outputs` the number of classes or of numbers to give for each;
+    `options` is a JSON object of keyword arguments.
+    """
 
     model: str | Code
     inputs: Shape
@@ -140,8 +145,14 @@ def buffers_of(network: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
     return pack(layout.buffers, dict(network.named_buffers()))
 
 
-def check_fit(objective: Objective, partitions: Partitions, classes: int, partition: int) -> None:
-    """Run the network once on two examples; raises `ModelError` where it fails or has too few outputs."""
+def check_fit(
+    objective: Objective,
+    partitions: Partitions,
+    classes: int,
+    partition: int,
+    scores: tuple[str | Code, ...] = (),
+) -> None:
+    """Run the network once on two examples; raises `ModelError` where it, its loss or a score does not fit."""
     examples = partitions.sample(partition)
     model = objective.model.model
     name = model.reference if isinstance(model, Code) else model
@@ -152,6 +163,7 @@ def check_fit(objective: Objective, partitions: Partitions, classes: int, partit
             outputs = network(examples.inputs)
             misfit = _misfit(objective, outputs, examples.targets, classes)
             loss = torch.zeros(()) if misfit else objective.value(outputs, examples.targets)
+            check_scores(() if misfit else scores, outputs, examples.targets)
     except RoundweaveError:
         raise
     except Exception as error:

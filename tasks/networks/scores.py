@@ -12,7 +12,7 @@ from tasks.data.partitions import Description
 from tasks.networks.losses import class_axis
 from tasks.user_code import Code
 
-Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Outputs (examples, *) and targets (examples, *) to one number or truth for each item, (items,)."""
 
 
@@ -48,7 +48,12 @@ def mae(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (outputs - targets.reshape(outputs.shape)).abs().flatten()
 
 
-SCORES: Mapping[str, Score] = {"accuracy": accuracy, "top5": top5, "token_accuracy": token_accuracy, "mae": mae}
+SCORES: Mapping[str, ScoreFunction] = {
+    "accuracy": accuracy,
+    "top5": top5,
+    "token_accuracy": token_accuracy,
+    "mae": mae,
+}
 
 
 def default_scores(loss: str | Code, description: Description) -> tuple[str, ...]:

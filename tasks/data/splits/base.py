@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -35,15 +35,11 @@ class Pool:
 class Deal(Protocol):
     """A way to split: which rows of a pool each partition gets; each goes to one, and none is left over."""
 
-    @property
-    def random(self) -> bool:
-        """Whether it draws from the generator, so that another draw is another split."""
-        return False
+    random: ClassVar[bool] = False
+    """Whether it draws from the generator, so that another draw is another split."""
 
-    @property
-    def labelled(self) -> bool:
-        """Whether it needs class labels."""
-        return False
+    labelled: ClassVar[bool] = False
+    """Whether it needs class labels."""
 
     @property
     def column(self) -> str | None:

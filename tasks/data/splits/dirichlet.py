@@ -19,16 +19,8 @@ class Dirichlet(Deal):
     """
 
     alpha: float
-
-    @property
-    def random(self) -> bool:
-        """It draws."""
-        return True
-
-    @property
-    def labelled(self) -> bool:
-        """It needs labels."""
-        return True
+    random = True
+    labelled = True
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         """Partition by partition, so many rows of each label as were drawn, at random."""

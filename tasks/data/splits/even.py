@@ -14,10 +14,7 @@ from tasks.data.splits.base import Deal, Pool, Rows
 class Iid(Deal):
     """Examples dealt out at random."""
 
-    @property
-    def random(self) -> bool:
-        """It draws."""
-        return True
+    random = True
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         """A random order, cut into equal parts."""

@@ -19,16 +19,8 @@ class Shards(Deal):
     """
 
     each: int
-
-    @property
-    def random(self) -> bool:
-        """It draws."""
-        return True
-
-    @property
-    def labelled(self) -> bool:
-        """It needs labels."""
-        return True
+    random = True
+    labelled = True
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         """Shards dealt at random; raises `DataError` where there are fewer examples than shards."""

@@ -20,11 +20,7 @@ class Sizes(Deal):
     """
 
     exponent: float
-
-    @property
-    def random(self) -> bool:
-        """It draws."""
-        return True
+    random = True
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         """A random order, cut at the bounds."""

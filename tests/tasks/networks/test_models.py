@@ -296,6 +296,14 @@ def test_a_network_of_sequences_is_checked_too(outputs: int, says: str | None) -
         check_fit(Objective(spec, "cross_entropy"), partitions, found.classes, 0)
 
 
+def test_scores_are_checked_with_the_network() -> None:
+    partitions = Partitions(Tokens(), Split(1))
+    what = Objective(ModelSpec("gpt", (5,), 65, "float32", 0), "cross_entropy")
+    check_fit(what, partitions, 65, 0, ("token_accuracy",))
+    with pytest.raises(ModelError, match=r"score accuracy needs outputs .* token_accuracy scores sequences"):
+        check_fit(what, partitions, 65, 0, ("token_accuracy", "accuracy"))
+
+
 def test_one_output_an_example_is_none_for_a_sequence(own) -> None:
     path = own(
         "import torch\ndef model():\n    return torch.nn.Sequential(torch.nn.Embedding(65, 3), torch.nn.Flatten())"
