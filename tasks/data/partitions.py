@@ -55,6 +55,13 @@ class Partitions:
     held_out: float = 0.1
     digests: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Nothing is dealt out where each partition is loaded on its own, so no other split may seem to be used.
+        if self.split.kind not in ("iid", "contiguous") and self.source.partitioned:
+            raise UsageError(
+                f"split {self.split.kind} needs all examples, and the data give each partition its own"
+            )
+
     def load(self, number: int, partition: int) -> Partition:
         """A partition under the given split; raises `DataError` when the data are not those of the digests."""
         dataset, found = self._dataset(partition)
@@ -121,10 +128,6 @@ class Partitions:
 
     def _dataset(self, partition: int) -> tuple[Dataset, str]:
         if self.source.partitioned:
-            if self.split.kind not in ("iid", "contiguous"):
-                raise UsageError(
-                    f"{self.source} gives each partition its own examples; split {self.split.kind} cannot"
-                )
             return _load(self.source, partition, self.split.partitions)
         return _load(self.source, 0, 1)
 

@@ -201,8 +201,10 @@ def test_other_columns_are_other_data() -> None:
 
 
 def test_a_source_that_loads_by_partition_takes_no_other_split() -> None:
-    with pytest.raises(UsageError, match=r"gives each partition its own examples; split sizes:2 cannot"):
-        Partitions(Apart(), Split(3, "sizes:2")).load(0, 0)
+    with pytest.raises(
+        UsageError, match="split sizes:2 needs all examples, and the data give each partition its own"
+    ):
+        Partitions(Apart(), Split(3, "sizes:2"))
 
 
 class Sequences(Given):

@@ -10,13 +10,12 @@ from tasks.data.splits import Pool, Split
 
 
 def test_shards_by_hand() -> None:
-    """Labels 2 1 0 2 1 0 in three partitions of two shards: six shards of one example, whatever their order."""
-    labels = np.array([2, 1, 0, 2, 1, 0])
-    parts = Split(3, "shards:2").rows(Pool(np.arange(6), labels), 0)
-    assert [len(part) for part in parts] == [2, 2, 2]
-    sorted_rows = [2, 5, 1, 4, 0, 3]
-    one = Split(1, "shards:6").rows(Pool(np.arange(6), labels), 0)[0]
-    assert sorted(one) == sorted(sorted_rows)
+    """Rows 0 to 5 with labels 2 1 0 2 1 0 are 2 5 1 4 0 3 when sorted: the shards of two are the labels' rows."""
+    pool = Pool(np.arange(6), np.array([2, 1, 0, 2, 1, 0]))
+    dealt = [part.tolist() for part in Split(3, "shards:1", seed=1).rows(pool, 0)]
+    assert sorted(dealt) == [[0, 3], [1, 4], [2, 5]]
+    orders = {str([part.tolist() for part in Split(3, "shards:1", seed).rows(pool, 0)]) for seed in range(60)}
+    assert len(orders) == 6, "every order of dealing is drawn"
 
 
 def test_shards_of_one_size_hold_one_label_each() -> None:
