@@ -25,9 +25,14 @@ from tasks.applies.adaptive import Yogi as Yogi
 from tasks.applies.keep_extras import KeepExtras as KeepExtras
 from tasks.applies.schedules import Schedule as Schedule
 from tasks.applies.sgd import Sgd as Sgd
+from tasks.data.distribution import draw_counts as draw_counts
+from tasks.data.distribution import label_counts as label_counts
 from tasks.data.examples import Dataset as Dataset
 from tasks.data.examples import Examples as Examples
+from tasks.data.partitions import Partitions as Partitions
 from tasks.data.sources.base import Source as Source
+from tasks.data.sources.table import find_source as find_source
+from tasks.data.splits.split import Split as Split
 from tasks.maps.batches import batches as batches
 from tasks.maps.gradient import Gradient as Gradient
 from tasks.maps.local_steps import LocalSteps as LocalSteps

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from storage.values.tensors import Record, dtype_name
 
 @dataclass(frozen=True)
 class Examples(Record):
-    """Inputs (examples, *) and targets (examples, *) of one partition or batch."""
+    """Examples of one partition or batch: `inputs` (examples, *) and `targets` (examples, *)."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -24,14 +25,20 @@ class Examples(Record):
 
 @dataclass(frozen=True)
 class Dataset(Record):
-    """All examples of a source, as stored; `scaling` (divisor, mean, deviation) applies when they are used."""
+    """All examples of a source, as stored; `scaling` (divisor, mean, deviation) applies when they are used.
+
+    `columns` are what a split may go by: by name, numbers or texts (examples,) of the training examples. `classes`
+    is the number of classes where the source knows of more than its targets show, such as a vocabulary.
+    """
 
     train: Examples
     held_out: Examples | None = None
     scaling: tuple[float, float, float] | None = None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    classes: int = 0
 
     def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
-        """Some rows, ready to train on: scaled, as (x / divisor - mean) / deviation, and floats in `dtype`."""
+        """Some `rows` (examples,), ready to train on: as (x / divisor - mean) / deviation, floats in `dtype`."""
         examples = self.held_out if held_out and self.held_out else self.train
         index = torch.from_numpy(rows)
         inputs = examples.inputs.index_select(0, index)
@@ -63,5 +70,17 @@ def check_values(examples: Examples, name: str) -> None:
 
 
 def is_label(targets: torch.Tensor) -> bool:
-    """Whether targets are class labels: one integer an example."""
-    return targets.ndim == 1 and not targets.is_floating_point() and dtype_name(targets.dtype) != "bool"
+    """Whether targets (examples, *) are class labels (examples,): one integer an example."""
+    return targets.ndim == 1 and _is_integer(targets)
+
+
+def are_labels(targets: torch.Tensor) -> bool:
+    """Whether targets are class labels: one an example (examples,), or one a place, such as (examples, time).
+
+    Several integers an example of which some are below 0 are numbers, not labels.
+    """
+    return is_label(targets) or (targets.ndim > 1 and _is_integer(targets) and int(targets.min()) >= 0)
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and dtype_name(tensor.dtype) != "bool"

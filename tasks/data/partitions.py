@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from storage.errors import DataError
+from storage.errors import DataError, UsageError
 from storage.values.digests import json_digest, tensor_digest
-from tasks.data.examples import Dataset, Examples, is_label
+from tasks.data.examples import Dataset, Examples, are_labels, is_label
 from tasks.data.sources.base import Source
-from tasks.data.splits import Rows, Split, hold_out
+from tasks.data.splits.base import Pool, Rows
+from tasks.data.splits.held_out import hold_out
+from tasks.data.splits.split import Split
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Description:
-    """What must be known of the examples before a network is built; shapes are of one example."""
+    """What must be known of the examples before a network is built; shapes are of one example.
+
+    `labels` says whether targets are class labels, one an example (shape ()) or one a place, such as (time,).
+    """
 
     examples: int
     held_out: int
@@ -50,6 +55,13 @@ class Partitions:
     held_out: float = 0.1
     digests: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Nothing is dealt out where each partition is loaded on its own, so no other split may seem to be used.
+        if self.split.kind not in ("iid", "contiguous") and self.source.partitioned:
+            raise UsageError(
+                f"split {self.split.kind} needs all examples, and the data give each partition its own"
+            )
+
     def load(self, number: int, partition: int) -> Partition:
         """A partition under the given split; raises `DataError` when the data are not those of the digests."""
         dataset, found = self._dataset(partition)
@@ -63,6 +75,13 @@ class Partitions:
             dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
         )
 
+    def train_targets(self, number: int) -> list[torch.Tensor]:
+        """The targets (examples, *) that each partition trains on under a split."""
+        if self.source.partitioned:
+            return [self.load(number, partition).train.targets for partition in range(self.split.partitions)]
+        targets = self._dataset(0)[0].train.targets
+        return [targets[torch.from_numpy(rows)] for rows in _whole_rows(self, number)[0]]
+
     def sample(self, partition: int) -> Examples:
         """Two examples, to try a network on."""
         dataset, _ = self._dataset(partition)
@@ -70,35 +89,37 @@ class Partitions:
 
     def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
         """Rows to train on and rows held out, by partition of what the source loads at once."""
+        pool = pool_of(dataset)
+        used = pool.rows if self.source.partitioned else self.split.taking_part(pool)
         if dataset.held_out is not None:
-            pool, held = np.arange(len(dataset.train)), np.arange(len(dataset.held_out))
+            kept, held = used, np.arange(len(dataset.held_out))
         else:
             targets = dataset.train.targets
             known = targets.to(torch.float64) if targets.is_floating_point() else targets
-            pool, held = hold_out(known.numpy(), self.held_out, self.split.seed)
+            kept, held = (used[rows] for rows in hold_out(known.numpy()[used], self.held_out, self.split.seed))
         if self.source.partitioned:
-            return [pool], [held]
-        return self.split.rows(pool, number), np.array_split(held, self.split.partitions)
+            return [kept], [held]
+        return self.split.rows(pool.take(kept), number), np.array_split(held, self.split.partitions)
 
     def describe(self, partition: int) -> Description:
         """What the source loads for a partition (everything, where it loads all at once)."""
         dataset, digest = self._dataset(partition)
         train, held_out = self.rows(dataset, 0)
         targets = dataset.train.targets
-        labels = is_label(targets)
-        every = [targets, dataset.held_out.targets] if dataset.held_out else [targets]
+        labels = are_labels(targets)
+        every = [tensor for part in filter(None, (dataset.train, dataset.held_out)) for tensor in _labels_of(part)]
         return Description(
             examples=sum(map(len, train)),
             held_out=sum(map(len, held_out)),
             inputs=tuple(dataset.train.inputs.shape[1:]),
             targets=tuple(targets.shape[1:]),
             labels=labels,
-            classes=max(int(t.max()) for t in every) + 1 if labels else 0,
+            classes=max(dataset.classes, *(int(t.max()) + 1 for t in every)) if labels else 0,
             digest=digest,
         )
 
     def assignment(self, number: int) -> np.ndarray:
-        """The partition of each example under a split, int32 (examples,); -1 for held-out ones."""
+        """The partition of each example under a split, int32 (examples,); -1 for those held out or left out."""
         dataset, _ = self._dataset(0)
         owner = np.full(len(dataset.train), -1, np.int32)
         for partition, rows in enumerate(self.rows(dataset, number)[0]):
@@ -122,7 +143,22 @@ def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str
     dataset = source.load(partition, partitions)
     parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
     digests = [tensor_digest("", tensor) for part in parts for tensor in (part.inputs, part.targets)]
-    return dataset, json_digest(digests)
+    columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
+    return dataset, json_digest([*digests, *columns])
+
+
+def pool_of(dataset: Dataset) -> Pool:
+    """The training examples as a split sees them."""
+    targets = dataset.train.targets
+    labels = targets.numpy() if is_label(targets) else None
+    return Pool(np.arange(len(targets)), labels, dataset.columns)
+
+
+def _labels_of(examples: Examples) -> list[torch.Tensor]:
+    """The tensors that show which classes there are: inputs too, where tokens (examples, time) give tokens."""
+    inputs, targets = examples.inputs, examples.targets
+    tokens = targets.ndim > 1 and inputs.shape == targets.shape and inputs.dtype == torch.int64
+    return [targets, inputs] if tokens else [targets]
 
 
 def combine(descriptions: Sequence[Description]) -> Description:

@@ -9,6 +9,9 @@ from torch.nn import functional
 
 from storage.errors import ModelError
 
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Outputs (examples, *) and targets (examples, *) to one number, the mean over the examples."""
+
 
 def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean over examples and outputs; outputs of shape (examples, 1) may have targets of shape (examples,)."""
@@ -18,11 +21,22 @@ def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean over examples of the cross entropy of logits (examples, classes) with integer labels (examples,)."""
+    """Mean over examples and places of the cross entropy of logits with integer labels.
+
+    Logits (examples, classes) for labels (examples,), or (examples, time, classes) for (examples, time); logits
+    (examples, classes, *) for labels (examples, *) are read as torch does.
+    """
+    if class_axis(outputs, targets) == -1 and targets.ndim > 1:
+        outputs, targets = outputs.flatten(0, -2), targets.flatten()
     return functional.cross_entropy(outputs, targets)
 
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
+    """The axis of outputs (examples, *, classes) or (examples, classes, *) for labels (examples, *), else None."""
+    shape = tuple(outputs.shape)
+    if shape[:-1] == tuple(targets.shape):
+        return -1
+    return 1 if len(shape) > 1 and shape[:1] + shape[2:] == tuple(targets.shape) else None
 
 
 LOSSES: Mapping[str, Loss] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}

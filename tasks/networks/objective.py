@@ -15,15 +15,20 @@ from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import dtype_name, pack, specs_of, views
 from tasks.data.partitions import Partitions
-from tasks.networks.losses import LOSSES, Loss
+from tasks.networks.losses import LOSSES, Loss, class_axis
 from tasks.networks.reference import MODELS, Shape
+from tasks.networks.scores import check_scores
 from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that decides a network before its first round; `options` is a JSON object of keyword arguments."""
+    """All that decides a network before its first round.
+
+    `inputs` is the shape of one example, `outputs` the number of classes or of numbers to give for each;
+    `options` is a JSON object of keyword arguments.
+    """
 
     model: str | Code
     inputs: Shape
@@ -126,7 +131,7 @@ class Objective:
         return copy.deepcopy(skeleton, memo)
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean loss over the examples, a scalar."""
+        """The mean loss of outputs (examples, *) and targets (examples, *), a scalar."""
         return _loss(self.loss)(outputs, targets)
 
 
@@ -140,8 +145,14 @@ def buffers_of(network: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
     return pack(layout.buffers, dict(network.named_buffers()))
 
 
-def check_fit(objective: Objective, partitions: Partitions, classes: int, partition: int) -> None:
-    """Run the network once on two examples; raises `ModelError` where it fails or has too few outputs."""
+def check_fit(
+    objective: Objective,
+    partitions: Partitions,
+    classes: int,
+    partition: int,
+    scores: tuple[str | Code, ...] = (),
+) -> None:
+    """Run the network once on two examples; raises `ModelError` where it, its loss or a score does not fit."""
     examples = partitions.sample(partition)
     model = objective.model.model
     name = model.reference if isinstance(model, Code) else model
@@ -150,13 +161,26 @@ def check_fit(objective: Objective, partitions: Partitions, classes: int, partit
         network = objective.network(objective.initial()).eval()
         with torch.no_grad(), pinned(0, threads=1):
             outputs = network(examples.inputs)
-            fits = outputs.shape[1] >= classes if outputs.ndim == 2 and objective.loss == "cross_entropy" else True
-            loss = objective.value(outputs, examples.targets) if fits else torch.zeros(())
+            misfit = _misfit(objective, outputs, examples.targets, classes)
+            loss = torch.zeros(()) if misfit else objective.value(outputs, examples.targets)
+            check_scores(() if misfit else scores, outputs, examples.targets)
     except RoundweaveError:
         raise
     except Exception as error:
         raise ModelError(f"{where} fails with {one_line(error)}") from error
-    if not fits:
-        raise ModelError(f"{where} gives {outputs.shape[1]} outputs, but labels go up to {classes - 1}")
+    if misfit:
+        raise ModelError(f"{where} {misfit}")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise ModelError(f"{where}: the loss must be a single number, the mean over the examples")
+
+
+def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, classes: int) -> str | None:
+    """Why outputs (examples, *) are no logits for labels (examples, *); None where they are, or need not be."""
+    if objective.loss != "cross_entropy" or not classes:
+        return None
+    axis = class_axis(outputs, targets)
+    if axis is None:
+        wanted = (*targets.shape, classes)
+        return f"gives outputs of shape {tuple(outputs.shape)}, but one for each class of each label is {wanted}"
+    count = outputs.shape[axis]
+    return f"gives {count} outputs, but labels go up to {classes - 1}" if count < classes else None

@@ -10,12 +10,13 @@ from torch import nn
 from torch.nn import functional
 
 from storage.errors import ModelError
+from tasks.networks.gpt import Gpt
 
 Shape = tuple[int, ...]
 
 
 def linear(inputs: Shape, outputs: int) -> nn.Module:
-    """Linear or logistic regression on the flattened inputs."""
+    """Linear or logistic regression on the flattened inputs, (examples, *) -> (examples, outputs)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), outputs))
 
 
@@ -58,4 +59,5 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "logistic": linear,
     "mlp": Mlp,
     "cnn": Cnn,
+    "gpt": Gpt,
 }

@@ -11,13 +11,12 @@ import torch
 
 from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples
+from tasks.data.sources.base import Source
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Source):
     """The 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn."""
-
-    partitioned = False
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """Inputs (1797, 1, 8, 8) from 0 to 1, labels 0 to 9."""

@@ -12,6 +12,7 @@ import torch
 
 from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples
+from tasks.data.sources.base import Source
 
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
 """Divisor, mean and deviation of the training pixels."""
@@ -60,12 +61,11 @@ def _read(path: Path, rank: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Idx:
+class Idx(Source):
     """MNIST or Fashion-MNIST: the four IDX files in a folder, compressed by gzip or not."""
 
     name: str
     folder: str
-    partitioned = False
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """60,000 training and 10,000 held-out images (1, 28, 28), labels 0 to 9."""
@@ -79,3 +79,13 @@ class Idx:
                     "fetch the files again"
                 )
         return Dataset(train, test, IDX_SETS[self.name])
+
+
+def mnist(folder: str) -> Idx:
+    """MNIST in a folder."""
+    return Idx("mnist", folder)
+
+
+def fashion(folder: str) -> Idx:
+    """Fashion-MNIST in a folder (Xiao, Rasul and Vollgraf, 2017)."""
+    return Idx("fashion-mnist", folder)

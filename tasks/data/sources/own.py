@@ -6,17 +6,21 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
 from storage.errors import DataError, one_line
-from tasks.data.examples import Dataset, Examples, check_values
+from tasks.data.examples import Dataset, check_values
+from tasks.data.sources.arrays import examples_of, pixel_scaling
+from tasks.data.sources.base import Source
+from tasks.data.sources.foreign import arrays_of, is_foreign
 from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
-class Own:
-    """The user's function: ``f()`` gives everything, ``f(partition, partitions)`` one partition."""
+class Own(Source):
+    """The user's function: ``f()`` gives everything, ``f(partition, partitions)`` one partition.
+
+    It returns (inputs, targets), a pair of such pairs of which the second is held out, a `Dataset` of ours, or a
+    data set of torch or Hugging Face, or a pair of those.
+    """
 
     code: Code
 
@@ -36,13 +40,21 @@ class Own:
             value = self.code.load()(*((partition, partitions) if self.partitioned else ()))
         except Exception as error:
             raise DataError(f"{name} failed with {one_line(error)}") from error
-        pairs = _pairs(value, name)
-        train = _examples(*pairs[0], name)
-        held_out = _examples(*pairs[1], name) if len(pairs) == 2 else None
+        dataset = _dataset(value, name)
         if not self.partitioned:
-            for examples in filter(None, (train, held_out)):
+            for examples in filter(None, (dataset.train, dataset.held_out)):
                 check_values(examples, name)
-        return Dataset(train, held_out)
+        return dataset
+
+
+def _dataset(value: Any, name: str) -> Dataset:
+    if isinstance(value, Dataset):
+        return value
+    parts = value if isinstance(value, tuple | list) and len(value) == 2 else [value]
+    foreign = all(map(is_foreign, parts))
+    pairs = [arrays_of(part, name) for part in parts] if foreign else _pairs(value, name)
+    train, *held_out = [examples_of(inputs, targets, name) for inputs, targets in pairs]
+    return Dataset(train, held_out[0] if held_out else None, pixel_scaling(train.inputs) if foreign else None)
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
@@ -61,20 +73,3 @@ def _is_pair(value: Any) -> bool:
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     return all(hasattr(member, "__len__") for member in value)
-
-
-def _examples(inputs: Any, targets: Any, name: str) -> Examples:
-    examples = Examples(_tensor(inputs, name), _tensor(targets, name))
-    if not len(examples.inputs) or len(examples.inputs) != len(examples.targets):
-        raise DataError(f"{name} gives {len(examples.inputs)} inputs and {len(examples.targets)} targets")
-    return examples
-
-
-def _tensor(value: Any, name: str) -> torch.Tensor:
-    try:
-        tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} gives a {type(value).__name__} that is no array: {error}") from error
-    if tensor.ndim == 0:
-        raise DataError(f"{name} gives a single number where an array of examples belongs")
-    return tensor.contiguous()

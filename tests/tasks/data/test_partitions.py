@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DataError
+from storage.errors import DataError, UsageError
 from tasks.data.examples import Dataset, Examples
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.digits import Digits
-from tasks.data.splits import Split, hold_out
+from tasks.data.splits import Pool, Split, hold_out
 
 SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 100)))
 
@@ -50,7 +50,7 @@ class Apart:
 def test_every_example_goes_to_one_partition_and_sizes_differ_by_one_at_most(sizes, kind, seed, number) -> None:
     partitions, examples = sizes
     pool = np.arange(examples) * 3
-    parts = Split(partitions, kind, seed).rows(pool, number)
+    parts = Split(partitions, kind, seed).rows(Pool(pool), number)
     assert len(parts) == partitions
     assert sorted(np.concatenate(parts)) == pool.tolist()
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -59,14 +59,14 @@ def test_every_example_goes_to_one_partition_and_sizes_differ_by_one_at_most(siz
 @given(SIZES)
 def test_a_contiguous_split_keeps_the_order(sizes: tuple[int, int]) -> None:
     partitions, examples = sizes
-    parts = Split(partitions, "contiguous").rows(np.arange(examples), 0)
+    parts = Split(partitions, "contiguous").rows(Pool(np.arange(examples)), 0)
     assert np.concatenate(parts).tolist() == list(range(examples))
 
 
 def test_a_random_split_depends_on_seed_and_number_alone() -> None:
     def split(seed: int, number: int) -> list[list[int]]:
         np.random.default_rng(seed + number)
-        return [rows.tolist() for rows in Split(4, "iid", seed).rows(np.arange(40), number)]
+        return [rows.tolist() for rows in Split(4, "iid", seed).rows(Pool(np.arange(40)), number)]
 
     assert split(1, 0) == split(1, 0)
     different = [split(1, 0), split(2, 0), split(1, 1), split(1, 2)]
@@ -76,7 +76,7 @@ def test_a_random_split_depends_on_seed_and_number_alone() -> None:
 def test_more_partitions_than_examples_are_refused() -> None:
     Split(3).check(3)
     with pytest.raises(DataError, match="4 partitions need at least as many examples, and there are 3"):
-        Split(4).rows(np.arange(3), 0)
+        Split(4).rows(Pool(np.arange(3)), 0)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,71 @@ def test_a_source_that_loads_by_partition_is_not_dealt_out_again() -> None:
         numbers = [*part.train.inputs.flatten().tolist(), *part.held_out.inputs.flatten().tolist()]
         assert sorted(numbers) == list(range(10 * partition, 10 * partition + 10))
         assert len(part.held_out) == 2
+
+
+class Roles(Given):
+    """Thirty examples: ten of role a, five of b, twelve of c, three of d."""
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        roles = np.repeat(["a", "b", "c", "d"], [10, 5, 12, 3])
+        return replace(super().load(partition, partitions), columns={"role": roles})
+
+
+def test_examples_that_are_left_out_are_neither_trained_on_nor_held_out() -> None:
+    partitions = Partitions(Roles(), Split(2, "largest:role"), held_out=0.2)
+    parts = [partitions.load(0, partition) for partition in range(2)]
+    used = [
+        n for part in parts for half in (part.train, part.held_out) for n in half.inputs.flatten().int().tolist()
+    ]
+    assert sorted(used) == [*range(10), *range(15, 27)]
+    owner = partitions.assignment(0)
+    assert (owner[10:15] == -1).all()
+    assert (owner[27:] == -1).all()
+    assert set(owner[15:27]) - {-1} == {1}
+    assert set(owner[:10]) - {-1} == {0}
+    assert partitions.describe(0).examples == sum(len(part.train) for part in parts) == (owner >= 0).sum()
+
+
+def test_examples_may_be_split_by_label_with_some_held_out() -> None:
+    partitions = Partitions(Given(), Split(3, "shards:1"), held_out=0.2)
+    for partition in range(3):
+        assert len(set(partitions.load(0, partition).train.targets.tolist())) == 1
+
+
+def test_other_columns_are_other_data() -> None:
+    class Renamed(Roles):
+        def load(self, partition: int, partitions: int) -> Dataset:
+            dataset = super().load(partition, partitions)
+            return replace(dataset, columns={"role": dataset.columns["role"][::-1]})
+
+    assert len({Partitions(source, Split(2)).describe(0).digest for source in (Given(), Roles(), Renamed())}) == 3
+
+
+def test_a_source_that_loads_by_partition_takes_no_other_split() -> None:
+    with pytest.raises(
+        UsageError, match="split sizes:2 needs all examples, and the data give each partition its own"
+    ):
+        Partitions(Apart(), Split(3, "sizes:2"))
+
+
+class Sequences(Given):
+    """Three sequences of two places, and a vocabulary of seven."""
+
+    def __init__(self, targets: list[list[int]], classes: int = 0, first: int = 0) -> None:
+        self.targets, self.classes, self.first = targets, classes, first
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        targets = torch.tensor(self.targets)
+        return Dataset(Examples(torch.full_like(targets, self.first), targets), classes=self.classes)
+
+
+def test_integers_at_each_place_are_labels() -> None:
+    found = Partitions(Sequences([[1, 4], [2, 0], [3, 3]]), Split(1)).describe(0)
+    assert (found.labels, found.classes, found.targets) == (True, 5, (2,))
+    assert Partitions(Sequences([[1, 4]] * 3, classes=7), Split(1)).describe(0).classes == 7
+    assert Partitions(Sequences([[1, 4]] * 3, first=8), Split(1)).describe(0).classes == 9
+    below = Partitions(Sequences([[1, -4]] * 3), Split(1)).describe(0)
+    assert (below.labels, below.classes) == (False, 0)
 
 
 def test_the_description_counts_the_examples() -> None:

@@ -133,7 +133,7 @@ def test_the_numbers_of_a_network_come_back_as_vectors(odd) -> None:
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_initial_weights_depend_on_the_seed_alone(model: str) -> None:
     def weights(seed: int) -> torch.Tensor:
-        spec = ModelSpec(model, (1, 8, 8), 3, "float32", seed)
+        spec = ModelSpec(model, (8,) if model == "gpt" else (1, 8, 8), 3, "float32", seed)
         return torch.cat([p.detach().flatten() for p in spec.build().parameters()])
 
     first = weights(1)
@@ -269,3 +269,47 @@ def test_checking_the_fit_changes_nothing(odd) -> None:
     fit(odd)
     assert torch.equal(odd.initial().buffers["float32"], before)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+class Tokens:
+    """Two sequences of five tokens, of which the greatest is 64."""
+
+    partitioned = False
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        tokens = torch.arange(10).reshape(2, 5) + 55
+        return Dataset(Examples(tokens - 1, tokens))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "says"),
+    [(65, None), (64, r"\(2, 5\) int64 gives 64 outputs, but labels go up to 64")],
+)
+def test_a_network_of_sequences_is_checked_too(outputs: int, says: str | None) -> None:
+    partitions = Partitions(Tokens(), Split(1))
+    found = partitions.describe(0)
+    spec = ModelSpec("gpt", found.inputs, outputs, "float32", 0, '{"vocabulary": 65}')
+    if says is None:
+        check_fit(Objective(spec, "cross_entropy"), partitions, found.classes, 0)
+        return
+    with pytest.raises(ModelError, match=says):
+        check_fit(Objective(spec, "cross_entropy"), partitions, found.classes, 0)
+
+
+def test_scores_are_checked_with_the_network() -> None:
+    partitions = Partitions(Tokens(), Split(1))
+    what = Objective(ModelSpec("gpt", (5,), 65, "float32", 0), "cross_entropy")
+    check_fit(what, partitions, 65, 0, ("token_accuracy",))
+    with pytest.raises(ModelError, match=r"score accuracy needs outputs .* token_accuracy scores sequences"):
+        check_fit(what, partitions, 65, 0, ("token_accuracy", "accuracy"))
+
+
+def test_one_output_an_example_is_none_for_a_sequence(own) -> None:
+    path = own(
+        "import torch\ndef model():\n    return torch.nn.Sequential(torch.nn.Embedding(65, 3), torch.nn.Flatten())"
+    )
+    partitions = Partitions(Tokens(), Split(1))
+    spec = ModelSpec(find_code(f"{path}:model"), (5,), 65, "float32", 0)
+    says = r"gives outputs of shape \(2, 15\), but one for each class of each label is \(2, 5, 65\)"
+    with pytest.raises(ModelError, match=says):
+        check_fit(Objective(spec, "cross_entropy"), partitions, 65, 0)

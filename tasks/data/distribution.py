@@ -1,0 +1,84 @@
+"""How labels are spread over partitions: counted, and drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tasks.data.examples import is_label
+from tasks.data.partitions import Partitions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAMED = 20
+"""So many labels have a colour of their own and a name in the legend; of more, colours are read off a scale."""
+
+SCALE = "turbo"
+
+
+def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
+    """Training examples of each label in each partition under a split: rows partitions, columns labels and `size`.
+
+    Targets that are no single labels have the column `size` only. Raises `DataError`.
+    """
+    targets = partitions.train_targets(number)
+    counts = pd.DataFrame(index=pd.RangeIndex(len(targets), name="partition"))
+    if all(map(is_label, targets)):
+        counted = [part.bincount() for part in targets]
+        labels = range(max(map(len, counted)))
+        counts = pd.DataFrame([dict(enumerate(part.tolist())) for part in counted], counts.index, labels)
+        counts = counts.fillna(0).astype(int)
+    counts.columns.name = "label"
+    return counts.assign(size=[len(part) for part in targets])
+
+
+def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """The counts of `label_counts` as a bar for each partition, one piece a label; on new axes without `ax`."""
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        _, ax = plt.subplots(figsize=(8, 1.2 + 0.28 * min(max(len(counts), 8), 40)), layout="constrained")
+    pieces = counts.drop(columns="size") if len(counts.columns) > 1 else counts
+    colours = _colours(len(pieces.columns))
+    left = pd.Series(0, counts.index)
+    for label, colour in zip(pieces, colours, strict=True):
+        ax.barh(counts.index, pieces[label], left=left, height=0.85, color=colour, label=str(label))
+        left = left + pieces[label]
+    _name_axes(ax, counts)
+    _name_labels(ax, list(pieces))
+    return ax
+
+
+def _colours(count: int) -> list[tuple[float, ...]]:
+    import matplotlib.pyplot as plt
+
+    if count > NAMED:
+        return [plt.get_cmap(SCALE)(place / (count - 1)) for place in range(count)]
+    named = plt.get_cmap("tab10" if count <= 10 else "tab20")
+    return [named(place) for place in range(count)]
+
+
+def _name_axes(ax: Axes, counts: pd.DataFrame) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ax.set(xlabel="examples", ylabel="partition", ylim=(len(counts) - 0.5, -0.5), xlim=(0, counts["size"].max()))
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.yaxis.set_major_locator(MaxNLocator(20, integer=True))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x", alpha=0.3)
+    ax.set_axisbelow(True)
+
+
+def _name_labels(ax: Axes, labels: list[Any]) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    if len(labels) > NAMED:
+        ax.figure.colorbar(
+            ScalarMappable(Normalize(labels[0], labels[-1]), SCALE), ax=ax, label="label", aspect=40
+        )
+    elif labels != ["size"]:
+        ax.legend(title="label", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

@@ -1,0 +1,64 @@
+"""The table of sources: a name, and what builds the source from the text after its colon."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.errors import UsageError
+from tasks.tables import Entry, find
+from tasks.user_code import Code, find_code, is_reference
+
+if TYPE_CHECKING:
+    from tasks.data.sources.base import Source
+
+SOURCES: Mapping[str, Entry] = {
+    "digits": Entry("1797 handwritten digits of 8 x 8 pixels", "tasks.data.sources.digits:Digits"),
+    "mnist": Entry("70,000 handwritten digits, as IDX files", "tasks.data.sources.idx:mnist", "DIR"),
+    "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", "tasks.data.sources.idx:fashion", "DIR"),
+    "npz": Entry("arrays inputs and targets, or x and y", "tasks.data.sources.npz:Npz", "FILE"),
+    "csv": Entry("a table; the last column or `target` is learned", "tasks.data.sources.tabular:csv_file", "FILE"),
+    "parquet": Entry("a table, as for csv", "tasks.data.sources.tabular:parquet_file", "FILE"),
+    "text": Entry(
+        "the next character, in windows of 64 or TIME", "tasks.data.sources.text:characters", "FILE[:TIME]"
+    ),
+}
+
+
+def find_source(data: str | Code, target: str | None = None, by: str | None = None) -> Source:
+    """Where the examples come from: a name of the table, or the user's function; nothing is loaded yet.
+
+    `target` names the column of the targets, and `by` one that the split reads and that is no input. Raises
+    `UsageError` for an unknown name, an argument too many or too few, or a target where there are no columns.
+    """
+    kept = keep_source(data)
+    build = _builder(kept)
+    taken = inspect.signature(build).parameters
+    if target is not None and "target" not in taken:
+        raise UsageError(
+            f"data {kept.reference if isinstance(kept, Code) else kept} has no columns to take a target of"
+        )
+    columns = {"target": target, "by": by}
+    return build(**{key: value for key, value in columns.items() if value is not None and key in taken})
+
+
+def _builder(data: str | Code) -> Callable[..., Source]:
+    if isinstance(data, Code):
+        from tasks.data.sources.own import Own
+
+        return partial(Own, data)
+    entry, place = find("data", data, SOURCES)
+    return partial(entry.load(), *([str(Path(place).resolve())] if place else []))
+
+
+def keep_source(data: str | Code) -> str | Code:
+    """A name of the table as it is, or the user's function kept by value; raises `UsageError`, `CodeError`."""
+    if isinstance(data, Code):
+        return data
+    if data.partition(":")[0] not in SOURCES and is_reference(data):
+        return find_code(data)
+    find("data", data, SOURCES, "FILE.py:function")
+    return data

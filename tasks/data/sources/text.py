@@ -1,0 +1,68 @@
+"""The next character of a text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from storage.errors import DataError, one_line
+from tasks.data.examples import Dataset, Examples
+from tasks.data.sources.base import Source
+
+TIME = 64
+"""Characters an example where none are given."""
+
+
+@dataclass(frozen=True)
+class Text(Source):
+    """A text, or the texts of a .json object {name: text}, in windows of `time` characters that do not overlap.
+
+    Classes are the distinct characters of the whole file, sorted. The names are the column `role`; a text of
+    `time` characters or fewer gives no example. (Federated by role as in LEAF, Caldas et al. 2018.)
+    """
+
+    file: str
+    time: int = TIME
+
+    def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
+        """Inputs int64 (examples, time), and as targets int64 (examples, time) the character after each."""
+        texts = _read(Path(self.file))
+        characters = {role: np.frombuffer(text.encode("utf-32-le"), np.uint32) for role, text in texts.items()}
+        vocabulary = np.unique(np.concatenate(list(characters.values())))
+        windows = [_windows(np.searchsorted(vocabulary, text), self.time) for text in characters.values()]
+        inputs, targets = (torch.from_numpy(np.concatenate(half)) for half in zip(*windows, strict=True))
+        if not len(inputs):
+            raise DataError(f"{self.file} has no text of more than {self.time} characters")
+        roles = np.repeat(list(texts), [len(half) for half, _ in windows])
+        named = Path(self.file).suffix == ".json"
+        columns = {"role": roles} if named else {}
+        return Dataset(Examples(inputs, targets), columns=columns, classes=len(vocabulary))
+
+
+def characters(place: str) -> Text:
+    """Of a ``FILE`` or ``FILE:TIME``."""
+    file, _, time = place.rpartition(":")
+    return Text(file, int(time)) if file and time.isdecimal() and int(time) else Text(place)
+
+
+def _windows(codes: np.ndarray, time: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes (characters,) as inputs and targets, int64 (examples, time) each."""
+    count = max(0, len(codes) - 1) // time
+    first, after = codes[: count * time], codes[1 : count * time + 1]
+    return first.reshape(count, time), after.reshape(count, time)
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The texts by role; a plain text has one role."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        texts = json.loads(text) if path.suffix == ".json" else {"": text}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as text: {one_line(error)}") from error
+    if not isinstance(texts, dict) or not texts or not all(isinstance(value, str) for value in texts.values()):
+        raise DataError(f"{path} must be a JSON object of texts by name, such as {{'HAMLET': 'To be'}}")
+    return texts

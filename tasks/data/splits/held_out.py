@@ -1,0 +1,22 @@
+"""Which examples are held out to score the network on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.data.splits.base import Rows
+from tasks.numerics import derive_seed
+
+
+def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Rows to train on and rows held out, the same fraction of each class where targets are integers.
+
+    Targets (examples, *); rows int64, in ascending order.
+    """
+    labels = targets if targets.ndim == 1 and targets.dtype.kind in "iu" else np.zeros(len(targets), int)
+    generator = np.random.default_rng(derive_seed(seed, "hold out"))
+    held = np.zeros(len(targets), bool)
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        held[rows[: round(len(rows) * fraction)]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)

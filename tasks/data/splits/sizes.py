@@ -1,0 +1,43 @@
+"""Partitions of unequal sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.data.splits.base import Deal, Pool, Rows, positive
+
+POWER = 1.0
+"""The exponent of ``sizes:power``: the second partition is half of the first, the tenth a tenth (Zipf's law)."""
+
+
+@dataclass(frozen=True)
+class Sizes(Deal):
+    """Examples dealt at random; partition k, from 1, gets one and a share that falls as k ** -`exponent`.
+
+    Power laws of partition sizes are those of federated data (Li et al. 2020, FedProx, section 5).
+    """
+
+    exponent: float
+    random = True
+
+    def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
+        """A random order, cut at the bounds."""
+        counts = self.counts(len(pool.rows), partitions)
+        return np.split(generator.permutation(pool.rows), np.cumsum(counts)[:-1])
+
+    def counts(self, examples: int, partitions: int) -> np.ndarray:
+        """The size of each partition, int64 (partitions,): one each, and the rest by largest remainders."""
+        weights = np.arange(1, partitions + 1, dtype=float) ** -self.exponent
+        shares = (examples - partitions) * weights / weights.sum()
+        counts: np.ndarray = np.floor(shares).astype(np.int64)
+        missing = examples - partitions - counts.sum()
+        counts[np.argsort(counts - shares, kind="stable")[:missing]] += 1
+        counts += 1
+        return counts
+
+
+def sizes(exponent: str) -> Sizes:
+    """Of a text: an exponent such as ``1.5``, or ``power``."""
+    return Sizes(POWER if exponent == "power" else positive(exponent, float, "sizes"))

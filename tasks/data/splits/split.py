@@ -1,0 +1,67 @@
+"""Which partition gets which examples, for every round of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.errors import DataError, UsageError
+from tasks.data.splits.base import Deal, Pool, Rows
+from tasks.data.splits.table import find_split
+from tasks.numerics import derive_seed
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which partition gets which examples.
+
+    `kind` is a ``name`` or ``name:argument`` of the table `SPLITS`, refused with `UsageError` if unknown. With
+    `resplit_every` n, every n rounds have a split of their own, which needs one that is drawn at random.
+    """
+
+    partitions: int
+    kind: str = "iid"
+    seed: int = 0
+    resplit_every: int | None = None
+
+    def __post_init__(self) -> None:
+        deal = find_split(self.kind)
+        if self.resplit_every and not deal.random:
+            raise UsageError(f"resplit_every needs a random split, and {self.kind} is always the same")
+
+    @property
+    def deal(self) -> Deal:
+        """The way to split that `kind` names."""
+        return find_split(self.kind)
+
+    def number(self, round: int) -> int:
+        """The number of the split that a round (from 1) uses."""
+        return (round - 1) // self.resplit_every if self.resplit_every else 0
+
+    def check(self, examples: int) -> None:
+        """Raise `DataError` where there are more partitions than examples."""
+        if examples < self.partitions:
+            raise DataError(
+                f"{self.partitions} partitions need at least as many examples, and there are {examples}; "
+                "use fewer partitions"
+            )
+
+    def taking_part(self, pool: Pool) -> Rows:
+        """The rows of the examples that are used at all, int64 (examples,), before any are held out."""
+        self._check_known(pool)
+        return self.deal.taking_part(pool, self.partitions).rows
+
+    def rows(self, pool: Pool, number: int) -> list[Rows]:
+        """The rows of each partition, int64 (examples,); raises `DataError` where the pool has too little."""
+        self.check(len(pool.rows))
+        self._check_known(pool)
+        generator = np.random.default_rng(derive_seed(self.seed, "split", number))
+        return self.deal(pool, self.partitions, generator)
+
+    def _check_known(self, pool: Pool) -> None:
+        if self.deal.labelled and pool.labels is None:
+            raise DataError(f"split {self.kind} needs class labels, and the targets are none")
+        if self.deal.column and self.deal.column not in pool.columns:
+            known = ", ".join(pool.columns) or "none"
+            raise DataError(f"split {self.kind}: the data has no column {self.deal.column!r}; it has {known}")

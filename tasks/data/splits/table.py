@@ -1,0 +1,32 @@
+"""The table of splits: a name, and what builds the split from the text after its colon."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tasks.tables import Entry, find
+
+if TYPE_CHECKING:
+    from tasks.data.splits.base import Deal
+
+SPLITS: Mapping[str, Entry] = {
+    "iid": Entry("dealt out at random", "tasks.data.splits.even:Iid"),
+    "contiguous": Entry("in the order of the data", "tasks.data.splits.even:Contiguous"),
+    "dirichlet": Entry(
+        "labels in proportions of its own for each", "tasks.data.splits.dirichlet:dirichlet", "ALPHA"
+    ),
+    "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.shards:shards", "SHARDS"),
+    "sizes": Entry("sizes by a power law: `power`, or its exponent", "tasks.data.splits.sizes:sizes", "EXPONENT"),
+    "by": Entry("one partition for each value of a column", "tasks.data.splits.by:By", "COLUMN"),
+    "largest": Entry("the values of a column with the most examples", "tasks.data.splits.by:Largest", "COLUMN"),
+}
+
+
+@functools.cache
+def find_split(text: str) -> Deal:
+    """The way to split that a ``name`` or ``name:argument`` stands for; raises `UsageError` for any other."""
+    entry, argument = find("split", text, SPLITS)
+    deal: Deal = entry.load()(*([argument] if argument else []))
+    return deal

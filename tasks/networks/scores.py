@@ -1,0 +1,109 @@
+"""Scores: how good outputs are, as one number for each item that is scored; their mean is what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from storage.errors import ModelError, RoundweaveError, one_line
+from tasks.data.examples import are_labels, is_label
+from tasks.data.partitions import Description
+from tasks.networks.losses import class_axis
+from tasks.user_code import Code
+
+ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Outputs (examples, *) and targets (examples, *) to one number or truth for each item, (items,)."""
+
+
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Whether the greatest logit (examples, classes) is that of the label (examples,): bool (examples,)."""
+    _check_logits("accuracy", outputs, targets)
+    return outputs.argmax(1) == targets
+
+
+def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Whether the label (examples,) is among the five greatest logits (examples, classes): bool (examples,)."""
+    _check_logits("top5", outputs, targets)
+    if outputs.shape[1] <= 5:
+        raise ModelError(f"score top5 needs more than 5 outputs, and there are {outputs.shape[1]}")
+    return (outputs.topk(5, dim=1).indices == targets[:, None]).any(1)
+
+
+def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Whether the greatest logit is the label's at each place of sequences: bool (examples * time,).
+
+    Logits (examples, time, classes) or (examples, classes, time) and labels (examples, time), as the loss reads.
+    """
+    axis = class_axis(outputs, targets)
+    if axis is None or targets.ndim < 2 or not are_labels(targets):
+        raise _unfit("token_accuracy", "(examples, time, classes)", "labels (examples, time)", outputs, targets)
+    return (outputs.argmax(axis) == targets).flatten()
+
+
+def mae(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The distance of each output (examples, *) from its target (examples, *): floats, one for each output."""
+    if outputs.numel() != targets.numel():
+        raise _unfit("mae", "(examples, *)", "as many numbers", outputs, targets)
+    return (outputs - targets.reshape(outputs.shape)).abs().flatten()
+
+
+SCORES: Mapping[str, ScoreFunction] = {
+    "accuracy": accuracy,
+    "top5": top5,
+    "token_accuracy": token_accuracy,
+    "mae": mae,
+}
+
+
+def default_scores(loss: str | Code, description: Description) -> tuple[str, ...]:
+    """The scores of a loss on targets that nobody chose scores for: none of squares are right or wrong.
+
+    Losses of the user's are taken to be of logits where the targets are labels.
+    """
+    if loss == "mse":
+        return ("mae",)
+    if not description.labels:
+        return ()
+    return ("token_accuracy",) if description.targets else ("accuracy",)
+
+
+def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """One number or truth for each item that is scored, (items,); raises `ModelError` where it does not fit.
+
+    The user's own gives one for each example, or one number for all of them, which then counts for each.
+    """
+    if isinstance(score, str):
+        return SCORES[score](outputs, targets)
+    try:
+        found = score.load()(outputs, targets)
+    except RoundweaveError:
+        raise
+    except Exception as error:
+        raise ModelError(f"score {score.reference} fails with {one_line(error)}") from error
+    items = torch.as_tensor(found) if isinstance(found, torch.Tensor | float | int) else None
+    if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (len(outputs),)):
+        what = type(found).__name__ if items is None else f"a tensor {tuple(items.shape)} of {items.dtype}"
+        raise ModelError(
+            f"score {score.reference} must give a number for each of {len(outputs)} examples or one, not {what}"
+        )
+    return items.expand(len(outputs))
+
+
+def check_scores(scores: tuple[str | Code, ...], outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    """Raise `ModelError` for a score that does not fit outputs (examples, *) and targets (examples, *)."""
+    for score in scores:
+        score_items(score, outputs, targets)
+
+
+def _check_logits(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    if outputs.ndim != 2 or not is_label(targets) or len(outputs) != len(targets):
+        raise _unfit(name, "(examples, classes)", "labels (examples,)", outputs, targets)
+
+
+def _unfit(name: str, outputs: str, targets: str, given: torch.Tensor, beside: torch.Tensor) -> ModelError:
+    fitting = "; token_accuracy scores sequences" if name == "accuracy" and beside.ndim > 1 else ""
+    return ModelError(
+        f"score {name} needs outputs {outputs} and {targets}, not {tuple(given.shape)} and "
+        f"{tuple(beside.shape)} of {str(beside.dtype).removeprefix('torch.')}{fitting}"
+    )

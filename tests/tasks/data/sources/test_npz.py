@@ -1,0 +1,123 @@
+"""Arrays in an .npz file: what comes back, and every way in which the file can be wrong."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storage.errors import DataError
+from tasks.data.sources import npz
+from tasks.data.sources.npz import Npz
+from tasks.data.sources.table import find_source
+
+X, Y = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([2, 0, 1], np.uint8)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(**arrays: np.ndarray) -> str:
+        np.savez(tmp_path / "a.npz", **arrays)
+        return str(tmp_path / "a.npz")
+
+    return write
+
+
+@pytest.mark.parametrize("names", [("inputs", "targets"), ("x", "y"), ("x_train", "y_train")])
+def test_inputs_and_targets_come_back(file, names) -> None:
+    dataset = find_source(f"npz:{file(**dict(zip(names, (X, Y), strict=True)))}").load(0, 1)
+    assert dataset.train.inputs.tolist() == X.tolist()
+    assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (torch.int64, [2, 0, 1])
+    assert (dataset.held_out, dataset.scaling, dict(dataset.columns)) == (None, None, {})
+
+
+def test_held_out_examples_and_a_column_may_come_along(file) -> None:
+    path = file(x=X, y=Y / 2, x_held_out=X[:1], y_held_out=Y[:1] / 4, place=np.array(["b", "a", "b"]))
+    dataset = Npz(path, by="place").load()
+    assert dataset.train.targets.tolist() == [1, 0, 0.5]
+    assert dataset.held_out.targets.tolist() == [0.5]
+    assert dataset.columns["place"].tolist() == ["b", "a", "b"]
+
+
+def test_bytes_of_pictures_are_pixels(file) -> None:
+    dataset = Npz(file(inputs=np.full((3, 2, 2), 51, np.uint8), targets=Y)).load()
+    torch.testing.assert_close(dataset.take(np.arange(1), "float32").inputs, torch.full((1, 2, 2), 0.2))
+    assert Npz(file(inputs=np.full((3, 2), 51, np.uint8), targets=Y)).load().scaling is None
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ({"inputs": X}, "has the arrays inputs; name them inputs and targets"),
+        ({"inputs": X, "y": Y}, "has the arrays inputs, y; name them inputs and targets"),
+        ({"inputs": X, "targets": Y[:2]}, "gives 3 inputs and 2 targets"),
+        ({"inputs": X[:0], "targets": Y[:0]}, "gives 0 inputs and 0 targets"),
+        ({"x": X, "y": Y, "y_held_out": Y}, "has no array x_held_out beside y_held_out"),
+        ({"x": X, "y": Y, "x_held_out": X}, "has no array y_held_out beside x_held_out"),
+        ({"x": X * np.nan, "y": Y}, "3 of 3 examples have NaN or infinite inputs, the first is number 0"),
+        ({"x": X, "y": -Y.astype(int)}, "label -2 of example 0 is out of range"),
+        ({"x": X, "y": np.array(["a", "b", "c"])}, "that is no array"),
+        ({"x": X, "y": np.array([None, 1, 2])}, "y.npy holds Python objects; save it as an array of numbers"),
+    ],
+    ids=str,
+)
+def test_other_arrays_are_refused(file, arrays, says: str) -> None:
+    path = file(**arrays)
+    with pytest.raises(DataError, match=says) as caught:
+        Npz(path).load()
+    assert path in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_of_another_length_is_refused(file) -> None:
+    with pytest.raises(DataError, match="place must have one value for each of the 3 examples"):
+        Npz(file(x=X, y=Y, place=np.arange(2)), by="place").load()
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+def test_a_header_that_promises_too_much_is_refused_before_memory_is_taken(tmp_path) -> None:
+    with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
+        archive.writestr("inputs.npy", header((10**9, 10**6)) + bytes(12))
+    with pytest.raises(
+        DataError, match=r"inputs\.npy promises \(1000000000, 1000000\) of float32 and holds 12 bytes"
+    ):
+        Npz(str(tmp_path / "b.npz")).load()
+
+
+def test_more_than_there_is_memory_is_refused(file, monkeypatch) -> None:
+    class Little:
+        available = 10
+
+    monkeypatch.setattr(npz.psutil, "virtual_memory", Little)
+    with pytest.raises(DataError, match=r"holds 0\.0 GB, and 0\.0 GB of memory are free"):
+        Npz(file(x=X, y=Y)).load()
+
+
+@pytest.mark.parametrize("left", [0, 1, 50, 300])
+def test_a_broken_file_is_named(file, tmp_path, left: int) -> None:
+    path = tmp_path / "a.npz"
+    file(x=X, y=Y)
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(DataError, match=f"{path} cannot be read as an .npz file"):
+        Npz(str(path)).load()
+    path.unlink()
+    with pytest.raises(DataError, match="FileNotFoundError"):
+        Npz(str(path)).load()
+
+
+def test_a_flipped_bit_is_named(file, tmp_path) -> None:
+    path = tmp_path / "a.npz"
+    content = bytearray(Path(file(x=np.ones((50, 2), np.float32), y=np.zeros(50, int))).read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"cannot be read as an \.npz file: BadZipFile: Bad CRC-32"):
+        Npz(str(path)).load()

@@ -1,0 +1,67 @@
+"""The table of sources: every name builds, and every other text is one clear line before anything is loaded."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.errors import UsageError
+from tasks.data.sources.digits import Digits
+from tasks.data.sources.idx import Idx
+from tasks.data.sources.own import Own
+from tasks.data.sources.table import SOURCES, find_source
+from tasks.user_code import find_code
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_is_a_value_that_says_what_it_is(name: str) -> None:
+    entry = SOURCES[name]
+    text = f"{name}:somewhere" if entry.argument else name
+    source = find_source(text)
+    assert source == find_source(text)
+    assert hash(source) == hash(pickle.loads(pickle.dumps(source)))
+    assert source.partitioned is False
+    assert entry.about
+    assert "\n" not in entry.about
+
+
+def test_names_stand_for_sources(own) -> None:
+    assert find_source("digits") == Digits()
+    assert find_source("mnist:a") == Idx("mnist", str(Path("a").resolve()))
+    assert find_source("fashion-mnist:/b") == Idx("fashion-mnist", "/b")
+    code = find_code(f"{own('def data(): pass')}:data")
+    assert find_source(code) == find_source(code.reference) == Own(code)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("digit", "unknown data 'digit'; did you mean digits? There are digits, mnist:DIR, "),
+        ("mnst:nowhere/", "did you mean mnist?"),
+        ("mnist", "data mnist needs its DIR: mnist:DIR"),
+        ("digits:3", "data digits takes no '3'"),
+        ("", "and FILE.py:function"),
+    ],
+)
+def test_anything_else_is_one_clear_line(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_source(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_needs_columns(own) -> None:
+    mine = f"{own('def data(): pass')}:data"
+    for data in ("digits", mine):
+        with pytest.raises(UsageError, match=f"data {data} has no columns to take a target of"):
+            find_source(data, target="age")
+    assert find_source("digits", by="age") == Digits()
+
+
+def test_the_table_is_read_without_torch_or_pandas() -> None:
+    script = "import sys, tasks.data.sources.table\nassert not {'torch', 'pandas', 'pyarrow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)

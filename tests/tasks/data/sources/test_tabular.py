@@ -1,0 +1,114 @@
+"""Tables: numbers in, labels or numbers out, and one clear line for what cannot be learned from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from storage.errors import DataError
+from tasks.data.partitions import Partitions
+from tasks.data.sources.table import find_source
+from tasks.data.splits import Split
+
+TABLE = pd.DataFrame(
+    {
+        "age": [30, 41, 25, 60],
+        "height": [1.5, 1.75, 2.0, 1.25],
+        "ward": ["east", "west", "east", "north"],
+        "kind": ["pear", "apple", "fig", "apple"],
+    }
+)
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def write(request, tmp_path):
+    """Writes a table; gives the data's name."""
+    if request.param == "parquet":
+        pytest.importorskip("pyarrow")
+
+    def file(table: pd.DataFrame) -> str:
+        path = tmp_path / f"t.{request.param}"
+        table.to_csv(path, index=False) if request.param == "csv" else table.to_parquet(path, index=False)
+        return f"{request.param}:{path}"
+
+    return file
+
+
+def test_texts_are_labels_in_sorted_order_and_numbers_inputs(write) -> None:
+    dataset = find_source(write(TABLE.drop(columns="ward"))).load(0, 1)
+    assert dataset.train.inputs.dtype == torch.float32
+    assert dataset.train.inputs.tolist() == [[30, 1.5], [41, 1.75], [25, 2.0], [60, 1.25]]
+    assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (torch.int64, [2, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "values"),
+    [("height", torch.float64, [1.5, 1.75, 2.0, 1.25]), ("age", torch.int64, [30, 41, 25, 60])],
+)
+def test_a_target_may_be_named(write, target, dtype, values) -> None:
+    dataset = find_source(write(TABLE[["age", "height"]].assign(more=1)), target=target).load(0, 1)
+    assert (dataset.train.targets.dtype, dataset.train.targets.tolist()) == (dtype, values)
+    assert dataset.train.inputs.shape == (4, 2)
+
+
+@pytest.mark.parametrize("by", ["ward", "age"])
+def test_a_column_to_split_by_is_no_input(write, by: str) -> None:
+    table = TABLE if by == "ward" else TABLE.drop(columns="ward")
+    source = find_source(write(table), by=by)
+    dataset = source.load(0, 1)
+    assert dataset.train.inputs.shape == (4, 3 - (by == "age") - 1)
+    assert dataset.columns[by].tolist() == TABLE[by].tolist()
+    owner = Partitions(source, Split(3 + (by == "age"), f"by:{by}"), held_out=0).assignment(0)
+    assert owner.tolist() == ([0, 2, 0, 1] if by == "ward" else [1, 2, 0, 3])
+
+
+def test_the_last_column_that_does_not_split_is_the_target(write) -> None:
+    table = TABLE[["age", "kind", "ward"]]
+    assert find_source(write(table), by="ward").load(0, 1).train.targets.tolist() == [2, 0, 1, 0]
+
+
+def test_booleans_are_numbers(write) -> None:
+    table = pd.DataFrame({"a": [True, False], "b": [False, True]})
+    examples = find_source(write(table)).load(0, 1).train
+    assert (examples.inputs.tolist(), examples.targets.tolist()) == ([[1], [0]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "says"),
+    [
+        (TABLE, {}, "column 'ward' holds str, and inputs are numbers; code it as numbers or leave it out"),
+        (TABLE, {"target": "weight"}, "has no column 'weight'; it has age, height, ward, kind"),
+        (TABLE, {"by": "street"}, "has no column 'street'; it has age, height, ward, kind"),
+        (TABLE[["kind"]], {}, "has 4 rows and 0 columns of inputs"),
+        (TABLE[["age", "kind"]], {"by": "age"}, "has 4 rows and 0 columns of inputs"),
+        (TABLE[:0], {}, "has 0 rows"),
+        (
+            TABLE[["age", "height"]].assign(kind=["a", None, "b", None]),
+            {},
+            r"2 values are missing, the first in row 2 \(the header is none\), column 'kind'",
+        ),
+        (
+            TABLE[["height", "age"]].assign(height=[1, 2, np.inf, 3]),
+            {},
+            "1 of 4 examples have NaN or infinite inputs",
+        ),
+        (TABLE[["height", "age"]].assign(age=[1, -2, 3, 4]), {}, "label -2 of example 1 is out of range"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_one_clear_line(write, table, options, says: str) -> None:
+    data = write(table)
+    with pytest.raises(DataError, match=says) as caught:
+        find_source(data, **options).load(0, 1)
+    assert data.partition(":")[2] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00,\x81\n1,2\n3\n4,5,6,7"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, format: str, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "x").write_bytes(content)
+    with pytest.raises(DataError, match=f"{tmp_path}/x cannot be read as {format}: "):
+        find_source(f"{format}:{tmp_path}/x").load(0, 1)

@@ -1,0 +1,150 @@
+"""Scores by hand, and one clear line where one does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import ModelError
+from tasks.data.partitions import Description
+from tasks.networks.scores import (
+    SCORES,
+    accuracy,
+    check_scores,
+    default_scores,
+    mae,
+    score_items,
+    token_accuracy,
+    top5,
+)
+from tasks.user_code import Code, find_code
+
+OWN = """
+import torch
+def each(outputs, targets): return (outputs[:, 0] - targets) ** 2
+def right(outputs, targets): return outputs.argmax(1) == targets
+def mean(outputs, targets): return (outputs[:, 0] - targets).mean()
+def number(outputs, targets): return 0.25
+def text(outputs, targets): return "good"
+def pairs(outputs, targets): return outputs
+def fails(outputs, targets): return outputs @ outputs
+"""
+LOGITS = torch.tensor([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1], [0.0, 0.3, 0.2], [0.0, 0.0, 1.0]])
+LABELS = torch.tensor([1, 1, 1, 2])
+
+
+def test_accuracy_by_hand() -> None:
+    assert accuracy(LOGITS, LABELS).tolist() == [True, False, True, True]
+
+
+def test_token_accuracy_by_hand() -> None:
+    outputs, targets = LOGITS.reshape(2, 2, 3), LABELS.reshape(2, 2)
+    assert token_accuracy(outputs, targets).tolist() == [True, False, True, True]
+    assert token_accuracy(outputs.movedim(2, 1)[..., :1], targets[:, :1]).tolist() == [True, True]
+
+
+def test_the_five_greatest_by_hand() -> None:
+    logits = torch.arange(8.0).expand(4, 8)
+    assert top5(logits, torch.tensor([2, 3, 7, 0])).tolist() == [False, True, True, False]
+    with pytest.raises(ModelError, match="score top5 needs more than 5 outputs, and there are 3"):
+        top5(LOGITS, LABELS)
+
+
+def test_distances_by_hand() -> None:
+    assert mae(torch.tensor([[1.0], [3.0]]), torch.tensor([2, -1])).tolist() == [1, 4]
+    assert mae(torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, 3.5]])).tolist() == [1, 0.5]
+
+
+@given(st.integers(1, 20), st.integers(6, 9))
+@settings(deadline=None)
+def test_what_is_right_is_among_the_five_greatest(examples: int, classes: int) -> None:
+    generator = torch.Generator().manual_seed(examples)
+    logits = torch.randn(examples, classes, generator=generator)
+    labels = torch.randint(0, classes, (examples,), generator=generator)
+    assert (accuracy(logits, labels) <= top5(logits, labels)).all()
+    assert accuracy(logits, logits.argmax(1)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "targets", "says"),
+    [
+        (
+            "accuracy",
+            torch.zeros(2, 7, 3),
+            torch.zeros(2, 7, dtype=torch.long),
+            r"score accuracy needs outputs \(examples, classes\) and labels \(examples,\), not \(2, 7, 3\) and "
+            r"\(2, 7\) of int64; token_accuracy scores sequences",
+        ),
+        ("accuracy", torch.zeros(2, 3), torch.zeros(2), r"not \(2, 3\) and \(2,\) of float32"),
+        ("accuracy", torch.zeros(3, 3), torch.zeros(2, dtype=torch.long), r"not \(3, 3\) and \(2,\) of int64"),
+        ("top5", torch.zeros(2), torch.zeros(2, dtype=torch.long), "score top5 needs outputs"),
+        (
+            "token_accuracy",
+            torch.zeros(2, 3),
+            torch.zeros(2, dtype=torch.long),
+            "score token_accuracy needs outputs",
+        ),
+        ("token_accuracy", torch.zeros(2, 7, 3), torch.zeros(2, 7), "score token_accuracy needs outputs"),
+        ("mae", torch.zeros(2, 3), torch.zeros(2), "score mae needs outputs"),
+    ],
+)
+def test_a_score_that_does_not_fit_is_one_clear_line(name, outputs, targets, says: str) -> None:
+    with pytest.raises(ModelError, match=says) as caught:
+        check_scores((name,), outputs, targets)
+    assert "\n" not in str(caught.value)
+
+
+def own_score(own, name: str) -> Code:
+    return find_code(f"{own(OWN)}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [
+        ("each", [0.81, 0.04, 1.0, 4.0]),
+        ("right", [1, 0, 1, 1]),
+        ("mean", [(0.9 + 0.2 + 1 + 2) / -4] * 4),
+        ("number", [0.25] * 4),
+    ],
+)
+def test_ones_own_score_counts_by_example(own, name: str, items) -> None:
+    found = score_items(own_score(own, name), LOGITS, LABELS)
+    assert found.tolist() == pytest.approx(items)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("text", "must give a number for each of 4 examples or one, not str"),
+        ("pairs", r"must give a number for each of 4 examples or one, not a tensor \(4, 3\) of torch.float32"),
+        ("fails", "fails with RuntimeError: mat1 and mat2 shapes"),
+    ],
+)
+def test_ones_own_score_of_another_kind_is_refused(own, name: str, says: str) -> None:
+    with pytest.raises(ModelError, match=says) as caught:
+        check_scores((own_score(own, name),), LOGITS, LABELS)
+    assert "\n" not in str(caught.value)
+
+
+def described(labels: bool, targets: tuple[int, ...]) -> Description:
+    return Description(10, 2, (4,), targets, labels, 3 if labels else 0, "")
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "targets", "scores"),
+    [
+        ("cross_entropy", True, (), ("accuracy",)),
+        ("cross_entropy", True, (7,), ("token_accuracy",)),
+        ("cross_entropy", False, (3,), ()),
+        ("mse", True, (), ("mae",)),
+        ("mse", False, (), ("mae",)),
+        ("mse", True, (7,), ("mae",)),
+        (Code("mine.py:loss", "loss", ""), True, (), ("accuracy",)),
+        (Code("mine.py:loss", "loss", ""), False, (2,), ()),
+    ],
+)
+def test_scores_that_nobody_chose(loss, labels: bool, targets, scores) -> None:
+    assert default_scores(loss, described(labels, targets)) == scores
+    assert set(scores) <= set(SCORES)
