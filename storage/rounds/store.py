@@ -92,7 +92,7 @@ class RoundStore:
             replace_document(self.place, spec)
         # Of the history `commits` comes last, which tells how many rounds there are: an extension cut short is
         # done again.
-        History(self.place, self.schema, rounds + 1, self.fsync).lengthen()
+        History(self.place, self.schema, rounds + 1, self.fsync).describe()
         return RoundStore(self.place, self.fsync)
 
     def write_state(self, state: State) -> None:

@@ -189,8 +189,8 @@ class Run:
         columns["seconds"] = self._numbers("bookkeeping/seconds")
         accepted = self._numbers("bookkeeping/accepted")
         weight = np.where(accepted == 1, self._numbers("bookkeeping/weight"), 0.0)
-        taken = set(columns) | BOOKKEEPING
-        for name, column in _columns(self._store.history.names("metrics"), taken).items():
+        named = _columns(self._store.history.names("metrics"), set(columns) | COUNTS)
+        for name, column in named.items():
             columns[column] = _weighted_mean(self._numbers(f"metrics/{name}"), weight)
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
@@ -239,19 +239,24 @@ class Run:
         return f"<Run {' · '.join(parts)}>"
 
 
-BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds", "examples"}
-"""Columns of a history, and arrays, that are no metrics."""
+COUNTS = {"examples", "accepted"}
+"""Further columns of a history."""
 
 
-def _columns(metrics: list[str], taken: set[str]) -> dict[str, str]:
-    """The column of each metric: its name, or that with ``map_`` before it as long as it is another column's."""
-    columns = {name: name for name in metrics if name not in taken}
-    for name in (name for name in metrics if name in taken):
+BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
+"""Arrays of the bookkeeping; a metric of such a name is another number."""
+
+
+def _columns(metrics: list[str], columns: set[str]) -> dict[str, str]:
+    """The column of each metric: its name, else that with ``map_`` before it as often as it takes."""
+    renamed = [name for name in metrics if name in columns | BOOKKEEPING]
+    named = {name: name for name in metrics if name not in renamed}
+    for name in renamed:
         column = f"map_{name}"
-        while column in taken | set(columns.values()):
+        while column in columns | set(named.values()):
             column = f"map_{column}"
-        columns[name] = column
-    return columns
+        named[name] = column
+    return named
 
 
 def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -342,12 +342,8 @@ def test_the_stored_permutations_lead_to_the_aligned_networks_and_back(gallery, 
     orders = match_all(Evidence(states, gallery.units))
     aligned = kept(gallery, states, orders, tmp_path / "runs" / "kept.zarr")
     run = open_run("kept")
-    assert (run.status, run.done, run.partitions, run.round(1).score) == (
-        "complete",
-        1,
-        3,
-        Score(0.5, {"accuracy": 0.25}, 8),
-    )
+    assert (run.status, run.done, run.partitions) == ("complete", 1, 3)
+    assert run.round(1).score == Score(0.5, {"accuracy": 0.25}, 8)
     for number, state in enumerate(states):
         stored = run.round(1).match(number).permutation
         assert same_bits(dict(gallery.units.permute(state, stored)), aligned[number])
