@@ -48,7 +48,7 @@ def test_a_file_comes_first(tmp_path) -> None:
 
 def test_a_mistyped_name_is_asked_for() -> None:
     names = ["accuracy", "loss", "losses"]
-    assert near("losss", names, 2) == ["loss", "losses"]
-    assert nearest("losss", names, "no", most=2) == "did you mean loss or losses?"
-    assert nearest("losss", iter(names), "no") == "did you mean loss?"
+    assert near("losss", names, 2) == ["losses", "loss"]
+    assert nearest("losss", names, "no", most=2) == "did you mean losses or loss?"
+    assert nearest("losss", iter(names), "no") == "did you mean losses?"
     assert nearest("zzz", names, "there are three") == "there are three"
