@@ -67,6 +67,8 @@ class Run:
         self._rounds = log.rounds()
         self._failure, self._damaged = log.failure, log.damaged()
         self._lease = read_lease(self._place)
+        self._metrics = self._store.history.names("metrics")
+        self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
         self._commits: dict[int, Commit] = {}
         return self
 
@@ -185,21 +187,16 @@ class Run:
         """
         import pandas as pd
 
-        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self._scores())}
+        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self._scores)}
         columns["seconds"] = self._numbers("bookkeeping/seconds")
         accepted = self._numbers("bookkeeping/accepted")
         weight = np.where(accepted == 1, self._numbers("bookkeeping/weight"), 0.0)
-        named = _columns(self._store.history.names("metrics"), set(columns) | COUNTS)
-        for name, column in named.items():
+        for name, column in _columns(self._metrics, set(columns) | COUNTS).items():
             columns[column] = _weighted_mean(self._numbers(f"metrics/{name}"), weight)
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
         table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
         return table.loc[self._rounds].astype({"examples": int, "accepted": int})
-
-    def _scores(self) -> list[str]:
-        """The names of the scores besides the loss."""
-        return [name for name in self._store.history.names("scores") if name != "loss"]
 
     def _numbers(self, path: str) -> np.ndarray:
         """The numbers of rounds 0 to the last committed one, (round,) or (round, partition)."""
@@ -220,7 +217,7 @@ class Run:
 
     def plot(self) -> Figure:
         """Losses and scores over rounds."""
-        return plot_history(self.history(), self._scores(), self.name)
+        return plot_history(self.history(), self._scores, self.name)
 
     def __repr__(self) -> str:
         layout = self._store.schema.layout

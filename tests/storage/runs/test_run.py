@@ -329,10 +329,12 @@ def test_a_run_without_scores_has_a_history_and_a_plot(tiny) -> None:
 
 def test_a_view_stays_as_it_was_until_it_is_refreshed(tiny, run) -> None:
     store = RoundStore(run.path)
-    before = repr(run), run.done, run.status, run.digest, len(run.history()), len(run["scale"])
-    store.commit(tiny.write(store, 3))
+    before = run.done, run.status, run.digest, len(run["scale"])
+    history = run.history()
+    store.commit(tiny.write(store, 3, score=Score(0.5, {"new": 1.0}, 8)))
     store.log.failure = "later"
-    assert (run.done, run.status, run.digest, len(run.history()), len(run["scale"])) == before[1:]
+    assert (run.done, run.status, run.digest, len(run["scale"])) == before
+    assert run.history().equals(history)
     with pytest.raises(RoundMissing, match="it has rounds 0 to 2"):
         run.round(3)
     assert run.refresh() is run
