@@ -30,8 +30,7 @@ def create_documents(
 ) -> None:
     """Describe arrays, and the groups that they are in, where they are not; `attributes` are those of the root."""
     specs = list(specs)
-    groups = {parent for spec in specs for parent in _parents(spec.path)} - {""}
-    for path in sorted(groups):
+    for path in sorted({parent for spec in specs for parent in _parents(spec.path)}):
         place.create(_key(path), _bytes(GroupMetadata(zarr_format=3)))
     for spec in specs:
         place.create(_key(spec.path), _array(spec))
@@ -57,5 +56,6 @@ def _key(path: str) -> str:
 
 
 def _parents(path: str) -> list[str]:
-    parts = path.split("/")[:-1]
-    return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
+    """The groups that an array is in, but the root."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]

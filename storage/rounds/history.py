@@ -105,15 +105,16 @@ class History:
         for start in range(0, self.rows, ROUND_ROWS):
             self._write(self._arrays["round"], start // ROUND_ROWS, np.arange(start, start + ROUND_ROWS))
 
-    def lengthen(self) -> None:
-        """Give the arrays that there are as many rows as this history has; `commits` comes last."""
+    def describe(self) -> None:
+        """Describe the arrays that there are, with as many rows as this history has; `commits` comes last."""
         self.write_rounds()
         for _, spec in sorted(self.arrays().items(), key=lambda item: item[0] == "commits"):
             replace_document(self.place, spec)
 
     def rebuild(self, commits: Iterable[Commit]) -> None:
-        """Make all numbers anew from these commits, which ascend."""
-        self.write_rounds()
+        """Make all numbers and documents anew from these commits, which ascend."""
+        self._arrays = self.schema.history(self.rows)
+        self.describe()
         written = set()
         for index, block in groupby(commits, key=lambda commit: commit.round // METRIC_ROWS):
             self._rebuild_chunks(index, list(block))

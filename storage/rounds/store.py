@@ -92,11 +92,11 @@ class RoundStore:
             replace_document(self.place, spec)
         # Of the history `commits` comes last, which tells how many rounds there are: an extension cut short is
         # done again.
-        History(self.place, self.schema, rounds + 1, self.fsync).lengthen()
+        History(self.place, self.schema, rounds + 1, self.fsync).describe()
         return RoundStore(self.place, self.fsync)
 
     def write_state(self, state: State) -> None:
-        """Write the state's row; frozen parameters with the initial state only."""
+        """Write the state's row, vectors (element,); frozen parameters with the initial state only."""
         for path, tensor in state.named(self.schema.layout).items():
             if not path.startswith("frozen/"):
                 self._write(self.arrays[path], (state.round,), to_numpy(tensor))
@@ -221,7 +221,7 @@ class RoundStore:
         self._write(spec, (0,), owners)
 
     def describe(self, state: State, token: str, epoch: int) -> Commit:
-        """The commit of a state, as yet without its updates."""
+        """The commit of a state, vectors (element,), as yet without its updates."""
         tensors = tensor_digests(state.named(self.schema.layout))
         return Commit(
             round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors

@@ -82,7 +82,7 @@ class Round:
         return self._store.read_update(self.commit, partition)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
-        """Load parameters and buffers into a network of this architecture; else `ShapeMismatch`."""
+        """Load parameters and buffers into a network with these names and shapes; else `ShapeMismatch`."""
         try:
             network.load_state_dict(self.tensors)
         except RuntimeError as error:

@@ -67,6 +67,8 @@ class Run:
         self._rounds = log.rounds()
         self._failure, self._damaged = log.failure, log.damaged()
         self._lease = read_lease(self._place)
+        self._metrics = self._store.history.names("metrics")
+        self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
         self._commits: dict[int, Commit] = {}
         return self
 
@@ -191,21 +193,16 @@ class Run:
         """
         import pandas as pd
 
-        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self._scores())}
+        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self._scores)}
         columns["seconds"] = self._numbers("bookkeeping/seconds")
         accepted = self._numbers("bookkeeping/accepted")
         weight = np.where(accepted == 1, self._numbers("bookkeeping/weight"), 0.0)
-        taken = set(columns) | BOOKKEEPING
-        for name, column in _columns(self._store.history.names("metrics"), taken).items():
+        for name, column in _columns(self._metrics, set(columns) | COUNTS).items():
             columns[column] = _weighted_mean(self._numbers(f"metrics/{name}"), weight)
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
         table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
         return table.loc[self._rounds].astype({"examples": int, "accepted": int})
-
-    def _scores(self) -> list[str]:
-        """The names of the scores besides the loss."""
-        return [name for name in self._store.history.names("scores") if name != "loss"]
 
     def _numbers(self, path: str) -> np.ndarray:
         """The numbers of rounds 0 to the last committed one, (round,) or (round, partition)."""
@@ -226,7 +223,7 @@ class Run:
 
     def plot(self) -> Figure:
         """Losses and scores over rounds."""
-        return plot_history(self.history(), self._scores(), self.name)
+        return plot_history(self.history(), self._scores, self.name)
 
     def __repr__(self) -> str:
         layout = self._store.schema.layout
@@ -244,19 +241,24 @@ class Run:
         return f"<Run {' · '.join(parts)}>"
 
 
-BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds", "examples"}
-"""Columns of a history, and arrays, that are no metrics."""
+COUNTS = {"examples", "accepted"}
+"""Further columns of a history."""
 
 
-def _columns(metrics: list[str], taken: set[str]) -> dict[str, str]:
-    """The column of each metric: its name, or that with ``map_`` before it as long as it is another column's."""
-    columns = {name: name for name in metrics if name not in taken}
-    for name in (name for name in metrics if name in taken):
+BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
+"""Arrays of the bookkeeping; a metric of such a name is another number."""
+
+
+def _columns(metrics: list[str], columns: set[str]) -> dict[str, str]:
+    """The column of each metric: its name, else that with ``map_`` before it as often as it takes."""
+    renamed = [name for name in metrics if name in columns | BOOKKEEPING]
+    named = {name: name for name in metrics if name not in renamed}
+    for name in renamed:
         column = f"map_{name}"
-        while column in taken | set(columns.values()):
+        while column in columns | set(named.values()):
             column = f"map_{column}"
-        columns[name] = column
-    return columns
+        named[name] = column
+    return named
 
 
 def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from storage.values.tensors import Vectors, dtype_name, to_numpy
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
-    """The digest of one named tensor."""
+    """The digest of one named tensor, (*shape)."""
     array = to_numpy(tensor)
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     head = json.dumps([name, dtype_name(tensor.dtype), list(tensor.shape)])
@@ -29,7 +29,7 @@ def tensor_digest(name: str, tensor: torch.Tensor) -> str:
 
 
 def tensor_digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The digest of each named tensor, in the order of the names."""
+    """The digest of each named tensor, (*shape), in the order of the names."""
     return {name: tensor_digest(name, tensors[name]) for name in sorted(tensors)}
 
 
@@ -39,7 +39,7 @@ def state_digest(digests: Mapping[str, str], round: int) -> str:
 
 
 def vectors_digest(groups: Mapping[str, Vectors]) -> str:
-    """The digest of groups of vectors, such as those of an update."""
+    """The digest of groups of tensors by name, (*shape), such as the vectors of an update, (element,)."""
     return json_digest(
         [
             tensor_digest(f"{group}/{name}", vectors[name])
@@ -50,7 +50,7 @@ def vectors_digest(groups: Mapping[str, Vectors]) -> str:
 
 
 def update_groups(update: Update) -> dict[str, Vectors]:
-    """The vectors of an update by their group in the store."""
+    """The vectors of an update, (element,), by their group in the store."""
     return {
         "updates": update.direction,
         "updates/buffers": update.buffers,
@@ -60,18 +60,18 @@ def update_groups(update: Update) -> dict[str, Vectors]:
 
 
 def update_digest(update: Update) -> str:
-    """The digest of all vectors of an update."""
+    """The digest of all vectors of an update, (element,)."""
     return vectors_digest(update_groups(update))
 
 
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:
-    """The tensors of a match by their path in the store."""
+    """The tensors of a match, (unit,) or for mixtures (unit, unit), by their path in the store."""
     kinds = {"permutations": match.permutation, "similarities": match.similarity}
     return {f"{kind}/{group}": tensor for kind, tensors in kinds.items() for group, tensor in tensors.items()}
 
 
 def match_digest(match: Match) -> str:
-    """The digest of a match's tensors."""
+    """The digest of a match's tensors, shaped as in `match_tensors`."""
     return vectors_digest({"": match_tensors(match)})
 
 

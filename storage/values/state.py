@@ -13,7 +13,10 @@ from storage.values.tensors import Record, Vectors, views
 
 @dataclass(frozen=True)
 class State(Record):
-    """The network between two rounds; `memory` holds the outer optimizer's slots, shaped as `params`."""
+    """The network between two rounds, vectors (element,) by dtype.
+
+    `memory` holds the outer optimizer's slots, shaped as `params`.
+    """
 
     params: Vectors
     buffers: Vectors = field(default_factory=dict)
@@ -22,7 +25,7 @@ class State(Record):
     round: int = 0
 
     def named(self, layout: Layout) -> dict[str, torch.Tensor]:
-        """Every tensor under its path in the store, such as ``params/fc1.weight``, frozen ones included."""
+        """Every tensor, (*shape), under its path in the store, such as ``params/fc1.weight``, also frozen ones."""
         groups = {
             "params": (layout.params, self.params),
             "buffers": (layout.buffers, self.buffers),
@@ -40,8 +43,9 @@ class State(Record):
 class Match(Record):
     """How a reduce matched one partition's units, by group of interchangeable units.
 
-    `permutation` tells which of its units came to each place, or, as a row-stochastic matrix, in what mixture;
-    `similarity` is the cosine between the matched units' weights, a number a unit.
+    `permutation`, (unit,), tells which of its units came to each place, or, as a row-stochastic matrix,
+    (unit, unit), in what mixture; `similarity`, (unit,), is the cosine between the matched units' weights.
+    Units that depend on others, as those of a head, have those before: (head, unit).
     """
 
     permutation: Mapping[str, torch.Tensor]
@@ -50,7 +54,7 @@ class Match(Record):
 
 @dataclass(frozen=True)
 class Update(Record):
-    """What one partition sends back, and what a reduce returns.
+    """What one partition sends back, and what a reduce returns; vectors (element,) by dtype.
 
     `direction` is something to subtract from the parameters: a gradient, or start minus arrived.
     `buffers` are the values arrived at; `extras` are further named vectors, reduced like the direction.

@@ -18,7 +18,7 @@ import torch
 from storage.errors import ShapeMismatch
 
 Vectors = Mapping[str, torch.Tensor]
-"""One contiguous vector per logical dtype name, such as ``{"float32": ...}``."""
+"""One contiguous vector, (element,), per logical dtype name, such as ``{"float32": ...}``."""
 
 
 RAW = {"bfloat16": "uint16"}
@@ -31,14 +31,14 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The tensor's memory as an array (no copy); bfloat16 as its bits in uint16."""
+    """The tensor's memory, (*shape), as an array of that shape (no copy); bfloat16 as its bits in uint16."""
     raw = RAW.get(dtype_name(tensor.dtype))
     tensor = tensor.detach().contiguous()
     return (tensor.view(getattr(torch, raw)) if raw else tensor).numpy()
 
 
 def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
-    """The inverse of `to_numpy`: a tensor of the logical dtype over the array's memory."""
+    """The inverse of `to_numpy`: a tensor of the logical dtype over the array's memory, of the same shape."""
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = np.array(array, order="C")
     tensor = torch.from_numpy(array)
@@ -101,14 +101,14 @@ def sizes(specs: Specs) -> dict[str, int]:
 
 
 def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
-    """Named tensors that share the vectors' memory.
+    """Tensors by name, (*shape) each, that share the memory of the vectors, (element,).
 
     Raises `ShapeMismatch` when a vector is missing or has another number of elements.
     """
     expected = sizes(specs)
-    found = {name: vector.numel() for name, vector in vectors.items()}
-    if found != expected:
-        raise ShapeMismatch(f"expected vectors of {expected} elements, got {found}")
+    given = {name: vector.numel() for name, vector in vectors.items()}
+    if given != expected:
+        raise ShapeMismatch(f"expected vectors of {expected} elements, got {given}")
     offsets = dict.fromkeys(expected, 0)
     named = {}
     for spec in specs:
@@ -119,7 +119,7 @@ def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
 
 
 def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy named tensors into one vector per dtype, in the order of the specs."""
+    """Copy named tensors, (*shape), into one vector per dtype, (element,), in the order of the specs."""
     by_dtype = sorted(specs, key=lambda spec: spec.dtype)
     return {
         dtype: torch.cat([tensors[spec.name].detach().reshape(-1) for spec in group])
@@ -128,5 +128,5 @@ def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
 
 
 def specs_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
-    """The specs of named tensors, in order."""
+    """The specs of named tensors, (*shape), in order."""
     return tuple(TensorSpec(name, dtype_name(t.dtype), tuple(t.shape)) for name, t in tensors)

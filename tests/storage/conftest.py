@@ -103,6 +103,12 @@ def tiny(tmp_path: Path) -> Tiny:
     return Tiny(tmp_path / "runs")
 
 
+@pytest.fixture(scope="session")
+def tiny_in() -> Callable[[Path], Tiny]:
+    """The tiny run's maker in a folder of the test's own."""
+    return Tiny
+
+
 @pytest.fixture
 def flip() -> Callable[[Path, int], None]:
     """Flip one bit of a file; the byte counts from the start, or from the end where it is negative."""

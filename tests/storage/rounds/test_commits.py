@@ -62,6 +62,12 @@ def test_a_record_comes_back_from_json(commit: Commit) -> None:
     assert Commit.from_json(commit.to_json()) == commit
 
 
+def test_a_score_has_numbers_by_name() -> None:
+    score = Score(0.5, {"accuracy": 0.25, "f1": 0.75}, 8)
+    assert (score.accuracy, Score(0.5).accuracy, Score(0.5).values) == (0.25, None, {})
+    assert score.row() == {"loss": 0.5, "accuracy": 0.25, "f1": 0.75, "examples": 8}
+
+
 def test_the_accepted_are_those_without_a_reason_against_them() -> None:
     assert commit_of().accepted == [0, 2]
 

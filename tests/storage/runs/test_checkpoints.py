@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
-from storage.runs.checkpoints import WRAPPERS, WRITABLE, check_checkpoint, read_checkpoint, write_checkpoint
+from storage.runs.checkpoints import (
+    WRAPPERS,
+    WRITABLE,
+    check_checkpoint,
+    check_place,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 Tensors = dict[str, torch.Tensor]
 DTYPES = [
@@ -430,3 +437,12 @@ def test_what_passes_the_check_has_the_shapes_of_the_network_and_is_finite(tenso
         else:
             assert all(tensor.shape == pair[1][name].shape for name, tensor in pair[0].items())
             assert all(t.to(torch.complex128).isfinite().all() for t in pair[0].values())
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/a.pt", Path("s3://bucket/a.safetensors")])
+def test_a_place_of_an_unknown_scheme_is_refused(tmp_path, monkeypatch, place) -> None:
+    monkeypatch.chdir(tmp_path)
+    for refused in (read_checkpoint, check_place, lambda p: write_checkpoint(p, small())):
+        with pytest.raises(UsageError, match="there are no places of scheme s3://; give a folder"):
+            refused(place)
+    assert list(tmp_path.iterdir()) == []

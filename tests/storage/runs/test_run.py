@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from storage.errors import NotARun, RoundMissing, TensorMissing
-from storage.rounds.commits import UpdateRecord
+from storage.places.local import LocalPlace
+from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.lease import hold_lease
+from storage.rounds.store import RoundStore
 from storage.runs.run import Run, list_runs, open_run
 from storage.values.tensors import views
 
@@ -284,3 +286,83 @@ def test_a_partition_that_takes_no_part_counts_for_nothing(tiny) -> None:
     store.commit(replace(tiny.write(store, 1), updates={1: UpdateRecord("d", 4, metrics={"train_loss": 8.0})}))
     history = Run(store.path).history()
     assert history.loc[1, ["train_loss", "examples", "accepted"]].tolist() == [8.0, 4, 1]
+
+
+# What is read, and when.
+
+
+def test_the_history_has_a_column_for_every_metric_and_score(tiny) -> None:
+    """Weights 10 and 11; partition 0 of round 2 is refused, so what it alone reports is not told."""
+    store = tiny.create()
+    for round, refused in ((1, ()), (2, (0,))):
+        commit = tiny.write(store, round, refused=refused, score=Score(0.5, {"f1": 0.75}, 8))
+        told = {0: {"grad norm": 1.0, "only": 5.0}, 1: {"grad norm": float(round)}}
+        records = {p: replace(commit.updates[p], metrics=metrics) for p, metrics in told.items()}
+        store.commit(replace(commit, updates=records))
+    history = Run(store.path).history()
+    assert list(history) == ["loss", "f1", "seconds", "grad norm", "only", "examples", "accepted"]
+    np.testing.assert_array_equal(history["f1"], [np.nan, 0.75, 0.75])
+    np.testing.assert_array_equal(history["grad norm"], [np.nan, 1.0, 2.0])
+    np.testing.assert_array_equal(history["only"], [np.nan, 5.0, np.nan])
+
+
+def test_a_metric_with_the_name_of_another_column_is_told_apart(tiny) -> None:
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    told = {"loss": 3.0, "map_loss": 4.0, "accuracy": 5.0, "seconds": 6.0, "weight": 7.0, "examples": 8.0}
+    store.commit(replace(commit, updates={1: replace(commit.updates[1], metrics=told)}))
+    row = Run(store.path).history().loc[1]
+    assert row[["loss", "accuracy", "seconds", "examples", "accepted"]].tolist() == [1.0, 0.25, 2.0, 11, 1]
+    wanted = {"map_map_loss": 3.0, "map_loss": 4.0, "map_accuracy": 5.0, "map_seconds": 6.0, "map_weight": 7.0}
+    assert row[list(wanted)].to_dict() == wanted
+    assert row["map_examples"] == 8.0
+
+
+def test_a_run_without_scores_has_a_history_and_a_plot(tiny) -> None:
+    store = tiny.create()
+    store.commit(tiny.write(store, 1, score=None))
+    run = Run(store.path)
+    assert list(run.history()) == ["loss", "seconds", "train_loss", "examples", "accepted"]
+    assert np.isnan(run.history()["loss"]).all()
+    assert len(run.plot().axes) == 1
+
+
+def test_a_view_stays_as_it_was_until_it_is_refreshed(tiny, run) -> None:
+    store = RoundStore(run.path)
+    before = run.done, run.status, run.digest, len(run["scale"])
+    history = run.history()
+    store.commit(tiny.write(store, 3, score=Score(0.5, {"new": 1.0}, 8)))
+    store.log.failure = "later"
+    assert (run.done, run.status, run.digest, len(run["scale"])) == before
+    assert run.history().equals(history)
+    with pytest.raises(RoundMissing, match="it has rounds 0 to 2"):
+        run.round(3)
+    assert run.refresh() is run
+    assert (run.done, run.round(3).number, len(run.history()), len(run["scale"])) == (3, 3, 4, 4)
+    assert run.failure == "later"
+
+
+def test_a_record_is_parsed_once(tiny, run, monkeypatch) -> None:
+    parsed: list[int] = []
+    parse = Commit.from_json.__func__
+
+    def counting(cls: type[Commit], text: str) -> Commit:
+        commit = parse(cls, text)
+        parsed.append(commit.round)
+        return commit
+
+    monkeypatch.setattr(Commit, "from_json", classmethod(counting))
+    for _ in range(2):
+        for name in run.round(2).updates:
+            run.round(2).updates[name]
+        run.round(1).update(0), run.round(-1).tensors, run.digest, run.stop, repr(run), run.history()
+    assert sorted(parsed) == [1, 2]
+
+
+def test_what_is_recorded_is_read_when_the_run_is_opened(tiny, run, monkeypatch) -> None:
+    assert run.digest
+    monkeypatch.setattr(LocalPlace, "read", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(LocalPlace, "names", lambda *_: pytest.fail("listed again"))
+    told = run.name, run.done, run.rounds, run.status, run.stop, run.failure, run.damaged, run.partitions
+    assert told == ("tiny", 2, 3, "interrupted", None, None, [], 2)
+    assert (run.config, run.created, run.round(2).score.accuracy) == ({"algorithm": "fed_avg"}, 1.0, 0.5)

@@ -1,0 +1,54 @@
+"""How runs and rounds are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.runs.names import default_root, near, nearest, run_path, stored_round
+
+
+def test_the_root_is_that_of_the_environment_else_runs_here(monkeypatch) -> None:
+    monkeypatch.setenv("ROUNDWEAVE_ROOT", "/somewhere")
+    assert default_root() == Path("/somewhere")
+    assert run_path(None, "a") == Path("/somewhere/a.zarr")
+    monkeypatch.delenv("ROUNDWEAVE_ROOT")
+    assert default_root() == Path("runs")
+    assert run_path("other", "a.b") == Path("other/a.b.zarr")
+
+
+@pytest.mark.parametrize(
+    ("place", "wanted"),
+    [
+        ("a@3", ("a", 3)),
+        ("a@-1", ("a", -1)),
+        ("folder/a.zarr@12", ("folder/a.zarr", 12)),
+        ("a@b@0", ("a@b", 0)),
+        ("a@1@2", ("a@1", 2)),
+        ("a", None),
+        ("@3", None),
+        ("a@", None),
+        ("a@x", None),
+        ("a@--1", None),
+        ("a@1.5", None),
+        ("a@1234567890", None),
+    ],
+)
+def test_a_stored_round_is_a_run_and_a_number(place, wanted) -> None:
+    assert stored_round(place) == stored_round(Path(place)) == wanted
+
+
+def test_a_file_comes_first(tmp_path) -> None:
+    place = tmp_path / "a@3"
+    assert stored_round(place) == (str(tmp_path / "a"), 3)
+    place.touch()
+    assert stored_round(place) is None
+
+
+def test_a_mistyped_name_is_asked_for() -> None:
+    names = ["accuracy", "loss", "losses"]
+    assert near("losss", names, 2) == ["losses", "loss"]
+    assert nearest("losss", names, "no", most=2) == "did you mean losses or loss?"
+    assert nearest("losss", iter(names), "no") == "did you mean losses?"
+    assert nearest("zzz", names, "there are three") == "there are three"
