@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from storage.errors import UsageError
-from tasks import options as of
+from tasks import options as option
 from tasks.algebra import Algorithm, Reduce
 from tasks.applies.adaptive import Adagrad, Adam, Yogi
 from tasks.applies.keep_extras import KeepExtras
@@ -27,13 +27,13 @@ from tasks.user_code import Code
 
 def sync_sgd(
     *,
-    lr: of.LearningRate = 0.1,
-    momentum: of.Momentum = 0.0,
-    nesterov: of.Nesterov = False,
-    lr_schedule: of.LearningRateSchedule = "constant",
-    warmup: of.Warmup = 0,
-    batch_size: of.BatchSize = None,
-    reduce: of.ReduceName = "mean",
+    lr: option.LearningRate = 0.1,
+    momentum: option.Momentum = 0.0,
+    nesterov: option.Nesterov = False,
+    lr_schedule: option.LearningRateSchedule = "constant",
+    warmup: option.Warmup = 0,
+    batch_size: option.BatchSize = None,
+    reduce: option.ReduceName = "mean",
 ) -> Algorithm:
     """Synchronous SGD: the mean gradient of all partitions, then one step of one machine (Chen et al. 2016)."""
     return Algorithm(
@@ -43,26 +43,26 @@ def sync_sgd(
 
 def fed_avg(
     *,
-    lr: of.LearningRate = 0.1,
-    momentum: of.Momentum = 0.0,
-    nesterov: of.Nesterov = False,
-    lr_schedule: of.LearningRateSchedule = "constant",
-    warmup: of.Warmup = 0,
-    local_steps: of.LocalSteps = None,
-    local_epochs: of.LocalEpochs = None,
-    batch_size: of.BatchSize = 32,
-    optimizer: of.Optimizer = "SGD",
-    optimizer_options: of.OptimizerOptions = None,
-    clip_norm: of.ClipNorm = None,
-    init: of.Init = "shared",
-    outer_lr: of.OuterLearningRate = 1.0,
-    outer_momentum: of.OuterMomentum = 0.0,
-    outer_nesterov: of.OuterNesterov = False,
-    outer_lr_schedule: of.OuterSchedule = "constant",
-    reduce: of.ReduceName = "mean",
-    match: of.Match = None,
-    match_to: of.MatchTo = None,
-    soft: of.Soft = None,
+    lr: option.LearningRate = 0.1,
+    momentum: option.Momentum = 0.0,
+    nesterov: option.Nesterov = False,
+    lr_schedule: option.LearningRateSchedule = "constant",
+    warmup: option.Warmup = 0,
+    local_steps: option.LocalSteps = None,
+    local_epochs: option.LocalEpochs = None,
+    batch_size: option.BatchSize = 32,
+    optimizer: option.Optimizer = "SGD",
+    optimizer_options: option.OptimizerOptions = None,
+    clip_norm: option.ClipNorm = None,
+    init: option.Init = "shared",
+    outer_lr: option.OuterLearningRate = 1.0,
+    outer_momentum: option.OuterMomentum = 0.0,
+    outer_nesterov: option.OuterNesterov = False,
+    outer_lr_schedule: option.OuterSchedule = "constant",
+    reduce: option.ReduceName = "mean",
+    match: option.Match = None,
+    match_to: option.MatchTo = None,
+    soft: option.Soft = None,
 ) -> Algorithm:
     """Federated averaging: local training, then the mean of the networks (McMahan et al. 2017, Algorithm 1).
 
@@ -129,11 +129,11 @@ OUTER_SGD = ("outer_lr", "outer_momentum", "outer_nesterov", "outer_lr_schedule"
 @extending(fed_avg, without=OUTER_SGD)
 def fed_adam(
     *,
-    outer_lr: of.OuterLearningRate = 0.01,
-    outer_lr_schedule: of.OuterSchedule = "constant",
-    beta1: of.FirstDecay = 0.9,
-    beta2: of.SecondDecay = 0.99,
-    tau: of.Adaptivity = 1e-3,
+    outer_lr: option.OuterLearningRate = 0.01,
+    outer_lr_schedule: option.OuterSchedule = "constant",
+    beta1: option.FirstDecay = 0.9,
+    beta2: option.SecondDecay = 0.99,
+    tau: option.Adaptivity = 1e-3,
     **options: Any,
 ) -> Algorithm:
     """FedAdam: federated averaging with Adam on the server (Reddi et al. 2021, Algorithm 2)."""
@@ -144,11 +144,11 @@ def fed_adam(
 @extending(fed_avg, without=OUTER_SGD)
 def fed_yogi(
     *,
-    outer_lr: of.OuterLearningRate = 0.01,
-    outer_lr_schedule: of.OuterSchedule = "constant",
-    beta1: of.FirstDecay = 0.9,
-    beta2: of.SecondDecay = 0.99,
-    tau: of.Adaptivity = 1e-3,
+    outer_lr: option.OuterLearningRate = 0.01,
+    outer_lr_schedule: option.OuterSchedule = "constant",
+    beta1: option.FirstDecay = 0.9,
+    beta2: option.SecondDecay = 0.99,
+    tau: option.Adaptivity = 1e-3,
     **options: Any,
 ) -> Algorithm:
     """FedYogi: federated averaging with Yogi on the server (Reddi et al. 2021, Algorithm 2)."""
@@ -159,10 +159,10 @@ def fed_yogi(
 @extending(fed_avg, without=OUTER_SGD)
 def fed_adagrad(
     *,
-    outer_lr: of.OuterLearningRate = 0.1,
-    outer_lr_schedule: of.OuterSchedule = "constant",
-    beta1: of.FirstDecay = 0.0,
-    tau: of.Adaptivity = 1e-3,
+    outer_lr: option.OuterLearningRate = 0.1,
+    outer_lr_schedule: option.OuterSchedule = "constant",
+    beta1: option.FirstDecay = 0.0,
+    tau: option.Adaptivity = 1e-3,
     **options: Any,
 ) -> Algorithm:
     """FedAdagrad: federated averaging with Adagrad on the server (Reddi et al. 2021, Algorithm 2)."""
@@ -171,7 +171,7 @@ def fed_adagrad(
 
 
 @extending(fed_avg)
-def fed_prox(*, mu: of.Proximity = 0.1, **options: Any) -> Algorithm:
+def fed_prox(*, mu: option.Proximity = 0.1, **options: Any) -> Algorithm:
     """FedProx: federated averaging whose partitions are held near the start (Li et al. 2020, Algorithm 2)."""
     averaging = fed_avg(**options)
     return replace(averaging, map=FedProx(cast(LocalSteps, averaging.map), mu))

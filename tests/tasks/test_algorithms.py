@@ -10,12 +10,11 @@ from pydantic import TypeAdapter
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm
-from tasks.algorithms import ALGORITHMS, build_algorithm, fed_avg
+from tasks.algorithms import ALGORITHMS, build_algorithm
 from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
-from tasks.options import extending
 from tasks.reduces.mean import Mean
 from tasks.user_code import find_code
 
@@ -64,22 +63,6 @@ def test_the_default_of_an_option_is_what_is_built() -> None:
     for make in ALGORITHMS.values():
         defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
         assert make(**defaults) == make()
-
-
-def test_an_algorithm_extends_another() -> None:
-    @extending(fed_avg, without=("momentum",), lr=0.5)
-    def own(*, depth: int = 3, soft: int = 1, **options: object) -> Algorithm:
-        built.update(options, depth=depth)
-        return fed_avg(**options)
-
-    built: dict[str, object] = {}
-    parameters = inspect.signature(own).parameters
-    assert set(parameters) == {*inspect.signature(fed_avg).parameters, "depth"} - {"momentum"}
-    assert (parameters["lr"].default, parameters["soft"].default, parameters["depth"].default) == (0.5, 1, 3)
-    assert own(nesterov=False).map.lr == 0.5
-    assert built == {"lr": 0.5, "nesterov": False, "depth": 3}
-    with pytest.raises(TypeError, match="unexpected keyword argument 'momentum'"):
-        own(momentum=0.5)
 
 
 def test_schedules_go_to_the_optimizer_that_they_name() -> None:
