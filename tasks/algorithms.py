@@ -66,13 +66,14 @@ def fed_avg(
 ) -> Algorithm:
     """Federated averaging: local training, then the mean of the networks (McMahan et al. 2017, Algorithm 1).
 
-    Epochs go before steps, and one epoch is the default.
+    One local epoch is the default.
     """
+    if local_steps and local_epochs:
+        raise UsageError("give local_steps or local_epochs, not both")
     given = {"momentum": momentum, "nesterov": nesterov}
-    epochs = local_epochs if local_epochs or local_steps else 1
     local = LocalSteps(
-        steps=None if epochs else local_steps,
-        epochs=epochs,
+        steps=local_steps,
+        epochs=local_epochs or (None if local_steps else 1),
         batch_size=batch_size,
         optimizer=optimizer,
         lr=lr,
@@ -98,13 +99,17 @@ def _reduce(reduce: str, init: str, match: By | None, to: To | None, soft: int |
     fed_avg,
     optimizer="AdamW",
     lr=1e-3,
-    local_steps=50,
     outer_lr=0.7,
     outer_momentum=0.9,
     outer_nesterov=True,
 )
 def diloco(**options: Any) -> Algorithm:
-    """DiLoCo: many steps of AdamW, outer ones with Nesterov momentum (Douillard et al. 2023, Algorithm 1)."""
+    """DiLoCo: many steps of AdamW, outer ones with Nesterov momentum (Douillard et al. 2023, Algorithm 1).
+
+    50 local steps are the default.
+    """
+    if not (options.get("local_steps") or options.get("local_epochs")):
+        options["local_steps"] = 50
     return fed_avg(**options)
 
 

@@ -1,36 +1,47 @@
-"""What tables of names share: entries that are loaded when they are used, and one error for unknown names."""
+"""Tables of names: what a ``name`` or ``name:argument`` stands for, and one error for unknown names."""
 
 from __future__ import annotations
 
-import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from storage.errors import UsageError
+from storage.runs.names import near
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a table: what it is, where it is defined (``module:name``), and what is said after its colon."""
+    """A line of a table: what it is, where it is defined (``module:name``), and what is said after its colon.
+
+    Its module is imported when it is used.
+    """
 
     about: str
     home: str
     argument: str = ""
 
     def load(self) -> Any:
-        """What the entry stands for; its module is imported now."""
+        """What the entry stands for."""
         module, _, name = self.home.partition(":")
         return getattr(import_module(module), name)
 
 
-def spelled(table: Mapping[str, Entry]) -> list[str]:
+Table = Mapping[str, Entry]
+
+
+def spelled(table: Table) -> list[str]:
     """How each name of a table is written, such as ``mnist:DIR``."""
-    return [f"{name}:{entry.argument}" if entry.argument else name for name, entry in table.items()]
+    return [_spelled(name, entry) for name, entry in table.items()]
 
 
-def find(what: str, text: str, table: Mapping[str, Entry], *others: str) -> tuple[Entry, str]:
+def _spelled(name: str, entry: Entry) -> str:
+    return f"{name}{'' if entry.argument.startswith('[') else ':'}{entry.argument}" if entry.argument else name
+
+
+def find(what: str, text: str, table: Table, *others: str) -> tuple[Entry, str]:
     """The entry of a ``name`` or ``name:argument``, and the argument; raises `UsageError` for any other."""
     name, _, argument = text.partition(":")
     if name not in table:
@@ -38,17 +49,30 @@ def find(what: str, text: str, table: Mapping[str, Entry], *others: str) -> tupl
     entry = table[name]
     if bool(argument) != bool(entry.argument):
         wanted = (
-            f"needs its {entry.argument}: {name}:{entry.argument}" if entry.argument else f"takes no {argument!r}"
+            f"needs its {entry.argument}: {_spelled(name, entry)}" if entry.argument else f"takes no {argument!r}"
         )
         raise UsageError(f"{what} {name} {wanted}")
     return entry, argument
 
 
+def make(what: str, text: str, table: Table) -> Any:
+    """What an entry makes of ``name:argument:argument``, each of the type that is annotated; `UsageError`."""
+    name, *given = text.split(":")
+    if name not in table:
+        raise unknown(what, text, spelled(table))
+    function = table[name].load()
+    signature = inspect.signature(function, eval_str=True)
+    try:
+        texts = signature.bind(*given).arguments
+        arguments = {key: signature.parameters[key].annotation(value) for key, value in texts.items()}
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} {text!r} must be written {_spelled(name, table[name])}") from error
+    return function(**arguments)
+
+
 def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:
-    """The error for a name that does not exist, with the nearest and all that do."""
-    *most, last = names
-    nearest = difflib.get_close_matches(
-        value.partition(":")[0], [name.partition(":")[0] for name in [*most, last]], 1
-    )
-    hint = f"did you mean {nearest[0]}? There" if nearest else "there"
-    return UsageError(f"unknown {what} {value!r}; {hint} are {', '.join(most)}, and {last}")
+    """The error for a name that is in no table, with the nearest and all that are."""
+    names = list(names)
+    meant = near(value.partition(":")[0], [name.partition(":")[0] for name in names])
+    hint = f"did you mean {meant[0]}? There" if meant else "there"
+    return UsageError(f"unknown {what} {value!r}; {hint} are {', '.join(names[:-1])}, and {names[-1]}")

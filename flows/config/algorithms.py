@@ -16,7 +16,8 @@ from pydantic.fields import FieldInfo
 
 from tasks.algebra import Algorithm
 from tasks.algorithms import ALGORITHMS, build_algorithm
-from tasks.naming import unknown
+from tasks.applies.schedules import with_rounds
+from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
 
 OWN = "own"
@@ -43,6 +44,11 @@ class Named(BaseModel):
     def kept(self) -> Named:
         """The same, a function of the user's kept by value."""
         return self.model_copy(update={"name": find_code(self.name)}) if is_own(self.name) else self
+
+    def over(self, rounds: int) -> Named:
+        """The same, with learning-rate schedules that name no number of rounds going over so many."""
+        texts = {name: value for name, value in self.options.items() if name.endswith("lr_schedule")}
+        return self.model_copy(update={name: with_rounds(text, rounds) for name, text in texts.items()})
 
     def build(self) -> Algorithm:
         """The three values; raises `UsageError` for an option that the user's function does not take."""
@@ -129,7 +135,7 @@ def _checked_table(value: Any) -> Any:
     table = _table(value)
     name = find_code(table["name"]) if callable(table["name"]) else table["name"]
     if isinstance(name, str) and is_own(name) and not is_reference(name):
-        raise ValueError(str(unknown("algorithm", name, MODELS)))
+        raise ValueError(str(unknown("algorithm", name, [*MODELS, "FILE.py:function"])))
     return table | {"name": name}
 
 

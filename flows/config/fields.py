@@ -21,5 +21,8 @@ def _at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(_at_commas)]
+"""Built-in names or functions of the user's, or a text of names with commas between them."""
+
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_at_commas)]
 """Numbers, or a text with commas between them."""

@@ -16,14 +16,15 @@ class Architecture(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: NamedOrOwn | None = Field(
-        None, description="linear, logistic, mlp, cnn, FILE.py:fn; default: of the run that is merged"
+        None, description="linear, logistic, mlp, cnn, gpt, FILE.py:fn; default: of the run that is merged"
     )
     model_options: dict[str, Any] | None = Field(
         None, description="keyword arguments of the model, such as hidden"
     )
     data: NamedOrOwn | None = Field(
-        None, description="digits, mnist:DIR, fashion-mnist:DIR, FILE.py:fn; default: of the run that is merged"
+        None, description="as `roundweave train --data`; default: of the run that is merged"
     )
+    target: str | None = Field(None, description="column of a table that is learned; default: the last")
     held_out: float = Field(0.1, ge=0, lt=1, description="share of examples held out where the data has none")
     loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
     input: str | None = Field(

@@ -7,7 +7,7 @@ from pydantic_core import ErrorDetails
 
 from flows.config.algorithms import MODELS
 from flows.config.train import TrainConfig
-from tasks.naming import nearest
+from storage.runs.names import nearest
 
 NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
 
@@ -31,5 +31,4 @@ def _problem(detail: ErrorDetails) -> str:
 
 def _hint(field: str) -> str:
     options = {name for model in MODELS.values() for name in model.model_fields}
-    meant = nearest(field, [*TrainConfig.model_fields, *sorted(options)])
-    return f"did you mean {meant}?" if meant else "`roundweave train --help` lists them"
+    return nearest(field, [*TrainConfig.model_fields, *sorted(options)], "`roundweave train --help` lists them")

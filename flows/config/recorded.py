@@ -10,7 +10,7 @@ from flows.config.train import Experiment, TrainConfig
 from storage.errors import UsageError
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
-from tasks.data.sources.idx import IDX_SETS
+from tasks.data.sources.table import SOURCES
 from tasks.user_code import Code, is_reference
 
 
@@ -44,7 +44,7 @@ def _code(value: Any) -> str | None:
     """The reference of the user's own function, None for what is built in."""
     if isinstance(value, dict):
         return str(value["reference"])
-    if isinstance(value, str) and is_reference(value) and value.partition(":")[0] not in IDX_SETS:
+    if isinstance(value, str) and is_reference(value) and value.partition(":")[0] not in SOURCES:
         return value
     return None
 

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 from flows.config.train import TrainConfig
-from storage.errors import UsageError
 from tasks.algebra import Algorithm
 from tasks.data.partitions import Description, Partitions
-from tasks.data.sources.base import Source
-from tasks.data.sources.digits import Digits
-from tasks.data.sources.idx import IDX_SETS, Idx
-from tasks.data.sources.own import Own
+from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits import Split
-from tasks.naming import unknown
+from tasks.networks.fit import check_fit
 from tasks.networks.losses import LOSSES
-from tasks.networks.objective import ModelSpec, Objective, check_fit
+from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
+from tasks.networks.scores import SCORES
+from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
 
 
@@ -31,49 +28,39 @@ from tasks.user_code import Code, find_code, is_reference
 class Resolved:
     """What a configuration stands for; `config` holds the user's functions by value.
 
-    `description` is None where each partition is loaded where it is mapped, until it was described there.
+    `description` and `objective` are None where each partition is loaded, and so described, where it is mapped.
     """
 
     config: TrainConfig
     algorithm: Algorithm
     partitions: Partitions
     description: Description | None = None
-
-    @property
-    def objective(self) -> Objective:
-        """The network and loss for the examples, once these are described."""
-        return objective_for(self.config, self.described)
-
-    @property
-    def described(self) -> Description:
-        """What the examples are like."""
-        assert self.description is not None, "each partition is described where it is"
-        return self.description
+    objective: Objective | None = None
 
 
 def resolve(config: TrainConfig) -> Resolved:
     """The values of a configuration; raises what is wrong with it, its code, its data or its network."""
-    config = with_own_code(config)
+    config = _complete(config)
     algorithm = config.algorithm.build()
     split = Split(config.partitions, config.split, config.seed, config.resplit_every)
-    partitions = Partitions(find_source(config.data), split, config.dtype, config.held_out)
-    resolved = Resolved(config, algorithm, partitions)
-    if partitions.source.partitioned:
-        return resolved
+    source = find_source(config.data, config.target, split.deal.column)
+    partitions = Partitions(source, split, config.dtype, config.held_out)
+    if source.partitioned:
+        return Resolved(config, algorithm, partitions)
     description = partitions.describe(0)
     split.check(description.examples)
-    resolved = replace(resolved, description=description)
-    check_fit(resolved.objective, partitions, description.classes, 0)
-    return resolved
+    objective = check_fit(objective_for(config, description), partitions, description, 0)
+    return Resolved(config, algorithm, partitions, description, objective)
 
 
-def with_own_code(config: TrainConfig) -> TrainConfig:
-    """The configuration with the user's functions kept by value."""
+def _complete(config: TrainConfig) -> TrainConfig:
+    """The configuration with the user's functions kept by value, and schedules over the rounds of this run."""
     own = {
-        "data": own_data(config.data),
+        "data": keep_source(config.data),
         "model": named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
-        "algorithm": config.algorithm.kept(),
+        "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
+        "algorithm": config.algorithm.kept().over(config.rounds),
     }
     return config.model_copy(update=own)
 
@@ -84,26 +71,7 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Co
         return value
     if is_reference(value):
         return find_code(value)
-    raise unknown(what, value, names)
-
-
-def own_data(data: str | Code) -> str | Code:
-    """A built-in source of examples, or the user's function kept by value."""
-    if isinstance(data, Code) or data == "digits" or data.partition(":")[0] in IDX_SETS:
-        return data
-    return named_or_own("data", data, ["digits", *(f"{name}:DIR" for name in IDX_SETS)])
-
-
-def find_source(data: str | Code) -> Source:
-    """Where the examples come from."""
-    if isinstance(data, Code):
-        return Own(data)
-    if data == "digits":
-        return Digits()
-    name, _, folder = data.partition(":")
-    if not folder:
-        raise UsageError(f"data {name} needs the folder of its IDX files: {name}:DIR")
-    return Idx(name, str(Path(folder).resolve()))
+    raise unknown(what, value, [*names, "FILE.py:function"])
 
 
 def objective_for(config: TrainConfig, description: Description) -> Objective:
@@ -116,7 +84,7 @@ def objective_for(config: TrainConfig, description: Description) -> Objective:
     outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
     options = json.dumps(config.model_options, sort_keys=True)
     model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
-    return Objective(model, loss)
+    return Objective(model, loss, config.scores)
 
 
 def short_name(value: str | Code) -> str:

@@ -12,8 +12,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
-from flows.config.fields import NamedOrOwn
+from flows.config.fields import NamedOrOwn, Names
 from storage.runs.names import default_root
+from tasks.data.sources.table import SOURCES
+from tasks.data.splits.table import SPLITS
+from tasks.tables import spelled
 
 
 class Experiment(BaseModel):
@@ -21,14 +24,18 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: NamedOrOwn = Field("digits", description="digits, mnist:DIR, fashion-mnist:DIR, FILE.py:fn")
+    data: NamedOrOwn = Field("digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
+    target: str | None = Field(None, description="column of a table that is learned; default: the last")
     held_out: float = Field(0.1, ge=0, lt=1, description="share of examples held out where the data has none")
     partitions: int = Field(4, ge=1, description="into how many parts the examples are split")
-    split: Literal["iid", "contiguous"] = Field("iid", description="how examples are dealt to partitions")
+    split: str = Field("iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}")
     resplit_every: int | None = Field(None, ge=1, description="a new random split every so many rounds")
-    model: NamedOrOwn = Field("mlp", description="linear, logistic, mlp, cnn, FILE.py:fn")
+    model: NamedOrOwn = Field("mlp", description="linear, logistic, mlp, cnn, gpt, FILE.py:fn")
     model_options: dict[str, Any] = Field({}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
+    scores: Names | None = Field(
+        None, description="accuracy, top5, token_accuracy, mae, FILE.py:fn; default: by the loss"
+    )
     algorithm: AlgorithmField = Field(
         DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
@@ -40,8 +47,6 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
-        if self.split == "contiguous" and self.resplit_every:
-            raise ValueError("resplit_every needs split = iid: a contiguous split is always the same")
         if self.quorum > self.partitions:
             raise ValueError(f"quorum {self.quorum} is more than the {self.partitions} partitions")
         return self

@@ -10,15 +10,16 @@ import torch
 from torch import nn
 
 from flows.config.merge import Architecture
-from flows.config.resolving import find_source, named_or_own, objective_for, own_data
+from flows.config.resolving import named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
 from storage.errors import CodeError, ModelError, UsageError, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.partitions import Partitions
-from tasks.data.splits import Split
+from tasks.data.sources.table import keep_source
 from tasks.matching.search.activations import BATCH
+from tasks.networks.fit import check_fit
 from tasks.networks.losses import LOSSES
-from tasks.networks.objective import ModelSpec, Objective, check_fit
+from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.user_code import Code, find_code, is_reference
 
@@ -43,7 +44,7 @@ def kept_code(config: AnyArchitecture) -> AnyArchitecture:
     kept = {
         "model": config.model and named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
-        "data": config.data and own_data(config.data),
+        "data": config.data and keep_source(config.data),
     }
     return config.model_copy(update=kept)
 
@@ -55,17 +56,20 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
         raise UsageError("which model? give --model FILE.py:function, or one of " + ", ".join(MODELS))
     if config.data is None:
         return _without_data(config, config.model)
-    same: dict[str, Any] = {
-        field: getattr(config, field) for field in ("held_out", "dtype", "seed", "data", "loss")
-    }
-    training = TrainConfig(**same, model=config.model, model_options=config.model_options or {})
-    split = Split(blocks, "iid", config.seed, None)
-    partitions = Partitions(find_source(config.data), split, config.dtype, config.held_out)
+    resolved = resolve(_training(config, blocks))
+    partitions = resolved.partitions
     description = partitions.describe(0)
-    objective = objective_for(training, description)
-    check_fit(objective, partitions, description.classes, 0)
+    wanted = objective_for(resolved.config, description)
+    objective = resolved.objective or check_fit(wanted, partitions, description, 0)
     inputs = partitions.load(0, 0).train.inputs
     return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)
+
+
+def _training(config: Architecture, blocks: int) -> TrainConfig:
+    """What a training run of this architecture on these examples would be."""
+    fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model")
+    same: dict[str, Any] = {field: getattr(config, field) for field in fields}
+    return TrainConfig(**same, model_options=config.model_options or {}, partitions=blocks)
 
 
 def _without_data(config: Architecture, model: str | Code) -> Subject:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.recorded import differences
-from flows.config.resolving import Resolved, short_name
+from flows.config.resolving import Resolved, objective_for, short_name
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers, RoundweaveError
 from storage.rounds.lease import hold_lease
@@ -24,7 +24,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.names import run_path
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.executors.base import Executor
-from tasks.networks.objective import check_fit
+from tasks.networks.fit import check_fit
 from tasks.numerics import Fingerprint, check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
@@ -62,11 +62,12 @@ def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     """What the rounds compute, and the examples that they compute it on."""
     config, partitions = resolved.config, resolved.partitions
     descriptions = _describe(resolved, executor)
-    resolved = replace(resolved, description=combine(descriptions))
+    description = combine(descriptions)
     partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
-    description, objective = resolved.described, resolved.objective
-    if partitions.source.partitioned:
-        executor.gather(partial(check_fit, objective, partitions, description.classes), range(1))
+    objective = resolved.objective
+    if objective is None:
+        wanted = objective_for(config, description)
+        (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
     algorithm = resolved.algorithm.bound(objective, partitions)
     fingerprint = None if config.mixed_hardware else _common_fingerprint(executor)
     return Work(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from storage.errors import UsageError
-from tasks.named import make_named
+from tasks.tables import Entry, make
 
 Shape = Callable[[int], float]
 """A factor on a learning rate, given how many rounds lie behind."""
@@ -39,11 +39,11 @@ def step(every: int, factor: float) -> Shape:
     return lambda past: factor ** (past // every)
 
 
-SCHEDULES: Mapping[str, Callable[..., Shape]] = {
-    "constant": constant,
-    "cosine": cosine,
-    "linear": linear,
-    "step": step,
+SCHEDULES: Mapping[str, Entry] = {
+    "constant": Entry("always the same", "tasks.applies.schedules:constant"),
+    "cosine": Entry("half a cosine down towards 0", "tasks.applies.schedules:cosine", "ROUNDS"),
+    "linear": Entry("a line down towards 0", "tasks.applies.schedules:linear", "ROUNDS"),
+    "step": Entry("times a factor every so many rounds", "tasks.applies.schedules:step", "EVERY:FACTOR"),
 }
 
 
@@ -80,7 +80,8 @@ def with_rounds(text: str, rounds: int) -> str:
 
 @functools.cache
 def _shape(text: str) -> Shape:
-    return make_named("schedule", text, SCHEDULES)
+    shape: Shape = make("schedule", text, SCHEDULES)
+    return shape
 
 
 def _check_rounds(name: str, rounds: int) -> None:

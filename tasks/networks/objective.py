@@ -13,11 +13,9 @@ from torch import nn
 from storage.errors import ModelError, RoundweaveError, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
-from storage.values.tensors import dtype_name, pack, specs_of, views
-from tasks.data.partitions import Partitions
-from tasks.networks.losses import LOSSES, Loss, class_axis
+from storage.values.tensors import pack, specs_of, views
+from tasks.networks.losses import LOSSES, Loss
 from tasks.networks.reference import MODELS, Shape
-from tasks.networks.scores import check_scores
 from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
 
@@ -86,10 +84,14 @@ def layout_of(network: nn.Module) -> Layout:
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: a loss of a network's outputs."""
+    """What is minimised, a loss of a network's outputs, and the scores by which networks are compared besides.
+
+    `scores` None are those that fit by default, until `check_fit` has seen outputs.
+    """
 
     model: ModelSpec
     loss: str | Code
+    scores: tuple[str | Code, ...] | None = None
 
     @property
     def layout(self) -> Layout:
@@ -143,44 +145,3 @@ def _loss(loss: str | Code) -> Loss:
 def buffers_of(network: nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
     """The network's persistent buffers as vectors."""
     return pack(layout.buffers, dict(network.named_buffers()))
-
-
-def check_fit(
-    objective: Objective,
-    partitions: Partitions,
-    classes: int,
-    partition: int,
-    scores: tuple[str | Code, ...] = (),
-) -> None:
-    """Run the network once on two examples; raises `ModelError` where it, its loss or a score does not fit."""
-    examples = partitions.sample(partition)
-    model = objective.model.model
-    name = model.reference if isinstance(model, Code) else model
-    where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
-    try:
-        network = objective.network(objective.initial()).eval()
-        with torch.no_grad(), pinned(0, threads=1):
-            outputs = network(examples.inputs)
-            misfit = _misfit(objective, outputs, examples.targets, classes)
-            loss = torch.zeros(()) if misfit else objective.value(outputs, examples.targets)
-            check_scores(() if misfit else scores, outputs, examples.targets)
-    except RoundweaveError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{where} fails with {one_line(error)}") from error
-    if misfit:
-        raise ModelError(f"{where} {misfit}")
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise ModelError(f"{where}: the loss must be a single number, the mean over the examples")
-
-
-def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, classes: int) -> str | None:
-    """Why outputs (examples, *) are no logits for labels (examples, *); None where they are, or need not be."""
-    if objective.loss != "cross_entropy" or not classes:
-        return None
-    axis = class_axis(outputs, targets)
-    if axis is None:
-        wanted = (*targets.shape, classes)
-        return f"gives outputs of shape {tuple(outputs.shape)}, but one for each class of each label is {wanted}"
-    count = outputs.shape[axis]
-    return f"gives {count} outputs, but labels go up to {classes - 1}" if count < classes else None

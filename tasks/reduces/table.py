@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tasks.algebra import Reduce
-from tasks.named import make_named
-from tasks.reduces.geometric_median import GeometricMedian
-from tasks.reduces.krum import Krum
-from tasks.reduces.mean import Mean
-from tasks.reduces.median import Median
-from tasks.reduces.trimmed_mean import TrimmedMean
+from tasks.tables import Entry, make
 
-REDUCES: Mapping[str, Callable[..., Reduce]] = {
-    "mean": Mean,
-    "median": Median,
-    "trimmed_mean": TrimmedMean,
-    "krum": Krum,
-    "geometric_median": GeometricMedian,
+REDUCES: Mapping[str, Entry] = {
+    "mean": Entry("the mean, weighted by examples", "tasks.reduces.mean:Mean"),
+    "median": Entry("the median of each coordinate", "tasks.reduces.median:Median"),
+    "trimmed_mean": Entry(
+        "the mean without the F least and greatest", "tasks.reduces.trimmed_mean:TrimmedMean", "F"
+    ),
+    "krum": Entry("the update nearest to the others, F corrupted", "tasks.reduces.krum:Krum", "F[:KEEP]"),
+    "geometric_median": Entry(
+        "the point nearest to all updates", "tasks.reduces.geometric_median:GeometricMedian"
+    ),
 }
 
 
@@ -27,4 +26,5 @@ def find_reduce(text: str) -> Reduce:
     >>> find_reduce("krum:1")
     Krum(f=1, keep=1)
     """
-    return make_named("reduce", text, REDUCES)
+    reduce: Reduce = make("reduce", text, REDUCES)
+    return reduce

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from storage.errors import ShapeMismatch
+from storage.rounds.history import metric_problem
 from storage.values.layout import Layout
 from storage.values.state import Update
 from storage.values.tensors import Specs, Vectors, views
@@ -24,7 +25,7 @@ def checked(
     """What a map returned as it can be kept, and why it must be refused (None if it is sound).
 
     Refused are those that are misshapen, have other slots than the map declares, hold non-finite numbers, or have
-    no positive integer weight.
+    no positive integer weight, or report a metric under a name that cannot be stored.
     """
     if not isinstance(found, Update):
         return NOTHING, f"the map returned {type(found).__name__}, not an Update"
@@ -40,11 +41,14 @@ def checked(
     for name, group in groups.items():
         if reason := misshapen(*group):
             return NOTHING, f"{name} is misshapen: {reason}"
+    misnamed = next(filter(None, map(metric_problem, found.metrics)), None)
+    if misnamed:
+        found = replace(found, metrics={})
     weight = _positive(found.weight)
     if weight is None:
         return replace(found, weight=0), f"weight {found.weight!r} is no positive integer"
     reasons = (f"{name} of {bad}" for name, group in groups.items() if (bad := non_finite(*group)))
-    return replace(found, weight=weight), next(reasons, None)
+    return replace(found, weight=weight), misnamed or next(reasons, None)
 
 
 def misshapen(specs: Specs, vectors: Vectors) -> str | None:

@@ -69,7 +69,7 @@ def test_schedules_go_to_the_optimizer_that_they_name() -> None:
     found = build_algorithm("fed_avg", {"lr_schedule": "cosine:9", "warmup": 2, "outer_lr_schedule": "linear:9"})
     assert (found.map.schedule, found.apply.schedule) == (Schedule("cosine:9", 2), Schedule("linear:9"))
     assert build_algorithm("sync_sgd", {"lr_schedule": "step:3:0.5"}).apply.schedule == Schedule("step:3:0.5")
-    with pytest.raises(UsageError, match="schedule 'cosine' must be written cosine:rounds"):
+    with pytest.raises(UsageError, match="schedule 'cosine' must be written cosine:ROUNDS"):
         build_algorithm("fed_avg", {"lr_schedule": "cosine"})
 
 

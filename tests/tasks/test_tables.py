@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage.errors import UsageError
-from tasks.tables import Entry, find, spelled
+from tasks.tables import Entry, find, make, spelled
 
 TABLE = {
     "fraction": Entry("an exact number", "fractions:Fraction", "P/Q"),
@@ -37,3 +37,42 @@ def test_anything_else_is_one_clear_line(text: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         find("number", text, TABLE)
     assert str(caught.value) == says
+
+
+def pair(left: int, right: float = 0.5) -> tuple[int, float]:
+    if left < 0:
+        raise UsageError("left is negative")
+    return left, right
+
+
+HERE = "tests.tasks.test_tables"
+MADE = {"pair": Entry("two numbers", f"{HERE}:pair", "LEFT[:RIGHT]"), "none": Entry("nothing", f"{HERE}:nothing")}
+
+
+def nothing() -> None:
+    return None
+
+
+def test_arguments_have_their_annotated_types() -> None:
+    assert make("thing", "pair:3", MADE) == (3, 0.5)
+    assert make("thing", "pair:3:1", MADE) == (3, 1.0)
+    assert isinstance(make("thing", "pair:3:1", MADE)[1], float)
+    assert make("thing", "none", MADE) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("pear:1", r"unknown thing 'pear:1'; did you mean pair\? There are pair:LEFT\[:RIGHT\], and none$"),
+        ("xyz", r"unknown thing 'xyz'; there are pair:LEFT\[:RIGHT\], and none$"),
+        ("", r"unknown thing ''; there are"),
+        ("pair", r"thing 'pair' must be written pair:LEFT\[:RIGHT\]$"),
+        ("pair:1:2:3", "must be written"),
+        ("pair:1.5", "must be written"),
+        ("none:1", "thing 'none:1' must be written none$"),
+        ("pair:-1", "^left is negative$"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        make("thing", text, MADE)

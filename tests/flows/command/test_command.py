@@ -55,7 +55,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["--data", "digit"], 2, "unknown data 'digit'; did you mean digits?"),
         (["--data", "mnist"], 2, "mnist:DIR"),
         (["--data", "mnist:nowhere"], 1, "no train-images-idx3-ubyte.gz or train-images-idx3-ubyte in"),
-        (["--split", "odd"], 2, "'odd' is not one of 'iid', 'contiguous'"),
+        (["--split", "odd"], 2, "unknown split 'odd'; there are iid, contiguous, dirichlet:ALPHA"),
         (["--optimizer", "Adamm"], 2, "torch.optim has no optimizer 'Adamm'"),
         (["--optimizer", "Adam", "--momentum", "0.9"], 2, "unexpected keyword argument 'momentum'"),
         (["--algorithm", "sync_sgd", "--outer-lr", "1"], 2, "sync_sgd takes no outer_lr; it takes lr, momentum"),

@@ -365,4 +365,4 @@ def test_what_is_recorded_is_read_when_the_run_is_opened(tiny, run, monkeypatch)
     monkeypatch.setattr(LocalPlace, "names", lambda *_: pytest.fail("listed again"))
     told = run.name, run.done, run.rounds, run.status, run.stop, run.failure, run.damaged, run.partitions
     assert told == ("tiny", 2, 3, "interrupted", None, None, [], 2)
-    assert (run.config, run.created, run.round(2).score.accuracy) == ({"algorithm": "fed_avg"}, 1.0, 0.5)
+    assert (run.config, run.created, run.round(2).score.accuracy) == ({"algorithm": {"name": "fed_avg"}}, 1.0, 0.5)

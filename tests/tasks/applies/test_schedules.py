@@ -69,10 +69,10 @@ def test_no_round_stands_still_or_exceeds_the_rate(shape: str, rounds: int, warm
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("cosin:3", "unknown schedule 'cosin'; did you mean cosine"),
-        ("cosine", "schedule 'cosine' must be written cosine:rounds"),
-        ("cosine:many", "must be written cosine:rounds"),
-        ("step:3", "must be written step:every:factor"),
+        ("cosin:3", "unknown schedule 'cosin:3'; did you mean cosine"),
+        ("cosine", "schedule 'cosine' must be written cosine:ROUNDS"),
+        ("cosine:many", "must be written cosine:ROUNDS"),
+        ("step:3", "must be written step:EVERY:FACTOR"),
         ("constant:3", "must be written constant"),
         ("linear:0", "schedule linear counts rounds from 1, not 0"),
         ("step:2:2.0", r"a factor in \(0, 1\], not 2.0"),

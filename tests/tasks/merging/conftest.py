@@ -63,7 +63,7 @@ def gallery(own, tmp_path) -> Callable[..., Gallery]:
     ) -> Gallery:
         code = model if model == "mlp" else find_code(f"{mine}:{model}")
         options = '{"hidden": 8}' if model == "mlp" else "{}"
-        objective = Objective(ModelSpec(code, (6,), 3, "float32", 0, options), "cross_entropy")
+        objective = Objective(ModelSpec(code, (6,), 3, "float32", 0, options), "cross_entropy", ("accuracy",))
         partitions = Partitions(Own(find_code(f"{mine}:data")), Split(blocks), held_out=0.25)
         inputs = partitions.load(0, 0).train.inputs[:batch]
         units = find_units(objective.model.build(), (inputs,))

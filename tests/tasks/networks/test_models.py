@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from tasks.data.partitions import Partitions
 from tasks.data.splits import Split
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
+from tasks.networks.fit import check_fit
 from tasks.networks.losses import mean_squared_error
-from tasks.networks.objective import ModelSpec, Objective, buffers_of, check_fit, layout_of
+from tasks.networks.objective import ModelSpec, Objective, buffers_of, layout_of
 from tasks.networks.reference import MODELS
 from tasks.user_code import find_code
 
@@ -233,8 +235,9 @@ class Given:
         return Dataset(part())
 
 
-def fit(what: Objective, classes: int = 3) -> None:
-    check_fit(what, Partitions(Given(), Split(2)), classes, 0)
+def fit(what: Objective) -> Objective:
+    partitions = Partitions(Given(), Split(2))
+    return check_fit(what, partitions, partitions.describe(0), 0)
 
 
 def test_a_network_that_fits_passes(own, odd) -> None:
@@ -290,18 +293,20 @@ def test_a_network_of_sequences_is_checked_too(outputs: int, says: str | None) -
     found = partitions.describe(0)
     spec = ModelSpec("gpt", found.inputs, outputs, "float32", 0, '{"vocabulary": 65}')
     if says is None:
-        check_fit(Objective(spec, "cross_entropy"), partitions, found.classes, 0)
+        check_fit(Objective(spec, "cross_entropy"), partitions, found, 0)
         return
     with pytest.raises(ModelError, match=says):
-        check_fit(Objective(spec, "cross_entropy"), partitions, found.classes, 0)
+        check_fit(Objective(spec, "cross_entropy"), partitions, found, 0)
 
 
 def test_scores_are_checked_with_the_network() -> None:
     partitions = Partitions(Tokens(), Split(1))
     what = Objective(ModelSpec("gpt", (5,), 65, "float32", 0), "cross_entropy")
-    check_fit(what, partitions, 65, 0, ("token_accuracy",))
+    described = partitions.describe(0)
+    assert check_fit(what, partitions, described, 0).scores == ("token_accuracy",)
+    assert check_fit(replace(what, scores=()), partitions, described, 0).scores == ()
     with pytest.raises(ModelError, match=r"score accuracy needs outputs .* token_accuracy scores sequences"):
-        check_fit(what, partitions, 65, 0, ("token_accuracy", "accuracy"))
+        check_fit(replace(what, scores=("token_accuracy", "accuracy")), partitions, described, 0)
 
 
 def test_one_output_an_example_is_none_for_a_sequence(own) -> None:
@@ -312,4 +317,4 @@ def test_one_output_an_example_is_none_for_a_sequence(own) -> None:
     spec = ModelSpec(find_code(f"{path}:model"), (5,), 65, "float32", 0)
     says = r"gives outputs of shape \(2, 15\), but one for each class of each label is \(2, 5, 65\)"
     with pytest.raises(ModelError, match=says):
-        check_fit(Objective(spec, "cross_entropy"), partitions, 65, 0)
+        check_fit(Objective(spec, "cross_entropy"), partitions, partitions.describe(0), 0)

@@ -46,10 +46,10 @@ def test_every_reduce_of_the_table_is_named_above() -> None:
     [
         (
             "medain",
-            r"unknown reduce 'medain'; did you mean median\? There are mean, median, trimmed_mean:f, krum:f",
+            r"unknown reduce 'medain'; did you mean median\? There are mean, median, trimmed_mean:F, krum:F",
         ),
-        ("trimmed_mean", "reduce 'trimmed_mean' must be written trimmed_mean:f"),
-        ("krum:one", r"must be written krum:f\[:keep\]"),
+        ("trimmed_mean", "reduce 'trimmed_mean' must be written trimmed_mean:F"),
+        ("krum:one", r"must be written krum:F\[:KEEP\]"),
         ("krum:-1", "krum takes f from 0 and keep from 1, not -1 and 1"),
         ("krum:1:0", "krum takes f from 0 and keep from 1, not 1 and 0"),
         ("trimmed_mean:-1", "leaves out f = 0 or more at each end, not -1"),

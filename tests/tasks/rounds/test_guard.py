@@ -85,3 +85,10 @@ def test_vectors_that_do_not_fit_are_misshapen(change, group: str) -> None:
     reason = fault(LAYOUT, replace(SOUND, **change))
     assert reason is not None
     assert reason.startswith(f"{group} is misshapen: ")
+
+
+def test_a_metric_that_cannot_be_stored_under_its_name_is_refused_and_left_out() -> None:
+    update, reason = checked(LAYOUT, replace(SOUND, metrics={"../up": 1.0}), ("variate",), ("control",))
+    assert update.metrics == {}
+    assert reason is not None
+    assert "'../up' is no metric's name" in reason

@@ -41,18 +41,20 @@ def algorithm():
 
 
 def test_a_score_is_the_mean_over_all_held_out_examples() -> None:
-    assert score([Tally(6.0, 1, 2), Tally(4.0, 3, 3)]) == Score(2.0, {"accuracy": 0.8}, 5)
+    tallies = [Tally(6.0, 2, {"accuracy": (1, 2)}), Tally(4.0, 3, {"accuracy": (3, 3)})]
+    assert score(tallies) == Score(2.0, {"accuracy": 0.8}, 5)
 
 
 def test_a_partition_without_a_loss_or_without_examples_is_left_out() -> None:
-    tallies = [Tally(math.nan, 1, 2), Tally(3.0, 2, 4), Tally(math.inf, 0, 1), Tally(0.0, None, 0)]
+    sums = [(math.nan, 2, 1), (3.0, 4, 2), (math.inf, 1, 0), (0.0, 0, 0)]
+    tallies = [Tally(loss, examples, {"accuracy": (right, examples)}) for loss, examples, right in sums]
     assert score(tallies) == Score(0.75, {"accuracy": 0.5}, 4)
     assert score(tallies[:1]) is None
     assert score([]) is None
 
 
 def test_numbers_that_are_no_classes_have_no_accuracy() -> None:
-    assert score([Tally(6.0, None, 2)]) == Score(3.0, {}, 2)
+    assert score([Tally(6.0, 2)]) == Score(3.0, {}, 2)
 
 
 def test_the_score_of_a_round_is_that_of_its_state_on_the_held_out_examples(train) -> None:
@@ -202,3 +204,38 @@ def test_batchnorm_buffers_are_averaged_over_the_accepted(train) -> None:
     assert after["norm1.num_batches_tracked"].item() == 2
     wanted = (weights[0] * one["norm1.running_mean"] + weights[1] * two["norm1.running_mean"]) / sum(weights)
     torch.testing.assert_close(after["norm1.running_mean"], wanted)
+
+
+# Metrics and scores by name.
+
+
+def test_whatever_a_map_reports_is_a_metric_of_its_own(train, own) -> None:
+    returned = "replace(update, metrics={'train_loss': 1.0, 'gradient norm': float(len(examples))})"
+    path = own(OWN.format(returned=returned, applied="state"))
+    run = train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=2)
+    sizes = [record.weight for record in run.round(1).commit.updates.values()]
+    mean = sum(size * size for size in sizes) / sum(sizes)
+    assert run.history().loc[2, "gradient norm"] == pytest.approx(mean)
+
+
+def test_scores_are_summed_over_partitions_exactly(train, own) -> None:
+    source = """
+import torch
+def margin(outputs, targets):
+    top = outputs.topk(2, dim=1).values
+    return top[:, 0] - top[:, 1]
+def one(outputs, targets):
+    return 1.0
+"""
+    path = own(source)
+    scores = ("accuracy", "top5", f"{path}:margin", f"{path}:one")
+    runs = [train(**SMALL | {"partitions": n}, rounds=1, scores=scores, name=f"of-{n}") for n in (1, 3)]
+    for run in runs:
+        values = run.round(1).score.values
+        assert list(values) == ["accuracy", "top5", "margin", "one"]
+        assert values["one"] == 1.0
+        assert values["accuracy"] <= values["top5"]
+        assert run.history().loc[1, "margin"] == values["margin"] > 0
+    examples = runs[0].round(1).score.examples
+    accuracy = runs[1].round(1).score.values["accuracy"] * examples
+    assert accuracy == pytest.approx(round(accuracy), abs=1e-9)

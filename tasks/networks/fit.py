@@ -1,0 +1,77 @@
+"""Whether a network, its loss and its scores fit the examples: tried once, before a run begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from storage.errors import ModelError, RoundweaveError, one_line
+from storage.values.tensors import dtype_name
+from tasks.data.examples import Examples
+from tasks.data.partitions import Description, Partitions
+from tasks.networks.losses import class_axis
+from tasks.networks.objective import Objective
+from tasks.networks.scores import check_scores, default_scores
+from tasks.numerics import pinned
+from tasks.user_code import Code
+
+
+def check_fit(objective: Objective, partitions: Partitions, description: Description, partition: int) -> Objective:
+    """The objective with its scores, once it was tried on two examples of a partition.
+
+    Raises `ModelError` where the network, its loss or a given score does not fit; of the scores by default those
+    are left out.
+    """
+    examples = partitions.sample(partition)
+    model = objective.model.model
+    name = model.reference if isinstance(model, Code) else model
+    where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
+    try:
+        return _tried(objective, examples, description)
+    except _Misfit as misfit:
+        raise ModelError(f"{where}{misfit}") from None
+    except RoundweaveError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{where} fails with {one_line(error)}") from error
+
+
+class _Misfit(Exception):
+    """What does not fit, as the end of a sentence."""
+
+
+def _tried(objective: Objective, examples: Examples, description: Description) -> Objective:
+    network = objective.network(objective.initial()).eval()
+    with torch.no_grad(), pinned(0, threads=1):
+        outputs = network(examples.inputs)
+        if misfit := _misfit(objective, outputs, examples.targets, description.classes):
+            raise _Misfit(f" {misfit}")
+        loss = objective.value(outputs, examples.targets)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise _Misfit(": the loss must be a single number, the mean over the examples")
+        if objective.scores is not None:
+            check_scores(objective.scores, outputs, examples.targets)
+            return objective
+        scores = default_scores(objective.loss, description)
+        return replace(objective, scores=tuple(s for s in scores if _fits(s, outputs, examples.targets)))
+
+
+def _fits(score: str, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
+    try:
+        check_scores((score,), outputs, targets)
+    except ModelError:
+        return False
+    return True
+
+
+def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, classes: int) -> str | None:
+    """Why outputs (examples, *) are no logits for labels (examples, *); None where they are, or need not be."""
+    if objective.loss != "cross_entropy" or not classes:
+        return None
+    axis = class_axis(outputs, targets)
+    if axis is None:
+        wanted = (*targets.shape, classes)
+        return f"gives outputs of shape {tuple(outputs.shape)}, but one for each class of each label is {wanted}"
+    count = outputs.shape[axis]
+    return f"gives {count} outputs, but labels go up to {classes - 1}" if count < classes else None
