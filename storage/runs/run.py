@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     """A run by its name under the root, or by its path; raises `NotARun`."""
     named = run_path(root, run)
-    for where in (named, run):
-        if place_of(where).names():
-            return Run(where)
-    names = [name.removesuffix(SUFFIX) for name in _names(named.parent)]
+    there = _names(named.parent)
+    if named.name in there:
+        return Run(named)
+    if place_of(run).names():
+        return Run(run)
+    names = [name.removesuffix(SUFFIX) for name in there]
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
 
