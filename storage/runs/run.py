@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     """A run by its name under the root, or by its path; raises `NotARun`."""
     named = run_path(root, run)
-    names = [name.removesuffix(SUFFIX) for name in _names(named.parent)]
-    for where, there in ((named, str(run) in names), (run, place_of(run).names())):
-        if there:
-            return Run(where)
+    there = _names(named.parent)
+    if named.name in there:
+        return Run(named)
+    if place_of(run).names():
+        return Run(run)
+    names = [name.removesuffix(SUFFIX) for name in there]
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
 
@@ -87,12 +89,6 @@ class Run:
         """The configuration it was started with."""
         config: dict[str, Any] = self._store.attributes["config"]
         return config
-
-    @property
-    def algorithm(self) -> str:
-        """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
-        name: Any = self.config["algorithm"]["name"]
-        return str(name["name"] if isinstance(name, dict) else name)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -229,11 +225,12 @@ class Run:
         layout = self._store.schema.layout
         parameters = sum(spec.size for spec in layout.params)
         uncommitted = " (1 uncommitted)" if self._store.has_row(self.done + 1) else ""
+        algorithm = self.config["algorithm"]
         parts = (
             self.name,
             self.status,
             f"{self.done}/{self.rounds} rounds{uncommitted}",
-            self.algorithm,
+            algorithm if isinstance(algorithm, str) else algorithm["name"],
             f"{self.partitions} partitions",
             f"{parameters:,} params",
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
