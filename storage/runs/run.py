@@ -91,6 +91,12 @@ class Run:
         return config
 
     @property
+    def algorithm(self) -> str:
+        """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
+        name: Any = self.config["algorithm"]["name"]
+        return str(name["name"] if isinstance(name, dict) else name)
+
+    @property
     def attributes(self) -> dict[str, Any]:
         """All that was recorded at its start: config, algorithm, data, fingerprint, versions."""
         return self._store.attributes
@@ -147,6 +153,11 @@ class Run:
         return "complete" if self.done >= self.rounds or self.stop else "interrupted"
 
     @property
+    def scores(self) -> list[str]:
+        """The names of its scores besides the loss."""
+        return self._scores
+
+    @property
     def tensors(self) -> list[str]:
         """The names that ``run[name]`` knows; a parameter or buffer may drop its group."""
         return list(self._store.schema.state(1))
@@ -189,7 +200,7 @@ class Run:
         """
         import pandas as pd
 
-        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self._scores)}
+        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self.scores)}
         columns["seconds"] = self._numbers("bookkeeping/seconds")
         accepted = self._numbers("bookkeeping/accepted")
         weight = np.where(accepted == 1, self._numbers("bookkeeping/weight"), 0.0)
@@ -219,18 +230,17 @@ class Run:
 
     def plot(self) -> Figure:
         """Losses and scores over rounds."""
-        return plot_history(self.history(), self._scores, self.name)
+        return plot_history(self.history(), self.scores, self.name)
 
     def __repr__(self) -> str:
         layout = self._store.schema.layout
         parameters = sum(spec.size for spec in layout.params)
         uncommitted = " (1 uncommitted)" if self._store.has_row(self.done + 1) else ""
-        algorithm = self.config["algorithm"]
         parts = (
             self.name,
             self.status,
             f"{self.done}/{self.rounds} rounds{uncommitted}",
-            algorithm if isinstance(algorithm, str) else algorithm["name"],
+            self.algorithm,
             f"{self.partitions} partitions",
             f"{parameters:,} params",
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
