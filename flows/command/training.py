@@ -17,7 +17,7 @@ from flows.config.train import Execution, Experiment, TrainConfig
 from storage.errors import UsageError
 
 
-@with_options(Experiment, Execution, algorithms=True)
+@with_options(Experiment, Execution)
 def train_command(
     config: Annotated[Path | None, typer.Argument(help="a TOML file with any of the options below")] = None,
     as_json: Json = False,
