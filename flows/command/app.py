@@ -51,7 +51,7 @@ def application(arguments: list[str]) -> typer.Typer:
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
-    command: Callable[..., Any] = getattr(import_module(f"flows.command.{module}"), f"{name}_command")
+    command: Callable[..., Any] = getattr(import_module(f"flows.command.subcommands.{module}"), f"{name}_command")
     if name != "train":
         return command
     options = import_module("flows.command.options")

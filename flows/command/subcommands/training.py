@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command import tables
-from flows.command.bar import train_with_bar
 from flows.command.errors import INTERRUPTED, clear_errors, print_json
 from flows.command.options import Json, Root, given, with_options
+from flows.command.printing import tables
+from flows.command.printing.bar import train_with_bar
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
 from storage.errors import UsageError
