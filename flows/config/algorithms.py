@@ -65,7 +65,7 @@ class OwnAlgorithm(Named):
 
 def _model(name: str, function: Callable[..., Any]) -> type[Named]:
     """The model of a function's options."""
-    hints = get_type_hints(getattr(function, "func", function), include_extras=True)
+    hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
     fields: dict[str, Any] = {p.name: (hints.get(p.name, Any), p.default) for p in parameters}
     title = "".join(part.capitalize() for part in name.split("_"))

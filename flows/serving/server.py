@@ -112,7 +112,7 @@ def prefect_api(root: Path) -> Iterator[None]:
     }
     os.environ["PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED"] = "false"
     try:
-        import_module("flows.training.flow")  # Prefect takes a second to import, and its server longer to start
+        import_module("prefect.flows")  # it takes a second to import, and the server longer to start
         os.environ["PREFECT_API_URL"] = server.url()
         _refresh_settings()
         with _without_heartbeat():
