@@ -11,6 +11,7 @@ import torch
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.serving.server import stop_server
 from flows.training.preparing import prepared
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
@@ -21,8 +22,11 @@ Train = Callable[..., Run]
 
 
 @pytest.fixture(autouse=True)
-def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs lie in the test's own folder, and no server outlives the test."""
     monkeypatch.setenv("ROUNDWEAVE_ROOT", str(tmp_path / "runs"))
+    yield
+    stop_server(tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")

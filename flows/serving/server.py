@@ -86,16 +86,27 @@ def start_server(root: Path) -> Server | None:
     """Begin to start a server for a root, without waiting; None where the user has a Prefect API."""
     if _user_api():
         return None
-    home = root.resolve() / ".prefect"
+    home = _home(root)
     if home not in _servers or _servers[home].process.poll() is not None:
         _servers[home] = Server(home)
     return _servers[home]
 
 
+def stop_server(root: Path) -> None:
+    """End a root's server where there is one; otherwise it ends with this process, and is there for the next run."""
+    server = _servers.pop(_home(root), None)
+    if server is not None:
+        server.stop()
+
+
+def _home(root: Path) -> Path:
+    return root.resolve() / ".prefect"
+
+
 def place_prefect_home(root: Path) -> None:
     """Have Prefect keep its files under the root and not in the home folder, unless the user says where."""
     if not _user_api():
-        os.environ.setdefault("PREFECT_HOME", str(root.resolve() / ".prefect"))
+        os.environ.setdefault("PREFECT_HOME", str(_home(root)))
 
 
 @contextmanager

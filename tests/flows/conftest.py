@@ -9,7 +9,7 @@ import pytest
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.serving.server import prefect_api
+from flows.serving.server import prefect_api, stop_server
 from flows.training.preparing import prepared
 from tasks.executors.inline import InlineExecutor
 
@@ -42,3 +42,4 @@ def root(tmp_path_factory: pytest.TempPathFactory, apart) -> Iterator[Path]:
     apart(root, "cnn", 2)
     with prefect_api(root):
         yield root
+    stop_server(root)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import roundweave as rw
-from flows.serving.server import prefect_api, start_server
+from flows.serving.server import prefect_api, start_server, stop_server
 from storage.errors import ExperimentDiffers, RunBusy
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
@@ -29,6 +29,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("runs")
     with prefect_api(root):
         yield root
+    stop_server(root)
 
 
 @pytest.fixture(scope="module")
