@@ -93,7 +93,7 @@ def start_server(root: Path) -> Server | None:
 
 
 def stop_server(root: Path) -> None:
-    """End a root's server where there is one; it would end with this process, and serve the next run until then."""
+    """End a root's server where there is one; it would end with this process, and serve other runs until then."""
     server = _servers.pop(_home(root), None)
     if server is not None:
         server.stop()
