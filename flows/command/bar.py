@@ -20,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from flows.command.tables import shown_score
 from flows.config.train import TrainConfig
 from flows.reporting.listening import Listener, listener
 from storage.rounds.commits import Commit
@@ -75,16 +76,9 @@ def _bar(total: int) -> Iterator[Listener]:
         task = progress.add_task("starting", total=total, score="")
 
         def shown(commit: Commit, total: int) -> None:
-            score = _score(commit)
+            score = shown_score(commit.score)
             progress.update(task, completed=commit.round, total=total, description="round", score=score)
             if not console.is_terminal:
                 console.print(f"round {commit.round}/{total}  {score}")
 
         yield shown
-
-
-def _score(commit: Commit) -> str:
-    if commit.score is None:
-        return ""
-    accuracy = commit.score.accuracy
-    return f"loss {commit.score.loss:.4f}" + (f"  accuracy {accuracy:.2%}" if accuracy is not None else "")

@@ -77,12 +77,14 @@ def _asked_algorithm(arguments: list[str]) -> str | None:
 def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
     kind = _option_type(field.annotation)
     flag = f"--{name.replace('_', '-')}"
+    # What is off by default needs no flag to turn it off; an algorithm's option is on for some.
+    switch = f"{flag}/--no-{flag[2:]}" if hidden or field.default is not False else flag
     option = typer.Option(
-        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        switch if kind is bool else flag,
         help=_help(field),
         show_default=False,
         rich_help_panel=panel,
-        metavar="JSON" if _is_mapping(field.annotation) else None,
+        metavar="JSON" if _is_mapping(field.annotation) else "NAME" if get_origin(kind) is Literal else None,
         hidden=hidden,
     )
     return inspect.Parameter(
@@ -93,8 +95,10 @@ def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) ->
 def _help(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True)
     default = default.label if isinstance(default, Named) else default
-    said = [str(field.description)] * bool(field.description)
-    return " ".join(said + [f"({default})"] * (default not in (None, {}, (), False)))
+    kind = _option_type(field.annotation)
+    choices = f": {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+    told = "" if default in (None, {}, (), False) else f" ({default})"
+    return f"{field.description or ''}{choices}{told}".strip(": ")
 
 
 def _members(annotation: Any) -> list[Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 
 from flows.command.errors import clear_errors
+from flows.config.algorithms import options_of
 from flows.config.train import Execution, Experiment
 from storage.errors import UsageError
 
@@ -66,17 +69,24 @@ def write_templates(folder: Path) -> list[Path]:
 
 def config_text() -> str:
     """Every field with its meaning; those that a first run needs are set, the others show their defaults."""
+    algorithm = GIVEN["algorithm"]
+    parts: dict[str, Mapping[str, FieldInfo]] = {
+        "The experiment: what the run is.": Experiment.model_fields,
+        f"The options of {algorithm}; those of others: roundweave list algorithms.": options_of(str(algorithm)),
+        "The execution: how it runs.": Execution.model_fields,
+    }
     lines = ["# roundweave train train.toml", ""]
-    for model, title in (
-        (Experiment, "The experiment: what the run is."),
-        (Execution, "The execution: how it runs."),
-    ):
+    for title, fields in parts.items():
         lines += [f"# {title}", ""]
-        for name, field in model.model_fields.items():
-            default = field.get_default(call_default_factory=True)
-            value = f"{name} = {_toml(GIVEN[name])}" if name in GIVEN else f"# {name} = {_toml(default)}"
-            lines += [f"# {field.description}", value, ""]
+        for name, field in fields.items():
+            lines += [f"# {field.description}", _line(name, field), ""]
     return "\n".join(lines)
+
+
+def _line(name: str, field: FieldInfo) -> str:
+    if name in GIVEN:
+        return f"{name} = {_toml(GIVEN[name])}"
+    return f"# {name} = {_toml(field.get_default(call_default_factory=True))}"
 
 
 def _toml(value: Any) -> str:

@@ -44,7 +44,7 @@ class Merging(BaseModel):
     )
     metric: Literal["l2", "cosine", "correlation"] | None = Field(
         None,
-        description="l2, cosine, correlation; default: l2 by weights, correlation by activations, else cosine",
+        description="how they are compared; default: l2 by weights, correlation by activations, else cosine",
     )
     together: Literal["first", "many", "cycle"] = Field(
         "many",

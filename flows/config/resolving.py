@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from flows.config.train import TrainConfig
+from flows.config.train import Dealing, TrainConfig
 from tasks.algebra import Algorithm
 from tasks.data.partitions import Description, Partitions
 from tasks.data.sources.table import find_source, keep_source
@@ -42,15 +42,19 @@ def resolve(config: TrainConfig) -> Resolved:
     """The values of a configuration; raises what is wrong with it, its code, its data or its network."""
     config = _complete(config)
     algorithm = config.algorithm.build()
-    split = Split(config.partitions, config.split, config.seed, config.resplit_every)
-    source = find_source(config.data, config.target, split.deal.column)
-    partitions = Partitions(source, split, config.dtype, config.held_out)
-    if source.partitioned:
+    partitions = deal(config, config.dtype)
+    if partitions.source.partitioned:
         return Resolved(config, algorithm, partitions)
     description = partitions.describe(0)
-    split.check(description.examples)
+    partitions.split.check(description.examples)
     objective = check_fit(objective_for(config, description), partitions, description, 0)
     return Resolved(config, algorithm, partitions, description, objective)
+
+
+def deal(config: Dealing, dtype: str = "float32") -> Partitions:
+    """The examples by partition; nothing is loaded yet. Raises `UsageError`, and `CodeError` for code."""
+    split = Split(config.partitions, config.split, config.seed, config.resplit_every)
+    return Partitions(find_source(config.data, config.target, split.deal.column), split, dtype, config.held_out)
 
 
 def _complete(config: TrainConfig) -> TrainConfig:

@@ -7,20 +7,21 @@ and how long it is run, and may change.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
 from flows.config.fields import NamedOrOwn, Names
+from storage.places.schemes import place_of
 from storage.runs.names import default_root
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.table import SPLITS
 from tasks.tables import spelled
 
 
-class Experiment(BaseModel):
-    """What the run is; resuming compares it."""
+class Dealing(BaseModel):
+    """Which examples, and how they are dealt to partitions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,6 +31,12 @@ class Experiment(BaseModel):
     partitions: int = Field(4, ge=1, description="into how many parts the examples are split")
     split: str = Field("iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}")
     resplit_every: int | None = Field(None, ge=1, description="a new random split every so many rounds")
+    seed: int = Field(0, ge=0, description="decides every random number")
+
+
+class Experiment(Dealing):
+    """What the run is; resuming compares it."""
+
     model: NamedOrOwn = Field("mlp", description="linear, logistic, mlp, cnn, gpt, FILE.py:fn")
     model_options: dict[str, Any] = Field({}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
@@ -40,7 +47,6 @@ class Experiment(BaseModel):
         DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
     quorum: int = Field(1, ge=1, description="a round with fewer accepted updates fails")
-    seed: int = Field(0, ge=0, description="decides every random number")
     dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="type of the parameters")
     threads: int = Field(1, ge=1, description="torch threads of a map")
     mixed_hardware: bool = Field(False, description="accept unequal machines; withdraws the promise of equal bits")
@@ -52,6 +58,12 @@ class Experiment(BaseModel):
         return self
 
 
+def _known_place(root: Any) -> Any:
+    """The root as it is; raises `UsageError` for a place of a kind that there is not yet."""
+    place_of(root)
+    return root
+
+
 class Placement(BaseModel):
     """Where work is run, and where its results are kept."""
 
@@ -60,7 +72,9 @@ class Placement(BaseModel):
     name: str | None = Field(
         None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
     )
-    root: Path = Field(default_factory=default_root, description="folder of all runs")
+    root: Annotated[Path, BeforeValidator(_known_place)] = Field(
+        default_factory=default_root, description="folder of all runs"
+    )
     workers: int = Field(2, ge=1, description="processes of the local Dask cluster")
     scheduler: str | None = Field(None, description="address or file of a running Dask scheduler")
     executor: Literal["graph", "inline"] = Field("graph", description="Dask cluster, or a loop in this process")

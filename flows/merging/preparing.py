@@ -10,8 +10,8 @@ import torch
 
 from flows.config.merge import Architecture, MergeConfig
 from flows.config.recorded import check_trust
-from flows.merging.result import check_plot
 from flows.merging.subject import Subject, kept_code, subject
+from flows.reporting.plots import check_plot
 from storage.errors import UsageError
 from storage.runs.checkpoints import check_checkpoint, check_place, read_checkpoint
 from storage.runs.names import run_path, stored_round

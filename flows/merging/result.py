@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import UsageError
 from storage.rounds.commits import Score
 from storage.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-PLOTS = (".png", ".pdf", ".svg")
 
 
 @dataclass(frozen=True)
@@ -95,16 +91,6 @@ def barrier(losses: Sequence[float], ends: tuple[float, float] | None = None) ->
     first, final = ends or (losses[0], losses[last])
     line = [first + (final - first) * i / last for i in range(len(losses))]
     return max(0.0, *(loss - straight for loss, straight in zip(losses, line, strict=True)))
-
-
-def check_plot(place: Path) -> None:
-    """Raise `UsageError` for a place where no figure can be written."""
-    if place.suffix.lower() not in PLOTS:
-        raise UsageError(f"{place}: a plot ends in {', '.join(PLOTS)}, not in {place.suffix!r}")
-    if not place.parent.is_dir():
-        raise UsageError(f"{place}: there is no folder {place.parent}; make it first")
-    if place.is_dir():
-        raise UsageError(f"{place} is a folder; name a file in it")
 
 
 def draw(result: MergeResult, place: Path) -> None:

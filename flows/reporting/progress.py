@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 import time
 from dataclasses import asdict
@@ -19,6 +17,7 @@ from prefect.artifacts import (
 from prefect.events import emit_event
 
 from flows.reporting.listening import listener
+from flows.reporting.plots import as_markdown
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
 
@@ -36,10 +35,7 @@ def artifact_key(name: str) -> str:
 
 def leave_plot(figure: Figure, name: str) -> None:
     """Leave a figure as an artifact."""
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=80)
-    data = base64.b64encode(image.getvalue()).decode()
-    create_markdown_artifact(f"![{name}](data:image/png;base64,{data})", key=f"{artifact_key(name)}-plot")
+    create_markdown_artifact(as_markdown(figure, name), key=f"{artifact_key(name)}-plot")
 
 
 class Progress:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     """A run by its name under the root, or by its path; raises `NotARun`."""
     named = run_path(root, run)
-    names = [name.removesuffix(SUFFIX) for name in _names(named.parent)]
-    for where, there in ((named, str(run) in names), (run, place_of(run).names())):
-        if there:
-            return Run(where)
+    there = _names(named.parent)
+    if named.name in there:
+        return Run(named)
+    if place_of(run).names():
+        return Run(run)
+    names = [name.removesuffix(SUFFIX) for name in there]
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
 
@@ -151,6 +153,11 @@ class Run:
         return "complete" if self.done >= self.rounds or self.stop else "interrupted"
 
     @property
+    def scores(self) -> list[str]:
+        """The names of its scores besides the loss."""
+        return self._scores
+
+    @property
     def tensors(self) -> list[str]:
         """The names that ``run[name]`` knows; a parameter or buffer may drop its group."""
         return list(self._store.schema.state(1))
@@ -193,7 +200,7 @@ class Run:
         """
         import pandas as pd
 
-        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self._scores)}
+        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self.scores)}
         columns["seconds"] = self._numbers("bookkeeping/seconds")
         accepted = self._numbers("bookkeeping/accepted")
         weight = np.where(accepted == 1, self._numbers("bookkeeping/weight"), 0.0)
@@ -223,7 +230,7 @@ class Run:
 
     def plot(self) -> Figure:
         """Losses and scores over rounds."""
-        return plot_history(self.history(), self._scores, self.name)
+        return plot_history(self.history(), self.scores, self.name)
 
     def __repr__(self) -> str:
         layout = self._store.schema.layout

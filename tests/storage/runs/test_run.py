@@ -233,8 +233,10 @@ def test_a_run_that_is_not_there_names_the_nearest(tiny) -> None:
         open_run("tinny", tiny.folder)
     with pytest.raises(ValueError, match="there are tiny"):
         open_run("zzz", tiny.folder)
-    with pytest.raises(NotARun, match="is not a run of Roundweave"):
-        open_run(tiny.folder)
+    (tiny.folder / "empty.zarr").mkdir()
+    for folder in ("empty", tiny.folder):
+        with pytest.raises(NotARun, match="is not a run of Roundweave"):
+            open_run(folder, tiny.folder)
 
 
 def test_a_moved_run_is_the_same_run(tiny, run, same) -> None:
