@@ -18,6 +18,8 @@ from storage.values.digests import text_digest
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")
 """Environment variables with these prefixes may change the bits (thread counts apart: a map sets its own)."""
 
+HARMLESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+"""Of these, some that change no bits: importing scikit-learn sets them, in one process and not another."""
 
 Fingerprint = dict[str, str]
 
@@ -50,7 +52,7 @@ def fingerprint() -> Fingerprint:
     environment = {
         key: value
         for key, value in sorted(os.environ.items())
-        if key.startswith(OVERRIDES) and not key.endswith("NUM_THREADS")
+        if key.startswith(OVERRIDES) and not key.endswith("NUM_THREADS") and key not in HARMLESS
     }
     return {
         "torch": torch.__version__,

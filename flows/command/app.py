@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import typer
 
@@ -41,11 +43,20 @@ def application(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False)
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, (module, summary) in COMMANDS.items():
-        function = _unloaded
         if name == asked:
-            function = getattr(import_module(f"flows.command.{module}"), f"{name}_command")
-        app.command(name, help=summary if function is _unloaded else None)(function)
+            app.command(name)(_loaded(name, module, arguments))
+        else:
+            app.command(name, help=summary)(_unloaded)
     return app
+
+
+def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
+    command: Callable[..., Any] = getattr(import_module(f"flows.command.subcommands.{module}"), f"{name}_command")
+    if name != "train":
+        return command
+    options = import_module("flows.command.options")
+    trained: Callable[..., Any] = options.with_algorithms(command, arguments)
+    return trained
 
 
 def _unloaded() -> None:

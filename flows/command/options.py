@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
-import sys
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,30 +23,38 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the
 Root = Annotated[Path | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
 
 
-def with_options(
-    *models: type[BaseModel], without: tuple[str, ...] = (), algorithms: bool = False
-) -> Callable[..., Any]:
-    """Give a command, whose last parameter is ``**options``, an option for each field of the models.
-
-    With `algorithms` also one for each option of an algorithm; the help shows those of the one that is asked for.
-    """
+def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """Give a command, whose last parameter is ``**options``, an option for each field of the models."""
+    added = {
+        name: _parameter(name, field, model.__name__)
+        for model in models
+        for name, field in model.model_fields.items()
+        if name not in without
+    }
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
-        added = {
-            name: _parameter(name, field, model.__name__)
-            for model in models
-            for name, field in model.model_fields.items()
-            if name not in without
-        }
-        everything = [*(p.replace(kind=p.KEYWORD_ONLY) for p in own), *added.values()]
-        if algorithms:
-            everything += [p for p in _algorithm_parameters(sys.argv) if p.name not in added]
-        command.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in everything}
-        return command
+        return _signed(command, [*(p.replace(kind=p.KEYWORD_ONLY) for p in own), *added.values()])
 
     return decorate
+
+
+def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callable[..., Any]:
+    """Give a command all options of algorithms; its help shows those of the one that is asked for."""
+    known = inspect.signature(command).parameters
+    return _signed(
+        command, [*known.values(), *(p for p in _algorithm_parameters(arguments) if p.name not in known)]
+    )
+
+
+def _signed(command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    @functools.wraps(command)
+    def signed(**values: Any) -> Any:
+        return command(**values)
+
+    signed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    signed.__annotations__ = {p.name: p.annotation for p in parameters}
+    return signed
 
 
 def _algorithm_parameters(arguments: list[str]) -> list[inspect.Parameter]:

@@ -89,31 +89,24 @@ def options_of(name: str) -> dict[str, FieldInfo]:
     return {} if model is None else {n: field for n, field in model.model_fields.items() if n != "name"}
 
 
-def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
-    """The values with those that are no fields moved into the table of the algorithm, over what it has of them.
-
-    Raises `ValueError` for an option that only other algorithms take; what no algorithm takes is left where it is.
-    """
-    table = dict(_table(values.get("algorithm", DEFAULT)))
-    known = None if is_own(table["name"]) else MODELS[table["name"]]
-    options = {
-        name: value
-        for name, value in values.items()
-        if name not in fields and (known is None or any(name in model.model_fields for model in MODELS.values()))
-    }
-    if known is not None and (refused := sorted(set(options) - set(known.model_fields))):
-        taken = ", ".join(name for name in known.model_fields if name != "name")
-        raise ValueError(f"algorithm {table['name']} takes no {', '.join(refused)}; it takes {taken}")
-    rest = {name: value for name, value in values.items() if name not in options}
-    return rest | {"algorithm": table | options} if options else rest
-
-
 DEFAULT = MODELS["fed_avg"](name="fed_avg")
 
 
 def is_own(name: str | Code) -> bool:
     """Whether an algorithm is a function of the user's."""
     return not isinstance(name, str) or name not in MODELS
+
+
+def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
+    """The values with those that are no fields moved into the table of the algorithm, over what it has of them.
+
+    What no algorithm takes is left where it is; a function of the user's may take anything.
+    """
+    table = _table(values.get("algorithm", DEFAULT))
+    known = {name for model in MODELS.values() for name in model.model_fields}
+    moved = {n: v for n, v in values.items() if n not in fields and (n in known or is_own(table["name"]))}
+    rest = {name: value for name, value in values.items() if name not in moved}
+    return rest | {"algorithm": table | moved} if moved else rest
 
 
 def _tag(value: Any) -> str:
@@ -130,13 +123,22 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def _checked_table(value: Any) -> Any:
+    """The table of a known algorithm, with options that it takes; else `ValueError`."""
     if isinstance(value, Named):
         return value
     table = _table(value)
     name = find_code(table["name"]) if callable(table["name"]) else table["name"]
-    if isinstance(name, str) and is_own(name) and not is_reference(name):
+    if not is_own(name):
+        _check_taken(table, MODELS[str(name)])
+    elif isinstance(name, str) and not is_reference(name):
         raise ValueError(str(unknown("algorithm", name, [*MODELS, "FILE.py:function"])))
     return table | {"name": name}
+
+
+def _check_taken(table: Mapping[str, Any], model: type[Named]) -> None:
+    if refused := sorted(set(table) - set(model.model_fields)):
+        taken = ", ".join(name for name in model.model_fields if name != "name")
+        raise ValueError(f"algorithm {table['name']} takes no {', '.join(refused)}; it takes {taken}")
 
 
 def _is_kept(value: Any) -> bool:
@@ -145,7 +147,7 @@ def _is_kept(value: Any) -> bool:
 
 
 if TYPE_CHECKING:
-    AlgorithmField = Named
+    AlgorithmField = Any  # a checker knows what a field holds, and not what may be given for it
 else:
     _TAGGED = [Annotated[model, Tag(name)] for name, model in {**MODELS, OWN: OwnAlgorithm}.items()]
     _Table = Annotated[Union[*_TAGGED], Discriminator(_tag)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
@@ -13,7 +13,10 @@ def _keep_callable(value: Any) -> Any:
     return find_code(value) if callable(value) else value
 
 
-NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
+if TYPE_CHECKING:
+    NamedOrOwn = Any  # a checker knows what a field holds, and not what may be given for it
+else:
+    NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
 """A built-in name, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
 
 
@@ -21,7 +24,10 @@ def _at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(_at_commas)]
+if TYPE_CHECKING:
+    Names = Any
+else:
+    Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(_at_commas)]
 """Built-in names or functions of the user's, or a text of names with commas between them."""
 
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_at_commas)]

@@ -16,22 +16,29 @@ class Architecture(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: NamedOrOwn | None = Field(
-        None, description="linear, logistic, mlp, cnn, gpt, FILE.py:fn; default: of the run that is merged"
+        default=None, description="linear, logistic, mlp, cnn, gpt, FILE.py:fn; default: of the run that is merged"
     )
     model_options: dict[str, Any] | None = Field(
-        None, description="keyword arguments of the model, such as hidden"
+        default=None, description="keyword arguments of the model, such as hidden"
     )
     data: NamedOrOwn | None = Field(
-        None, description="as `roundweave train --data`; default: of the run that is merged"
+        default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
-    target: str | None = Field(None, description="column of a table that is learned; default: the last")
-    held_out: float = Field(0.1, ge=0, lt=1, description="share of examples held out where the data has none")
-    loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
+    target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
+    held_out: float = Field(
+        default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
+    )
+    loss: NamedOrOwn | None = Field(
+        default=None, description="cross_entropy, mse, FILE.py:fn; default: by the targets"
+    )
     input: str | None = Field(
-        None, description="without data: the shape of example inputs, as 2x3x32x32 or int64:2x16, or FILE.py:fn"
+        default=None,
+        description="without data: the shape of example inputs, as 2x3x32x32 or int64:2x16, or FILE.py:fn",
     )
-    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="type of the parameters")
-    seed: int = Field(0, ge=0, description="decides which examples are held out")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field(
+        default="float32", description="type of the parameters"
+    )
+    seed: int = Field(default=0, ge=0, description="decides which examples are held out")
 
 
 class Merging(BaseModel):
@@ -40,35 +47,36 @@ class Merging(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     match: Literal["weights", "activations", "mixed", "none"] = Field(
-        "weights", description="by what hidden units are compared"
+        default="weights", description="by what hidden units are compared"
     )
     metric: Literal["l2", "cosine", "correlation"] | None = Field(
-        None,
+        default=None,
         description="how they are compared; default: l2 by weights, correlation by activations, else cosine",
     )
     together: Literal["first", "many", "cycle"] = Field(
-        "many",
+        default="many",
         description="of three or more: match all to the first, to one another, or from the centre of cycles",
     )
     soft: int | None = Field(
-        None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
+        default=None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
     )
-    temperature: float = Field(0.1, gt=0, description="of the soft mixture")
+    temperature: float = Field(default=0.1, gt=0, description="of the soft mixture")
     average: Literal["mean", "best"] = Field(
-        "mean", description="the mean, or of two networks the best point of the path between them"
+        default="mean", description="the mean, or of two networks the best point of the path between them"
     )
     coefficients: Numbers | None = Field(
-        None, description="a weight a network, such as its number of examples, as 1000,3000; default: equal"
+        default=None,
+        description="a weight a network, such as its number of examples, as 1000,3000; default: equal",
     )
     layers: dict[str, tuple[float, ...]] = Field(
-        {}, description='weights of their own for some layers, such as {"fc1": [1, 0]}'
+        default={}, description='weights of their own for some layers, such as {"fc1": [1, 0]}'
     )
     repair: bool = Field(
-        False, description="recompute BatchNorm statistics, or rescale units (REPAIR), after averaging"
+        default=False, description="recompute BatchNorm statistics, or rescale units (REPAIR), after averaging"
     )
-    examples: int = Field(2000, ge=1, description="training examples for activations and repair")
-    points: int = Field(11, ge=2, description="points of the path between two networks that are scored")
-    blocks: int = Field(4, ge=1, description="parts in which examples are observed at once")
+    examples: int = Field(default=2000, ge=1, description="training examples for activations and repair")
+    points: int = Field(default=11, ge=2, description="points of the path between two networks that are scored")
+    blocks: int = Field(default=4, ge=1, description="parts in which examples are observed at once")
 
     @model_validator(mode="after")
     def _fits(self) -> Merging:
@@ -91,9 +99,9 @@ class MergeConfig(Architecture, Merging, Placement):
     networks: tuple[str, ...] = Field(
         description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
     )
-    trust: bool = Field(False, description="run the code kept in a store outside the root")
-    out: str | None = Field(None, description="where to write the merged network: .safetensors, .pt")
-    plot: str | None = Field(None, description="where to draw the path of two networks: .png")
+    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
+    out: str | None = Field(default=None, description="where to write the merged network: .safetensors, .pt")
+    plot: str | None = Field(default=None, description="where to draw the path of two networks: .png")
 
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:

@@ -25,31 +25,41 @@ class Dealing(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: NamedOrOwn = Field("digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
-    target: str | None = Field(None, description="column of a table that is learned; default: the last")
-    held_out: float = Field(0.1, ge=0, lt=1, description="share of examples held out where the data has none")
-    partitions: int = Field(4, ge=1, description="into how many parts the examples are split")
-    split: str = Field("iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}")
-    resplit_every: int | None = Field(None, ge=1, description="a new random split every so many rounds")
-    seed: int = Field(0, ge=0, description="decides every random number")
+    data: NamedOrOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
+    target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
+    held_out: float = Field(
+        default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
+    )
+    partitions: int = Field(default=4, ge=1, description="into how many parts the examples are split")
+    split: str = Field(
+        default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
+    )
+    resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
+    seed: int = Field(default=0, ge=0, description="decides every random number")
 
 
 class Experiment(Dealing):
     """What the run is; resuming compares it."""
 
-    model: NamedOrOwn = Field("mlp", description="linear, logistic, mlp, cnn, gpt, FILE.py:fn")
-    model_options: dict[str, Any] = Field({}, description="keyword arguments of the model, such as hidden")
-    loss: NamedOrOwn | None = Field(None, description="cross_entropy, mse, FILE.py:fn; default: by the targets")
+    model: NamedOrOwn = Field(default="mlp", description="linear, logistic, mlp, cnn, gpt, FILE.py:fn")
+    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model, such as hidden")
+    loss: NamedOrOwn | None = Field(
+        default=None, description="cross_entropy, mse, FILE.py:fn; default: by the targets"
+    )
     scores: Names | None = Field(
-        None, description="accuracy, top5, token_accuracy, mae, FILE.py:fn; default: by the loss"
+        default=None, description="accuracy, top5, token_accuracy, mae, FILE.py:fn; default: by the loss"
     )
     algorithm: AlgorithmField = Field(
-        DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
+        default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
-    quorum: int = Field(1, ge=1, description="a round with fewer accepted updates fails")
-    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="type of the parameters")
-    threads: int = Field(1, ge=1, description="torch threads of a map")
-    mixed_hardware: bool = Field(False, description="accept unequal machines; withdraws the promise of equal bits")
+    quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field(
+        default="float32", description="type of the parameters"
+    )
+    threads: int = Field(default=1, ge=1, description="torch threads of a map")
+    mixed_hardware: bool = Field(
+        default=False, description="accept unequal machines; withdraws the promise of equal bits"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
@@ -70,25 +80,29 @@ class Placement(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str | None = Field(
-        None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
+        default=None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
     )
     root: Annotated[Path, BeforeValidator(_known_place)] = Field(
         default_factory=default_root, description="folder of all runs"
     )
-    workers: int = Field(2, ge=1, description="processes of the local Dask cluster")
-    scheduler: str | None = Field(None, description="address or file of a running Dask scheduler")
-    executor: Literal["graph", "inline"] = Field("graph", description="Dask cluster, or a loop in this process")
+    workers: int = Field(default=2, ge=1, description="processes of the local Dask cluster")
+    scheduler: str | None = Field(default=None, description="address or file of a running Dask scheduler")
+    executor: Literal["graph", "inline"] = Field(
+        default="graph", description="Dask cluster, or a loop in this process"
+    )
 
 
 class Execution(Placement):
     """How and how long the run is run; may change when it is resumed."""
 
-    rounds: int = Field(20, ge=1, description="rounds in all; more than stored goes on")
-    window: int | None = Field(None, ge=1, description="rounds submitted at once; default: about a second of them")
-    evaluate_every: int = Field(1, ge=1, description="score the held-out examples every so many rounds")
-    target_accuracy: float | None = Field(None, gt=0, le=1, description="stop when this is reached")
-    patience: int | None = Field(None, ge=1, description="stop after so many scores without a better loss")
-    fsync: bool = Field(False, description="make commits survive a power loss")
+    rounds: int = Field(default=20, ge=1, description="rounds in all; more than stored goes on")
+    window: int | None = Field(
+        default=None, ge=1, description="rounds submitted at once; default: about a second of them"
+    )
+    evaluate_every: int = Field(default=1, ge=1, description="score the held-out examples every so many rounds")
+    target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
+    patience: int | None = Field(default=None, ge=1, description="stop after so many scores without a better loss")
+    fsync: bool = Field(default=False, description="make commits survive a power loss")
 
 
 class TrainConfig(Experiment, Execution):

@@ -19,11 +19,10 @@ from typing import Annotated, Literal
 import torch
 import typer
 
-from flows.config.resolving import find_source, objective_for, with_own_code
+from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from storage.rounds.commits import Score
 from tasks.data.partitions import Partition, Partitions
-from tasks.data.splits import Split
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching.averaging import average
 from tasks.matching.groups import Tensors, UnitGroups
@@ -89,9 +88,9 @@ class Bench:
 
 def bench(data: str, model: str, epochs: int, seed: int, parts: int) -> Bench:
     """What one seed trains on so many parts of the data."""
-    config = with_own_code(TrainConfig(data=data, model=model, seed=seed))
-    partitions = Partitions(find_source(config.data), Split(parts, seed=seed))
-    return Bench(objective_for(config, partitions.describe(0)), partitions, epochs)
+    resolved = resolve(TrainConfig(data=data, model=model, seed=seed, partitions=parts))
+    assert resolved.objective is not None
+    return Bench(resolved.objective, resolved.partitions, epochs)
 
 
 Matches = Callable[[Evidence], list[dict[str, torch.Tensor]]]

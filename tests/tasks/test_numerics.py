@@ -97,6 +97,7 @@ def test_overrides_count_but_thread_counts_do_not(monkeypatch) -> None:
     try:
         monkeypatch.setenv("MKL_NUM_THREADS", "7")
         monkeypatch.setenv("MKL_CBWR", "AVX2")
+        monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn's import does
         assert set(fingerprint()["overrides"].split()) - set(before["overrides"].split()) == {"MKL_CBWR=AVX2"}
     finally:
         fingerprint.cache_clear()

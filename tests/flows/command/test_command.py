@@ -166,3 +166,84 @@ def test_code_of_a_foreign_store_needs_trust(capsys, own, train, tmp_path) -> No
     assert code == 2
     assert f"{mine}:data" in err
     assert "--trust" in err
+
+
+# What there is by name, and the options of algorithms.
+
+
+def test_every_table_is_listed(capsys) -> None:
+    code, out, _ = run(capsys, "list", "--json")
+    tables = json.loads(out)
+    assert code == 0
+    assert set(tables) == {
+        *("algorithms", "sources", "splits", "models", "losses", "scores", "reduces", "applies", "schedules"),
+    }
+    named = {row["name"]: row for row in tables["algorithms"]}
+    assert "mu=0.1" in named["fed_prox"]["options"]
+    assert "Li et al. 2020" in named["fed_prox"]["what it is"]
+    assert all(row["what it is"] for rows in tables.values() for row in rows)
+    code, out, _ = run(capsys, "list", "splits")
+    assert "dirichlet:ALPHA" in out
+    assert "krum" not in out
+    assert run(capsys, "list", "splitz")[2].startswith("error: unknown table 'splitz'; did you mean splits?")
+
+
+def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    path = own("def algorithm(sharpness: float = 2.0): ...")
+    plain, prox, mine = (
+        run(capsys, "train", *arguments, "--help")[1]
+        for arguments in ([], ["--algorithm", "fed_prox"], [f"--algorithm={path}:algorithm"])
+    )
+    assert all(max(map(len, text.splitlines())) <= 100 for text in (plain, prox))
+    assert "--partitions" in plain
+    assert "--outer-lr" not in plain
+    assert "--mu" in prox
+    assert "--outer-lr" in prox
+    assert "--sharpness" in mine
+    assert "--outer-lr" not in mine
+
+
+def test_options_come_from_a_table_flat_keys_and_flags(capsys, tmp_path) -> None:
+    (tmp_path / "a.toml").write_text(
+        'rounds = 1\nexecutor = "inline"\nmomentum = 0.5\n[algorithm]\nname = "fed_prox"\nmu = 0.3\nlr = 0.05\n'
+    )
+    assert run(capsys, "train", str(tmp_path / "a.toml"), "--lr", "0.2", "--name", "a")[0] == 0
+    options = open_run("a").config["algorithm"]
+    taken = {name: options[name] for name in ("name", "mu", "lr", "momentum")}
+    assert taken == {"name": "fed_prox", "mu": 0.3, "lr": 0.2, "momentum": 0.5}
+    code, _, err = run(capsys, "train", str(tmp_path / "a.toml"), "--algorithm", "sync_sgd")
+    assert code == 2
+    assert "algorithm sync_sgd takes no mu" in err
+
+
+def test_a_schedule_without_rounds_goes_over_those_of_the_run(capsys) -> None:
+    arguments = ["--executor", "inline", "--rounds", "3", "--name", "cosine", "--lr-schedule", "cosine"]
+    assert run(capsys, "train", *arguments)[0] == 0
+    assert open_run("cosine").config["algorithm"]["lr_schedule"] == "cosine:3"
+    assert run(capsys, "resume", "cosine", "--rounds", "4", "--executor", "inline")[0] == 0
+    assert open_run("cosine").done == 4
+
+
+def test_a_split_is_shown_and_drawn(capsys, tmp_path) -> None:
+    plot = tmp_path / "split.png"
+    arguments = ["--split", "shards:2", "--partitions", "5", "--held-out", "0"]
+    code, out, _ = run(capsys, "split", *arguments, "--plot", str(plot))
+    assert code == 0
+    assert "1797 examples to train on, shards:2, in 5 partitions" in out
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    _, out, _ = run(capsys, "split", *arguments, "--json")
+    rows = json.loads(out)["partitions"]
+    assert sum(row["size"] for row in rows) == 1797
+    assert all(sum(count > 0 for label, count in row.items() if label != "size") <= 4 for row in rows)
+    assert "unknown split" in run(capsys, "split", "--split", "shard:2")[2]
+    assert "has no column 'role'" in run(capsys, "split", "--split", "by:role")[2]
+    assert "a plot ends in .png" in run(capsys, "split", "--plot", "a.txt")[2]
+
+
+def test_a_root_of_a_kind_that_is_not_known_is_refused(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, "train", "--root", "s3://bucket/runs", "--rounds", "1")
+    assert code == 2
+    assert "s3" in err
+    assert not list(tmp_path.glob("s3*"))

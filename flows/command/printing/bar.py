@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flows.command.tables import shown_score
+from flows.command.printing.tables import shown_score
 from flows.config.train import TrainConfig
 from flows.reporting.listening import Listener, listener
 from storage.rounds.commits import Commit

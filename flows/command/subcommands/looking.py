@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from flows.command import tables
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json, Root
+from flows.command.printing import tables
 from storage.runs.run import list_runs, open_run
 
 

@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command import tables
-from flows.command.bar import train_with_bar
 from flows.command.errors import INTERRUPTED, clear_errors, print_json
 from flows.command.options import Json, Root, given, with_options
+from flows.command.printing import tables
+from flows.command.printing.bar import train_with_bar
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
 from storage.errors import UsageError
 
 
-@with_options(Experiment, Execution, algorithms=True)
+@with_options(Experiment, Execution)
 def train_command(
     config: Annotated[Path | None, typer.Argument(help="a TOML file with any of the options below")] = None,
     as_json: Json = False,

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.bar import quiet
 from flows.command.errors import clear_errors, print_json
-from flows.command.merge_tables import print_merge, print_units
 from flows.command.options import Json, given, with_options
+from flows.command.printing.bar import quiet
+from flows.command.printing.merge_tables import print_merge, print_units
 from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
 from flows.merging.result import MergeResult

@@ -1,0 +1,1 @@
+"""What the command prints: a bar while it works, and tables."""

@@ -1,0 +1,1 @@
+"""The subcommands, a file for those that belong together."""
