@@ -2,7 +2,7 @@
 
 The blocks of a page run in their order in one new folder. A block whose first line is a comment with a path is
 written to that file: ``# mine.py`` beside the page's commands, ``# tasks/…`` and ``# tests/…`` into a copy of the
-project; ``# tasks/….py, in NAME`` adds lines to the table NAME there, and ``before NAME`` puts them ahead of it. Any
+project; ``# tasks/….py, in NAME`` adds lines to the table NAME there, ``before NAME`` puts them ahead of it. Any
 other Python block is run as a script. Of shell blocks each line is run: `roundweave` in this process, `pytest` in
 the copy, and `make` must name a target; after ``<!-- run by bash -->`` bash runs the whole block. What another
 test runs says so: ``<!-- covered by tests/FILE.py::TEST -->``. Blocks without a language are pictures and output.
@@ -127,7 +127,8 @@ def with_lines(source: str, lines: str, how: str, table: str) -> str:
         body, end, rest = re.split(r"^( {4}\)|\})$", tail, maxsplit=1, flags=re.MULTILINE)
         return f"{head}{start}{body}{lines}{end}{rest}"
     imports = "".join(re.findall(r"^from \S+ import .*\n", lines, re.MULTILINE))
-    return f"{head}{lines.removeprefix(imports)}\n\n{start}{tail}".replace("\nfrom tasks", f"\n{imports}from tasks", 1)
+    added = f"{head}{lines.removeprefix(imports)}\n\n{start}{tail}"
+    return added.replace("\nfrom tasks", f"\n{imports}from tasks", 1)
 
 
 def run_line(line: str, folder: Path) -> None:
