@@ -19,7 +19,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from pathlib import Path
 import pytest
 
 from flows.command import app
-from flows.config.train import TrainConfig
 from flows.serving.server import prefect_api
 from tasks.clusters.connecting import connect
 
@@ -81,31 +79,31 @@ def test_what_a_page_shows_runs(page: Path, folder: Path) -> None:
 
 
 def run_block(block: Block, folder: Path, script: str) -> None:
-    assert block.language in {"", "python", "toml", "sh"}, f"what is to be done with {block}?"
     file = FILE.match(block.text)
-    if block.language == "" or (file and written(block.text, folder, *file.groups(default=""))):
-        return
-    if block.language == "python":
-        (folder / script).write_text(block.text)
-        run_line(f"python {script}", folder)
-    elif block.note == "run by bash":
-        run_bash(block.text, folder)
-    else:
-        for line in block.text.replace("\\\n", " ").splitlines():
-            run_line(line, folder)
+    match block.language:
+        case "python" | "toml" if file:
+            write(block.text, folder, *file.groups(default=""))
+        case "python":
+            (folder / script).write_text(block.text)
+            run_line(f"python {script}", folder)
+        case "sh" if block.note == "run by bash":
+            run_bash(block.text, folder)
+        case "sh":
+            for line in block.text.splitlines():
+                run_line(line, folder)
+        case other:
+            assert other == "", f"what is to be done with {block}?"
 
 
-def written(text: str, folder: Path, name: str, how: str, table: str) -> bool:
+def write(text: str, folder: Path, name: str, how: str, table: str) -> None:
     """Write a block to its file; what belongs to the project goes into a copy of it."""
     file = (project(folder) if name.startswith(PROJECT) else folder) / name
     if how:
         text = with_lines(file.read_text(), text.partition("\n")[2], how, table)
-    elif name.endswith(".toml"):
-        TrainConfig(**tomllib.loads(text))
+    else:
+        assert not file.exists(), f"{name} exists"
     file.parent.mkdir(parents=True, exist_ok=True)
-    assert how or not file.exists(), f"{name} exists"
     file.write_text(text)
-    return True
 
 
 def project(folder: Path) -> Path:
