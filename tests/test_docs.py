@@ -1,0 +1,205 @@
+"""What README.md and docs/ show runs as it stands, and what they name exists.
+
+The blocks of a page run in their order in one new folder. A block whose first line is a comment with a path is
+written to that file: ``# mine.py`` beside the page's commands, ``# tasks/…`` and ``# tests/…`` into a copy of the
+project; ``# tasks/….py, in NAME`` adds lines to the table NAME there, ``before NAME`` puts them ahead of it. Any
+other Python block is run as a script. Of shell blocks each line is run: `roundweave` in this process, `pytest` in
+the copy, and `make` must name a target; after ``<!-- run by bash -->`` bash runs the whole block. What another
+test runs says so: ``<!-- covered by tests/FILE.py::TEST -->``. Blocks without a language are pictures and output.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flows.command import app
+from flows.serving.server import prefect_api
+from tasks.clusters.connecting import connect
+
+HERE = Path(__file__).parent.parent
+PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
+FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
+pytestmark = pytest.mark.filterwarnings("ignore:Scheduler already contains a plugin")
+PROJECT = ("flows", "tasks", "storage", "tests")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; `note` is the comment on the line before it."""
+
+    note: str
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found.groups(default="")) for found in FENCED.finditer(page.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Prefect server and a Dask cluster for all pages: a run's own take seconds to start."""
+    with prefect_api(tmp_path_factory.mktemp("runs")), connect(None, workers=2) as client, client.as_current():
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a page's blocks run: a new folder, runs beneath it, nothing of Prefect's and Dask's own messages."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROUNDWEAVE_ROOT")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    logging.disable()
+    yield tmp_path
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_runs(page: Path, folder: Path) -> None:
+    for number, block in enumerate(blocks(page)):
+        if block.note.startswith("covered by "):
+            assert_covered(block.note.removeprefix("covered by "))
+        else:
+            run_block(block, folder, f"block{number}.py")
+
+
+def run_block(block: Block, folder: Path, script: str) -> None:
+    file = FILE.match(block.text)
+    match block.language:
+        case "python" | "toml" if file:
+            write(block.text, folder, *file.groups(default=""))
+        case "python":
+            (folder / script).write_text(block.text)
+            run_line(f"python {script}", folder)
+        case "sh" if block.note == "run by bash":
+            run_bash(block.text, folder)
+        case "sh":
+            for line in block.text.splitlines():
+                run_line(line, folder)
+        case other:
+            assert other == "", f"what is to be done with {block}?"
+
+
+def write(text: str, folder: Path, name: str, how: str, table: str) -> None:
+    """Write a block to its file; what belongs to the project goes into a copy of it."""
+    file = (project(folder) if name.startswith(PROJECT) else folder) / name
+    if how:
+        text = with_lines(file.read_text(), text.partition("\n")[2], how, table)
+    else:
+        assert not file.exists(), f"{name} exists"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def project(folder: Path) -> Path:
+    """A copy of the project without its tests."""
+    copy = folder / "project"
+    if not copy.exists():
+        for package in ("flows", "tasks", "storage"):
+            shutil.copytree(HERE / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / "tests").mkdir()
+        for name in ("roundweave.py", "roundweave.pyi", "pyproject.toml", "tests/conftest.py"):
+            shutil.copy(HERE / name, copy / name)
+    return copy
+
+
+def with_lines(source: str, lines: str, how: str, table: str) -> str:
+    """Source with further lines at the end of a table, or before it, in which case imports go to the others."""
+    head, start, tail = re.split(rf"^({table}\b)", source, maxsplit=1, flags=re.MULTILINE)
+    if how == "in":
+        body, end, rest = re.split(r"^( {4}\)|\})$", tail, maxsplit=1, flags=re.MULTILINE)
+        return f"{head}{start}{body}{lines}{end}{rest}"
+    imports = "".join(re.findall(r"^from \S+ import .*\n", lines, re.MULTILINE))
+    added = f"{head}{lines.removeprefix(imports)}\n\n{start}{tail}"
+    return added.replace("\nfrom tasks", f"\n{imports}from tasks", 1)
+
+
+def run_line(line: str, folder: Path) -> None:
+    """Run one line of a shell block."""
+    words = shlex.split(line, comments=True)
+    match words:
+        case []:
+            return
+        case ["roundweave", *arguments]:
+            assert command(arguments) == 0, line
+        case ["python", script]:
+            runpy.run_path(str(folder / script), run_name="__main__")
+        case ["pytest", *arguments]:
+            subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=project(folder), check=True)
+        case ["make", target]:
+            assert re.search(rf"^{target}:", (HERE / "Makefile").read_text(), re.MULTILINE), line
+        case _:
+            pytest.fail(f"nothing runs {line!r}; say in a comment before its block what does")
+
+
+def command(arguments: list[str]) -> int:
+    """The exit code of `roundweave`, in this process."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["roundweave", *arguments])
+        app.main()
+    return int(ended.value.code or 0)
+
+
+def run_bash(text: str, folder: Path) -> None:
+    """Run a block as it is, and end what it leaves running."""
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": programs, "PYTHONPATH": str(HERE)}
+    line = ["bash", "-ec", text]
+    with subprocess.Popen(line, cwd=folder, env=environment, start_new_session=True) as process:
+        try:
+            assert process.wait(120) == 0, text
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def assert_covered(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert f"def {name}(" in (HERE / file).read_text(), f"there is no {test}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_what_a_page_names_exists(page: Path) -> None:
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    for link in links:
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    named = re.findall(r"`(?:python |\S+=\S+ )?((?:flows|tasks|storage|tests|docs)/[\w/.]*)", text)
+    for name in named:
+        assert (HERE / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_to_headings_lead_somewhere(page: Path) -> None:
+    for link, heading in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text(encoding="utf-8")):
+        target = (page.parent / link if link else page).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.*)$", FENCED.sub("", target), re.MULTILINE)
+        assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings}, link
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    for page in (HERE / "docs").glob("*.md"):
+        assert f"(docs/{page.name})" in text
+
+
+def test_every_example_of_adding_is_short() -> None:
+    examples = [block for block in blocks(HERE / "docs" / "adding.md") if block.language == "python"]
+    assert len(examples) > 6
+    for block in examples:
+        assert len(block.text.splitlines()) < 25, block.text
