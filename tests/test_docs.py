@@ -33,7 +33,6 @@ HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
-pytestmark = pytest.mark.filterwarnings("ignore:Scheduler already contains a plugin")
 PROJECT = ("flows", "tasks", "storage", "tests")
 
 

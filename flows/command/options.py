@@ -105,7 +105,7 @@ def _help(field: FieldInfo) -> str:
     default = default.label if isinstance(default, Named) else default
     kind = _option_type(field.annotation)
     choices = f": {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
-    told = "" if default in (None, {}, (), False) else f" ({default})"
+    told = "" if default is False or default in (None, {}, ()) else f" ({default})"
     return f"{field.description or ''}{choices}{told}".strip(": ")
 
 

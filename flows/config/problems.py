@@ -25,8 +25,8 @@ def _problem(detail: ErrorDetails) -> str:
         return f"unknown field {field!r}; {_hint(field)}"
     message = NAMES if detail["type"] == "string_pattern_mismatch" else detail["msg"]
     message = message.removeprefix("Value error, ")
-    named = message.startswith("unknown ")
-    return f"{field} = {detail['input']!r}: {message}" if field and not named else message
+    # What our own checks say names the field already.
+    return message if not field or detail["type"] == "value_error" else f"{field} = {detail['input']!r}: {message}"
 
 
 def _hint(field: str) -> str:

@@ -21,6 +21,7 @@ class Loosen(SchedulerPlugin):
     """
 
     name = "roundweave-loosen"
+    idempotent = True  # several runs, one after the other, may use one scheduler
 
     async def start(self, scheduler: Any) -> None:
         """Remember the scheduler."""

@@ -148,7 +148,10 @@ def print_runs(runs: list[Run]) -> None:
     if not runs:
         Console().print("no runs here; `roundweave train` makes one")
         return
-    table = Table("run", "status", "rounds", "algorithm", "data", "loss", "scores", box=None, pad_edge=False)
+    longest = max(len(run.name) for run in runs)  # a name is there to be copied
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "status", "rounds", "algorithm", "data", "loss", "scores"):
+        table.add_column(column, no_wrap=column == "run", min_width=None if column != "run" else longest)
     for run in runs:
         summary = run_summary(run)
         scores = ", ".join(f"{name} {shown(name, value)}" for name, value in summary["scores"].items())

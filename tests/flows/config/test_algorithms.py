@@ -1,0 +1,103 @@
+"""The algorithm of a configuration: options from signatures, wherever they are given, and back from a record."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from flows.config.algorithms import MODELS, options_of
+from flows.config.problems import problems
+from flows.config.recorded import differences
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from storage.errors import UsageError
+from tasks.algorithms import ALGORITHMS
+
+OWN = """
+from roundweave import Algorithm, Gradient, Mean, Sgd
+def algorithm(sharpness: float = 2.0):
+    return Algorithm(Gradient(), Mean(), Sgd(0.1 / sharpness))
+"""
+
+
+def wrong(**fields: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        TrainConfig(**fields)
+    return "; ".join(problems(caught.value))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_options_and_their_defaults_are_those_of_the_signature(name: str) -> None:
+    parameters = inspect.signature(ALGORITHMS[name]).parameters
+    assert {n: field.default for n, field in options_of(name).items()} == {
+        n: parameter.default for n, parameter in parameters.items()
+    }
+    assert all(field.description for field in options_of(name).values())
+    assert TrainConfig(algorithm=name).algorithm.build() == ALGORITHMS[name]()
+
+
+def test_a_flat_key_a_table_and_a_flag_over_it_are_the_same() -> None:
+    table = TrainConfig(algorithm={"name": "fed_prox", "mu": 0.3, "lr": 0.2})
+    assert TrainConfig(algorithm="fed_prox", mu=0.3, lr=0.2) == table
+    assert TrainConfig(algorithm={"name": "fed_prox", "mu": 0.7}, mu=0.3, lr=0.2) == table
+    assert table.algorithm.options["mu"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"algorithm": "fedavg"}, "unknown algorithm 'fedavg'; did you mean fed_avg?"),
+        ({"algorithm": "sync_sgd", "outer_lr": 1}, "algorithm sync_sgd takes no outer_lr; it takes lr, momentum"),
+        ({"algorithm": {"name": "scaffold", "mu": 1}}, "algorithm scaffold takes no mu; it takes lr"),
+        ({"partitons": 3}, "unknown field 'partitons'; did you mean partitions?"),
+        ({"lr": -1.0}, "lr = -1.0: Input should be greater than 0"),
+        ({"lr": "fast"}, "lr = 'fast': Input should be a valid number"),
+        ({"init": "own"}, "init = 'own': Input should be 'shared' or 'per-partition'"),
+    ],
+)
+def test_what_cannot_be_is_said_by_name(fields: dict[str, Any], says: str) -> None:
+    assert wrong(**fields).startswith(says)
+
+
+def test_an_own_algorithm_takes_what_its_function_names(own) -> None:
+    path = own(OWN)
+    resolved = resolve(TrainConfig(algorithm=f"{path}:algorithm", sharpness=4.0))
+    assert resolved.algorithm.apply.lr == 0.025
+    assert list(options_of(f"{path}:algorithm")) == ["sharpness"]
+    with pytest.raises(UsageError, match="takes no outer_lr; it takes sharpness"):
+        resolve(TrainConfig(algorithm=f"{path}:algorithm", outer_lr=1.0))
+
+
+def test_a_record_gives_the_configuration_back(own) -> None:
+    for algorithm in ("scaffold", f"{own(OWN)}:algorithm"):
+        config = resolve(TrainConfig(algorithm=algorithm)).config
+        again = TrainConfig(**json.loads(config.model_dump_json()))
+        assert again == config
+        assert differences(json.loads(config.model_dump_json()), again.experiment) == []
+
+
+def test_experiments_differ_by_the_options_of_their_algorithms(own) -> None:
+    before = resolve(TrainConfig(algorithm="fed_prox", mu=0.1)).config
+    recorded = json.loads(before.model_dump_json())
+    after = TrainConfig(algorithm="fed_prox", mu=0.2, seed=3)
+    assert set(differences(recorded, after.experiment)) == {"mu 0.1 -> 0.2", "seed 0 -> 3"}
+    other = TrainConfig(algorithm="fed_avg").experiment
+    assert {"algorithm fed_prox -> fed_avg", "mu 0.1 -> None"} <= set(differences(recorded, other))
+
+
+def test_prefects_form_has_every_algorithm_with_its_options() -> None:
+    from prefect.utilities.callables import parameter_schema
+
+    from flows import train_flow
+
+    schema = parameter_schema(train_flow.fn).model_dump()["definitions"]
+    for model in MODELS.values():
+        assert set(schema[model.__name__]["properties"]) == set(model.model_fields)
+    assert schema["FedProx"]["properties"]["mu"]["description"].startswith("weight of the squared distance")
+    (pattern,) = schema["TrainConfig"]["patternProperties"]
+    assert "|mu|" in pattern
+    assert schema["TrainConfig"]["additionalProperties"] is False
