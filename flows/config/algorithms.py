@@ -37,6 +37,11 @@ class Named(BaseModel):
         return {name: getattr(self, name) for name in self.model_dump(exclude={"name"})}
 
     @property
+    def code(self) -> tuple[Code, ...]:
+        """The user's function, kept by value, where it is one."""
+        return (self.name,) if isinstance(self.name, Code) else ()
+
+    @property
     def label(self) -> str:
         """A name for people."""
         return self.name.name if isinstance(self.name, Code) else str(self.name)

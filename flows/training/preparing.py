@@ -70,9 +70,8 @@ def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
         (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
     algorithm = resolved.algorithm.bound(objective, partitions)
     fingerprint = None if config.mixed_hardware else _common_fingerprint(executor)
-    return Work(
-        objective, algorithm, partitions, config.seed, config.threads, config.quorum, fingerprint
-    ), description
+    decided = (config.seed, config.threads, config.quorum, fingerprint, config.algorithm.code)
+    return Work(objective, algorithm, partitions, *decided), description
 
 
 def _describe(resolved: Resolved, executor: Executor) -> list[Description]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore, open_store
@@ -12,11 +14,15 @@ from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
 from tasks.numerics import Fingerprint, derive_seed
 from tasks.rounds.plan import RoundPlan
+from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
 class Work:
-    """What decides the bits of a round besides the state before it; `fingerprint` None accepts any machine."""
+    """What decides the bits of a round besides the state before it; `fingerprint` None accepts any machine.
+
+    `code` is the user's code that its values are made of, which a process runs before it unpickles them.
+    """
 
     objective: Objective
     algorithm: Algorithm
@@ -25,10 +31,20 @@ class Work:
     threads: int = 1
     quorum: int = 1
     fingerprint: Fingerprint | None = None
+    code: tuple[Code, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.code, pickle.dumps(vars(self)))
 
     def map_seed(self, round: int, partition: int) -> int:
         """What a map's randomness is drawn from; partition -1 is the reduce."""
         return derive_seed(self.seed, round, partition)
+
+
+def _unpickled(code: tuple[Code, ...], content: bytes) -> Work:
+    for module in code:
+        module.load()
+    return Work(**pickle.loads(content))
 
 
 @dataclass(frozen=True)

@@ -110,3 +110,30 @@ def loss(outputs, targets):
     # Both maps fail, each on a worker of its own: which is heard of first is open.
     with pytest.raises(RoundFailed, match=r"round 1: the map of partition [01] failed with ValueError: too hot"):
         train(GraphExecutor(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")
+
+
+REDUCE = """
+from dataclasses import dataclass
+import roundweave as rw
+@dataclass(frozen=True)
+class Kept:
+    updates: tuple
+@dataclass(frozen=True)
+class First(rw.Reduce):
+    def join(self, left, right):
+        return Kept((*listed(left), *listed(right)))
+    def finish(self, state, node):
+        return listed(node)[0]
+def listed(node):
+    return node.updates if isinstance(node, Kept) else (node,)
+def algorithm():
+    return rw.Algorithm(rw.LocalSteps(steps=1), First(), rw.Sgd())
+"""
+
+
+def test_classes_of_ones_own_file_travel_to_workers(train, own) -> None:
+    fields = {"algorithm": f"{own(REDUCE)}:algorithm", "model": "logistic", "partitions": 5, "rounds": 2}
+    reference = train(**fields, name="here")
+    with connect(None, 2) as client:
+        run = train(GraphExecutor(client), 2, **fields, name="there")
+    assert run.digest == reference.digest
