@@ -40,11 +40,11 @@ from tasks.maps.prox import FedProx as FedProx
 from tasks.maps.scaffold import Scaffold as Scaffold
 from tasks.networks.objective import Objective as Objective
 from tasks.reduces.gather import Gather as Gather
-from tasks.reduces.geometric_median import GeometricMedian as GeometricMedian
-from tasks.reduces.krum import Krum as Krum
 from tasks.reduces.matched import Matched as Matched
 from tasks.reduces.mean import Mean as Mean
-from tasks.reduces.median import Median as Median
-from tasks.reduces.robust import Robust as Robust
+from tasks.reduces.robust.base import Robust as Robust
+from tasks.reduces.robust.geometric_median import GeometricMedian as GeometricMedian
+from tasks.reduces.robust.krum import Krum as Krum
+from tasks.reduces.robust.median import Median as Median
+from tasks.reduces.robust.trimmed_mean import TrimmedMean as TrimmedMean
 from tasks.reduces.tree import reduce_all as reduce_all
-from tasks.reduces.trimmed_mean import TrimmedMean as TrimmedMean

@@ -9,13 +9,13 @@ from tasks.tables import Entry, make
 
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", "tasks.reduces.mean:Mean"),
-    "median": Entry("the median of each coordinate", "tasks.reduces.median:Median"),
+    "median": Entry("the median of each coordinate", "tasks.reduces.robust.median:Median"),
     "trimmed_mean": Entry(
-        "the mean without the F least and greatest", "tasks.reduces.trimmed_mean:TrimmedMean", "F"
+        "the mean without the F least and greatest", "tasks.reduces.robust.trimmed_mean:TrimmedMean", "F"
     ),
-    "krum": Entry("the update nearest to the others, F corrupted", "tasks.reduces.krum:Krum", "F[:KEEP]"),
+    "krum": Entry("the update nearest to the others, F corrupted", "tasks.reduces.robust.krum:Krum", "F[:KEEP]"),
     "geometric_median": Entry(
-        "the point nearest to all updates", "tasks.reduces.geometric_median:GeometricMedian"
+        "the point nearest to all updates", "tasks.reduces.robust.geometric_median:GeometricMedian"
     ),
 }
 

@@ -9,13 +9,13 @@ import pytest
 from storage.errors import UsageError
 from tasks.algebra import Reduce
 from tasks.algorithms import build_algorithm
-from tasks.reduces.geometric_median import GeometricMedian
-from tasks.reduces.krum import Krum
 from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
-from tasks.reduces.median import Median
+from tasks.reduces.robust.geometric_median import GeometricMedian
+from tasks.reduces.robust.krum import Krum
+from tasks.reduces.robust.median import Median
+from tasks.reduces.robust.trimmed_mean import TrimmedMean
 from tasks.reduces.table import REDUCES, find_reduce
-from tasks.reduces.trimmed_mean import TrimmedMean
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tasks.reduces.median import Median
+from tasks.reduces.robust.median import Median
 
 
 def test_of_an_odd_number_the_middle_one_and_of_an_even_number_the_mean_of_two() -> None:

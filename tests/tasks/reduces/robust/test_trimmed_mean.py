@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.reduces.median import Median
-from tasks.reduces.trimmed_mean import TrimmedMean
+from tasks.reduces.robust.median import Median
+from tasks.reduces.robust.trimmed_mean import TrimmedMean
 
 FIVE = torch.tensor([[3.0], [-100.0], [2.0], [50.0], [7.0]])
 

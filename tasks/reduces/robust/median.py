@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tasks.reduces.robust import Robust
+from tasks.reduces.robust.base import Robust
 
 
 @dataclass(frozen=True)

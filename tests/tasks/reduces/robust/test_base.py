@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from storage.errors import RoundFailed
 from storage.values.state import State, Update
-from tasks.reduces.geometric_median import GeometricMedian
-from tasks.reduces.krum import Krum
 from tasks.reduces.mean import Mean
-from tasks.reduces.median import Median
-from tasks.reduces.robust import Robust
+from tasks.reduces.robust.base import Robust
+from tasks.reduces.robust.geometric_median import GeometricMedian
+from tasks.reduces.robust.krum import Krum
+from tasks.reduces.robust.median import Median
+from tasks.reduces.robust.trimmed_mean import TrimmedMean
 from tasks.reduces.tree import reduce_all
-from tasks.reduces.trimmed_mean import TrimmedMean
 
 STATE = State({}, round=6)
 SIX = [Median(), TrimmedMean(0), TrimmedMean(2), Krum(1), Krum(1, keep=3), GeometricMedian()]

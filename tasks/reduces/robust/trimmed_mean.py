@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from storage.errors import UsageError
-from tasks.reduces.robust import Robust
+from tasks.reduces.robust.base import Robust
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.reduces.geometric_median import GeometricMedian
+from tasks.reduces.robust.geometric_median import GeometricMedian
 
 
 def test_of_a_square_it_is_the_middle_wherever_one_corner_is_moved_outwards() -> None:

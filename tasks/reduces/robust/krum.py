@@ -8,7 +8,7 @@ from itertools import combinations
 import torch
 
 from storage.errors import UsageError
-from tasks.reduces.robust import Robust
+from tasks.reduces.robust.base import Robust
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.reduces.krum import Krum
+from tasks.reduces.robust.krum import Krum
 
 POINTS = torch.tensor([[1.0], [2.0], [2.5], [4.0], [1e6]])
 """With f = 1 the two nearest count: sums of squares 3.25, 1.25, 2.5, 6.25, and that of the last."""

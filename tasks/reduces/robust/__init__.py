@@ -1,0 +1,1 @@
+"""Reduces that withstand corrupted updates."""
