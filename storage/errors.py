@@ -3,6 +3,8 @@
 Each is also the builtin that a caller would expect, so ``except KeyError`` finds a missing round.
 """
 
+import traceback
+
 
 class RoundweaveError(Exception):
     """The root of all errors raised on purpose; its text is one line for a person."""
@@ -92,3 +94,9 @@ def one_line(error: BaseException) -> str:
     """Somebody else's error as its type and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def located(error: BaseException) -> str:
+    """The same, with the file and line where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")

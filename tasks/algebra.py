@@ -42,7 +42,7 @@ from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors
 
 Node = Any
-"""A partial result of a reduce over some partitions; a lone `Update` is one, so is None (nobody)."""
+"""A partial result of a reduce over some partitions; a lone `Update` is one."""
 
 
 class Part(Protocol):

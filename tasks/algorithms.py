@@ -212,6 +212,10 @@ def build_algorithm(named: str | Code, options: Mapping[str, Any]) -> Algorithm:
     refused = ", ".join(sorted(set(options) - set(taken)))
     if refused:
         raise UsageError(f"algorithm {name} takes no {refused}; it takes {', '.join(taken) or 'no options'}")
+    try:
+        inspect.signature(make).bind(**options)
+    except TypeError as error:
+        raise UsageError(f"algorithm {name}: {error}; give every option a default") from error
     algorithm = make(**options)
     if not isinstance(algorithm, Algorithm):
         raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")

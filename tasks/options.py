@@ -12,19 +12,19 @@ from pydantic import Field
 from tasks.algebra import Algorithm
 from tasks.matching.search.evidence import By
 from tasks.reduces.matched import To
+from tasks.reduces.table import REDUCES
+from tasks.tables import spelled
 
-LearningRate = Annotated[
-    float, Field(gt=0, description="learning rate of the optimizer that sees gradients, local or not")
-]
-Momentum = Annotated[float, Field(ge=0, lt=1, description="its momentum")]
-Nesterov = Annotated[bool, Field(description="whether that momentum is Nesterov's")]
+LearningRate = Annotated[float, Field(gt=0, description="learning rate of the optimizer that sees gradients")]
+Momentum = Annotated[float, Field(ge=0, lt=1, description="momentum of that optimizer")]
+Nesterov = Annotated[bool, Field(description="whether its momentum is Nesterov's")]
 LearningRateSchedule = Annotated[
     str, Field(description="lr over rounds: constant, cosine[:ROUNDS], linear[:ROUNDS], step:EVERY:FACTOR")
 ]
 Warmup = Annotated[int, Field(ge=0, description="rounds over which lr grows to its size")]
 LocalSteps = Annotated[int | None, Field(ge=1, description="batches that a partition trains on in a round")]
 LocalEpochs = Annotated[int | None, Field(ge=1, description="passes over its examples in a round")]
-BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch")]
+BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; none: all of the partition")]
 Optimizer = Annotated[str, Field(description="the local optimizer: any of torch.optim")]
 OptimizerOptions = Annotated[dict[str, Any] | None, Field(description="its further options")]
 ClipNorm = Annotated[float | None, Field(gt=0, description="bound on the L2 norm of local gradients")]
@@ -32,9 +32,7 @@ Init = Annotated[
     Literal["shared", "per-partition"],
     Field(description="initial weights: one for all, or each partition its own"),
 ]
-ReduceName = Annotated[
-    str, Field(description="how updates become one: mean, median, trimmed_mean:F, krum:F, geometric_median")
-]
+ReduceName = Annotated[str, Field(description=f"how updates become one: {', '.join(spelled(REDUCES))}")]
 Match = Annotated[By | None, Field(description="match hidden units before the reduce, compared by this")]
 MatchTo = Annotated[
     To | None, Field(description="match to the round's start, the first network, or all to one another")
@@ -43,8 +41,8 @@ Soft = Annotated[
     int | None, Field(ge=0, description="mix the k most similar units, 0 all, in place of a permutation")
 ]
 OuterLearningRate = Annotated[float, Field(gt=0, description="learning rate of the optimizer that sees averages")]
-OuterMomentum = Annotated[float, Field(ge=0, lt=1, description="its momentum")]
-OuterNesterov = Annotated[bool, Field(description="whether that momentum is Nesterov's")]
+OuterMomentum = Annotated[float, Field(ge=0, lt=1, description="momentum of that optimizer")]
+OuterNesterov = Annotated[bool, Field(description="whether its momentum is Nesterov's")]
 OuterSchedule = Annotated[str, Field(description="outer_lr over rounds: as lr_schedule")]
 FirstDecay = Annotated[float, Field(ge=0, lt=1, description="decay of the mean of directions")]
 SecondDecay = Annotated[float, Field(ge=0, lt=1, description="decay of the mean of their squares")]

@@ -72,11 +72,16 @@ def _model(name: str, function: Callable[..., Any]) -> type[Named]:
     """The model of a function's options."""
     hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
-    fields: dict[str, Any] = {p.name: (hints.get(p.name, Any), p.default) for p in parameters}
+    fields: dict[str, Any] = {p.name: (hints.get(p.name, _type(p.default)), p.default) for p in parameters}
     title = "".join(part.capitalize() for part in name.split("_"))
     return create_model(
         title, __base__=Named, __doc__=inspect.getdoc(function), **{"name": (Literal[name], name), **fields}
     )
+
+
+def _type(default: Any) -> Any:
+    """The type of an option that is not annotated: that of its default."""
+    return Any if default in (None, inspect.Parameter.empty) else type(default)
 
 
 MODELS: Mapping[str, type[Named]] = {name: _model(name, function) for name, function in ALGORITHMS.items()}

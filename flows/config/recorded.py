@@ -53,6 +53,8 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
     """The fields in which a recorded experiment and a wanted one differ, as ``field old -> new``."""
     old = Experiment(**{name: value for name, value in recorded.items() if name in Experiment.model_fields})
     before, after = _fields(old), _fields(wanted)
+    if _identity(before["algorithm"]) == _identity(after["algorithm"]):
+        before, after = before | old.algorithm.options, after | wanted.algorithm.options
     return [
         f"{name} {_shown(before.get(name))} -> {_shown(after.get(name))}"
         for name in {**before, **after}
@@ -61,13 +63,12 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
 
 
 def _fields(experiment: Experiment) -> dict[str, Any]:
-    """The fields that make it the same experiment, the algorithm's options among them.
+    """The fields that make it the same experiment, besides the options of its algorithm.
 
     The examples are compared by their digest: the folder may have moved.
     """
-    algorithm = experiment.algorithm
     fields = {name: getattr(experiment, name) for name in Experiment.model_fields if name != "data"}
-    return fields | {"algorithm": algorithm.name, **algorithm.options}
+    return fields | {"algorithm": experiment.algorithm.name}
 
 
 def _identity(value: Any) -> Any:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from flows.config.train import Dealing, TrainConfig
 from tasks.algebra import Algorithm
-from tasks.data.partitions import Description, Partitions
+from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits import Split
 from tasks.networks.fit import check_fit
@@ -28,7 +28,8 @@ from tasks.user_code import Code, find_code, is_reference
 class Resolved:
     """What a configuration stands for; `config` holds the user's functions by value.
 
-    `description` and `objective` are None where each partition is loaded, and so described, where it is mapped.
+    `description` and `objective` are None, and the algorithm is not bound to it, where each partition is loaded,
+    and so described, where it is mapped.
     """
 
     config: TrainConfig
@@ -45,10 +46,11 @@ def resolve(config: TrainConfig) -> Resolved:
     partitions = deal(config, config.dtype)
     if partitions.source.partitioned:
         return Resolved(config, algorithm, partitions)
-    description = partitions.describe(0)
-    partitions.split.check(description.examples)
+    whole = partitions.describe(0)
+    partitions.split.check(whole.examples)
+    partitions, description = replace(partitions, digests=(whole.digest,)), combine([whole])
     objective = check_fit(objective_for(config, description), partitions, description, 0)
-    return Resolved(config, algorithm, partitions, description, objective)
+    return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:

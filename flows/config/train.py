@@ -17,6 +17,9 @@ from storage.places.schemes import place_of
 from storage.runs.names import default_root
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.table import SPLITS
+from tasks.networks.losses import LOSSES
+from tasks.networks.reference import MODELS
+from tasks.networks.scores import SCORES
 from tasks.tables import spelled
 
 
@@ -41,13 +44,13 @@ class Dealing(BaseModel):
 class Experiment(Dealing):
     """What the run is; resuming compares it."""
 
-    model: NamedOrOwn = Field(default="mlp", description="linear, logistic, mlp, cnn, gpt, FILE.py:fn")
+    model: NamedOrOwn = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
     model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(
-        default=None, description="cross_entropy, mse, FILE.py:fn; default: by the targets"
+        default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
     )
     scores: Names | None = Field(
-        default=None, description="accuracy, top5, token_accuracy, mae, FILE.py:fn; default: by the loss"
+        default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
     )
     algorithm: AlgorithmField = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"

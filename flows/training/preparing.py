@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -60,25 +61,26 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
 
 def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     """What the rounds compute, and the examples that they compute it on."""
-    config, partitions = resolved.config, resolved.partitions
-    descriptions = _describe(resolved, executor)
-    description = combine(descriptions)
-    partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
-    objective = resolved.objective
-    if objective is None:
-        wanted = objective_for(config, description)
-        (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
-    algorithm = resolved.algorithm.bound(objective, partitions)
+    if resolved.objective is None:
+        resolved = _described(resolved, executor)
+    config, objective, description = resolved.config, resolved.objective, resolved.description
+    assert objective is not None
+    assert description is not None
     fingerprint = None if config.mixed_hardware else _common_fingerprint(executor)
     decided = (config.seed, config.threads, config.quorum, fingerprint, config.algorithm.code)
-    return Work(objective, algorithm, partitions, *decided), description
+    return Work(objective, resolved.algorithm, resolved.partitions, *decided), description
 
 
-def _describe(resolved: Resolved, executor: Executor) -> list[Description]:
-    if resolved.description is not None:
-        return [resolved.description]
+def _described(resolved: Resolved, executor: Executor) -> Resolved:
+    """What could be resolved only where the partitions are."""
     partitions = resolved.partitions
-    return executor.gather(partitions.describe, range(partitions.split.partitions))
+    descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
+    description = combine(descriptions)
+    partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
+    wanted = objective_for(resolved.config, description)
+    (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
+    algorithm = resolved.algorithm.bound(objective, partitions)
+    return Resolved(resolved.config, algorithm, partitions, description, objective)
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:
@@ -136,9 +138,8 @@ def provenance() -> dict[str, Any]:
 
 def _new_name(config: TrainConfig) -> str:
     """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has."""
-    return "-".join(
-        (config.algorithm.label, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2))
-    )
+    parts = config.algorithm.label, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
+    return "-".join(re.sub(r"[^\w.]+", "", part) for part in parts)
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:

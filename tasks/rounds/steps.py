@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from storage.errors import RoundFailed, RoundweaveError, one_line
+from storage.errors import RoundFailed, RoundweaveError, located
 from storage.rounds.commits import UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.layout import Layout
@@ -84,7 +84,7 @@ def _map_partition(
         raise
     except Exception as error:
         raise RoundFailed(
-            f"round {round}: the map of partition {partition} failed with {one_line(error)}"
+            f"round {round}: the map of partition {partition} failed with {located(error)}"
         ) from error
 
 
@@ -113,7 +113,7 @@ def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> 
     except RoundweaveError:
         raise
     except Exception as error:
-        raise RoundFailed(f"round {round}: the reduce or apply failed with {one_line(error)}") from error
+        raise RoundFailed(f"round {round}: the reduce or apply failed with {located(error)}") from error
     _check_state(work.objective.layout, state, round)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
@@ -126,9 +126,10 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
     accepted = [partition for partition, record in records.items() if record.refused is None]
     if len(accepted) < work.quorum:
         partition, reason = next((p, record.refused) for p, record in records.items() if record.refused)
+        advice = "; try a smaller lr, or check the data" if "non-finite" in str(reason) else ""
         raise RoundFailed(
             f"round {round}: {len(accepted)} of {len(records)} updates are sound, {work.quorum} needed; "
-            f"partition {partition}: {reason}. Rounds to {round - 1} are kept; try a smaller lr, or check the data"
+            f"partition {partition}: {reason}. Rounds to {round - 1} are kept{advice}"
         )
     return accepted
 

@@ -47,7 +47,7 @@ def _print(counts: pd.DataFrame, split: str, plot: Path | None) -> None:
     console = Console(highlight=False, markup=False)
     labels = counts.drop(columns="size")
     shown = labels if len(labels.columns) <= SHOWN_LABELS else (labels > 0).sum(axis=1).to_frame("labels")
-    table = Table("partition", *map(str, shown.columns), "examples", box=None, pad_edge=False)
+    table = Table("partition: label", *map(str, shown.columns), "examples", box=None, pad_edge=False)
     for column in table.columns:
         column.justify = "right"
     for (partition, row), size in zip(shown.iterrows(), counts["size"], strict=True):

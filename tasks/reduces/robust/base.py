@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 
-from storage.errors import RoundFailed
+from storage.errors import RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.numerics import accumulator, is_float
@@ -36,9 +37,18 @@ class Robust(Gather):
         """The fewest updates that can be reduced."""
         return 1
 
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """This reduce; raises `UsageError` where there can never be as many updates as it needs."""
+        if partitions.split.partitions < self.needs:
+            raise UsageError(
+                f"{self} needs {self.needs} updates, and there are {partitions.split.partitions} partitions; "
+                "use more partitions, or another reduce"
+            )
+        return self
+
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """The center, (elements,), of points (updates, elements) in the accumulator type."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define center(points)")
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
         """One vector (elements,) per dtype; raises `RoundFailed` where there are too few updates."""
