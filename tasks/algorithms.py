@@ -146,19 +146,11 @@ def fed_adam(
     return replace(fed_avg(**options), apply=outer)
 
 
-@extending(fed_avg, without=OUTER_SGD)
-def fed_yogi(
-    *,
-    outer_lr: option.OuterLearningRate = 0.01,
-    outer_lr_schedule: option.OuterSchedule = "constant",
-    beta1: option.FirstDecay = 0.9,
-    beta2: option.SecondDecay = 0.99,
-    tau: option.Adaptivity = 1e-3,
-    **options: Any,
-) -> Algorithm:
+@extending(fed_adam)
+def fed_yogi(**options: Any) -> Algorithm:
     """FedYogi: federated averaging with Yogi on the server (Reddi et al. 2021, Algorithm 2)."""
-    outer = Yogi(outer_lr, beta1, tau, Schedule(outer_lr_schedule), beta2)
-    return replace(fed_avg(**options), apply=outer)
+    with_adam = fed_adam(**options)
+    return replace(with_adam, apply=Yogi(**vars(with_adam.apply)))
 
 
 @extending(fed_avg, without=OUTER_SGD)

@@ -13,6 +13,16 @@ from flows.serving.server import prefect_api, stop_server
 from flows.training.preparing import prepared
 from tasks.executors.inline import InlineExecutor
 
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Flows in this process report to one server; those in processes of their own may be told otherwise."""
+    root = tmp_path_factory.mktemp("server")
+    with prefect_api(root):
+        yield
+    stop_server(root)
+
+
 APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}
 KINDS = {
     "mlp": {"model": "mlp", "model_options": {"hidden": 64}, "rounds": 6},
@@ -35,11 +45,9 @@ def apart() -> object:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, apart) -> Iterator[Path]:
-    """A root with three mlps and two cnns, whose Prefect server runs for all tests of a module."""
+def root(tmp_path_factory: pytest.TempPathFactory, apart) -> Path:
+    """A root with three mlps and two cnns."""
     root = tmp_path_factory.mktemp("runs")
     apart(root, "mlp", 3)
     apart(root, "cnn", 2)
-    with prefect_api(root):
-        yield root
-    stop_server(root)
+    return root

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 import roundweave as rw
-from flows.serving.server import prefect_api, start_server, stop_server
+from flows.serving.server import start_server
 from storage.errors import ExperimentDiffers, RunBusy
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
@@ -24,12 +23,9 @@ SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2, "executor": "in
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A root whose Prefect server runs for all tests of this module."""
-    root = tmp_path_factory.mktemp("runs")
-    with prefect_api(root):
-        yield root
-    stop_server(root)
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root for all runs of this module."""
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
