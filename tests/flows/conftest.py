@@ -14,13 +14,19 @@ from flows.training.preparing import prepared
 from tasks.executors.inline import InlineExecutor
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Flows in this process report to one server; those in processes of their own may be told otherwise."""
+@pytest.fixture(scope="session")
+def server_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The root whose Prefect server serves all tests of flows."""
     root = tmp_path_factory.mktemp("server")
-    with prefect_api(root):
-        yield
+    yield root
     stop_server(root)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_server(server_root: Path) -> Iterator[None]:
+    """Flows in this process report to one server; those in processes of their own may be told otherwise."""
+    with prefect_api(server_root):
+        yield
 
 
 APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}

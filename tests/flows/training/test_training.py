@@ -40,9 +40,11 @@ def test_the_flow_returns_the_run(run) -> None:
 
 def test_prefect_keeps_a_bar_a_table_a_plot_and_every_round(run) -> None:
     from prefect import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
     with get_client(sync_client=True) as client:
-        artifacts = {artifact.key: artifact for artifact in client.read_artifacts(limit=50)}
+        of_this_run = ArtifactFilter(key=ArtifactFilterKey(like_="first-%"))
+        artifacts = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_this_run)}
         assert artifacts["first-progress"].data == 100.0
         assert '"round": 4' in artifacts["first-history"].data
         assert "data:image/png;base64," in artifacts["first-plot"].data
