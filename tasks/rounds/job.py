@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
+
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore, open_store
 from tasks.algebra import Algorithm
@@ -34,7 +36,7 @@ class Work:
     code: tuple[Code, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.code, pickle.dumps(vars(self)))
+        return _unpickled, (self.code, cloudpickle.dumps(vars(self)))
 
     def map_seed(self, round: int, partition: int) -> int:
         """What a map's randomness is drawn from; partition -1 is the reduce."""

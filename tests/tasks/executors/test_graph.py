@@ -137,3 +137,13 @@ def test_classes_of_ones_own_file_travel_to_workers(train, own) -> None:
     with connect(None, 2) as client:
         run = train(GraphExecutor(client), 2, **fields, name="there")
     assert run.digest == reference.digest
+
+
+def test_classes_of_a_notebook_travel_to_workers(train) -> None:
+    notebook: dict[str, object] = {"__name__": "__main__"}
+    exec(REDUCE, notebook)
+    fields = {"algorithm": notebook["algorithm"], "model": "logistic", "partitions": 5, "rounds": 2}
+    reference = train(**fields, name="here")
+    with connect(None, 2) as client:
+        run = train(GraphExecutor(client), 2, **fields, name="there")
+    assert run.digest == reference.digest
