@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -197,13 +197,19 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
 }
 
 
+def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
+    """Raise `UsageError` for options that an algorithm does not take."""
+    taken = list(taken)
+    if refused := sorted(set(given) - set(taken)):
+        raise UsageError(
+            f"algorithm {name} takes no {', '.join(refused)}; it takes {', '.join(taken) or 'no options'}"
+        )
+
+
 def build_algorithm(named: str | Code, options: Mapping[str, Any]) -> Algorithm:
     """A named algorithm, or the user's own, with options; one that it does not take is refused by name."""
     make, name = (named.load(), named.reference) if isinstance(named, Code) else (ALGORITHMS[named], named)
-    taken = inspect.signature(make).parameters
-    refused = ", ".join(sorted(set(options) - set(taken)))
-    if refused:
-        raise UsageError(f"algorithm {name} takes no {refused}; it takes {', '.join(taken) or 'no options'}")
+    check_taken(name, options, inspect.signature(make).parameters)
     try:
         inspect.signature(make).bind(**options)
     except TypeError as error:

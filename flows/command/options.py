@@ -14,8 +14,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import MODELS as ALGORITHM_MODELS
-from flows.config.algorithms import Named, options_of
+from flows.config.algorithms import EVERY_OPTION, Named, options_of
 from storage.errors import RoundweaveError, UsageError
 from tasks.user_code import Code
 
@@ -64,12 +63,10 @@ def _algorithm_parameters(arguments: list[str]) -> list[inspect.Parameter]:
         shown: Mapping[str, FieldInfo] = options_of(asked) if asked else {}
     except RoundweaveError:  # said when the configuration is resolved
         shown = {}
-    hidden = {name: field for model in ALGORITHM_MODELS.values() for name, field in model.model_fields.items()}
     panel = f"Options of {asked}"
     return [
         _parameter(name, field, panel, hidden=name not in shown)
-        for name, field in {**hidden, **shown}.items()
-        if name not in Named.model_fields
+        for name, field in {**EVERY_OPTION, **shown}.items()
     ]
 
 
@@ -130,8 +127,8 @@ def _option_type(annotation: Any) -> Any:
 
 def given(options: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
     """The options that were given, with those of mapping type read as JSON."""
-    known = [*models, *ALGORITHM_MODELS.values()]
-    mappings = {n for model in known for n, field in model.model_fields.items() if _is_mapping(field.annotation)}
+    fields = {**EVERY_OPTION, **{name: field for model in models for name, field in model.model_fields.items()}}
+    mappings = {name for name, field in fields.items() if _is_mapping(field.annotation)}
     values = {name: value for name, value in options.items() if value is not None}
     return {name: _json(name, value) if name in mappings else value for name, value in values.items()}
 

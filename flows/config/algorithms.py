@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag,
 from pydantic.fields import FieldInfo
 
 from tasks.algebra import Algorithm
-from tasks.algorithms import ALGORITHMS, build_algorithm
+from tasks.algorithms import ALGORITHMS, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
@@ -87,10 +87,15 @@ def _type(default: Any) -> Any:
 MODELS: Mapping[str, type[Named]] = {name: _model(name, function) for name, function in ALGORITHMS.items()}
 
 
+EVERY_OPTION: Mapping[str, FieldInfo] = {
+    name: field for model in MODELS.values() for name, field in model.model_fields.items() if name != "name"
+}
+"""All that some algorithm takes, by name; defaults may differ from one to another."""
+
+
 def allow_options(schema: dict[str, Any]) -> None:
     """Let a JSON schema without additional properties have the options of all algorithms."""
-    names = sorted({name for model in MODELS.values() for name in model.model_fields} - {"name"})
-    schema["patternProperties"] = {f"^({'|'.join(names)})$": {}}
+    schema["patternProperties"] = {f"^({'|'.join(sorted(EVERY_OPTION))})$": {}}
 
 
 def options_of(name: str) -> dict[str, FieldInfo]:
@@ -113,8 +118,8 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
     What no algorithm takes is left where it is; a function of the user's may take anything.
     """
     table = _table(values.get("algorithm", DEFAULT))
-    known = {name for model in MODELS.values() for name in model.model_fields}
-    moved = {n: v for n, v in values.items() if n not in fields and (n in known or is_own(table["name"]))}
+    own = is_own(table["name"])
+    moved = {n: v for n, v in values.items() if n not in fields and (n in EVERY_OPTION or own)}
     rest = {name: value for name, value in values.items() if name not in moved}
     return rest | {"algorithm": table | moved} if moved else rest
 
@@ -139,16 +144,10 @@ def _checked_table(value: Any) -> Any:
     table = _table(value)
     name = find_code(table["name"]) if callable(table["name"]) else table["name"]
     if not is_own(name):
-        _check_taken(table, MODELS[str(name)])
+        check_taken(str(name), set(table) - {"name"}, options_of(str(name)))
     elif isinstance(name, str) and not is_reference(name):
         raise ValueError(str(unknown("algorithm", name, [*MODELS, "FILE.py:function"])))
     return table | {"name": name}
-
-
-def _check_taken(table: Mapping[str, Any], model: type[Named]) -> None:
-    if refused := sorted(set(table) - set(model.model_fields)):
-        taken = ", ".join(name for name in model.model_fields if name != "name")
-        raise ValueError(f"algorithm {table['name']} takes no {', '.join(refused)}; it takes {taken}")
 
 
 def _is_kept(value: Any) -> bool:

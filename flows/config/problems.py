@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from flows.config.algorithms import MODELS
+from flows.config.algorithms import EVERY_OPTION
 from flows.config.train import TrainConfig
 from storage.runs.names import nearest
 
@@ -30,5 +30,6 @@ def _problem(detail: ErrorDetails) -> str:
 
 
 def _hint(field: str) -> str:
-    options = {name for model in MODELS.values() for name in model.model_fields}
-    return nearest(field, [*TrainConfig.model_fields, *sorted(options)], "`roundweave train --help` lists them")
+    return nearest(
+        field, [*TrainConfig.model_fields, *sorted(EVERY_OPTION)], "`roundweave train --help` lists them"
+    )

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flows.config.merge import Architecture
-from flows.config.resolving import named_or_own, objective_for, resolve
+from flows.config.resolving import Resolved, named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
 from storage.errors import CodeError, ModelError, UsageError, one_line
 from storage.values.tensors import dtype_name
@@ -50,19 +50,22 @@ def kept_code(config: AnyArchitecture) -> AnyArchitecture:
 
 
 def subject(config: Architecture, blocks: int = 1) -> Subject:
-    """The network of a configuration, tried on its inputs; raises `UsageError` where it does not say enough."""
-    config = kept_code(config)
+    """The network of a configuration by `kept_code`, tried on its inputs; `UsageError` if it says too little."""
     if config.model is None:
         raise UsageError("which model? give --model FILE.py:function, or one of " + ", ".join(MODELS))
     if config.data is None:
         return _without_data(config, config.model)
     resolved = resolve(_training(config, blocks))
     partitions = resolved.partitions
-    description = partitions.describe(0)
-    wanted = objective_for(resolved.config, description)
-    objective = resolved.objective or check_fit(wanted, partitions, description, 0)
+    objective = resolved.objective or _tried_on_first(resolved)
     inputs = partitions.load(0, 0).train.inputs
     return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)
+
+
+def _tried_on_first(resolved: Resolved) -> Objective:
+    """The network for the first partition's examples, where each is loaded apart."""
+    description = resolved.partitions.describe(0)
+    return check_fit(objective_for(resolved.config, description), resolved.partitions, description, 0)
 
 
 def _training(config: Architecture, blocks: int) -> TrainConfig:

@@ -6,14 +6,14 @@ import time
 from typing import Any
 
 from flows.config.merge import Architecture
-from flows.merging.subject import subject
+from flows.merging.subject import kept_code, subject
 from tasks.matching.check import check_function
 from tasks.matching.units import find_units
 
 
 def unit_report(config: Architecture) -> dict[str, Any]:
     """Groups, coverage, pinned tensors with reasons, and the function error; raises where it is too large."""
-    found = subject(config)
+    found = subject(kept_code(config))
     network = found.objective.model.build()
     began = time.perf_counter()
     units = find_units(network, found.inputs)

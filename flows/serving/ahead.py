@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
@@ -58,7 +58,5 @@ def started(resolve: Resolve[AnyConfig, AnyResolved], config: AnyConfig) -> Iter
         yield resolved, executor
 
 
-@contextmanager
-def _executor(config: Placement) -> Iterator[Executor]:
-    with open_executor(config.executor, config.scheduler, config.workers) as executor:
-        yield executor
+def _executor(config: Placement) -> AbstractContextManager[Executor]:
+    return open_executor(config.executor, config.scheduler, config.workers)
