@@ -69,7 +69,7 @@ def map_block(
     layout, rule = work.objective.layout, work.algorithm.map
     for partition, examples, carry in zip(partitions, data, carries, strict=True):
         returned = _map_partition(work, state, partition, examples, carry)
-        yield Mapped(partition, *checked(layout, returned, rule.carry, rule.extras))
+        yield Mapped(partition, *checked(layout, returned, state.buffers, rule.carry, rule.extras))
 
 
 def _map_partition(
@@ -114,7 +114,7 @@ def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> 
         raise
     except Exception as error:
         raise RoundFailed(f"round {round}: the reduce or apply failed with {located(error)}") from error
-    _check_state(work.objective.layout, state, round)
+    _check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
@@ -134,14 +134,15 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
     return accepted
 
 
-def _check_state(layout: Layout, state: State, round: int) -> None:
-    for specs, vectors in ((layout.params, state.params), (layout.buffers, state.buffers)):
-        reason = misshapen(specs, vectors) or non_finite(specs, vectors)
-        if reason:
-            raise RoundFailed(
-                f"round {round}: the new state is unsound, {reason}. Rounds to {round - 1} are kept; "
-                "try a smaller lr or outer lr"
-            )
+def _check_state(layout: Layout, state: State, before: State) -> None:
+    params, buffers = (layout.params, state.params), (layout.buffers, state.buffers)
+    reason = misshapen(*params) or non_finite(*params)
+    reason = reason or misshapen(*buffers) or non_finite(*buffers, before=before.buffers)
+    if reason:
+        raise RoundFailed(
+            f"round {before.round + 1}: the new state is unsound, {reason}. Rounds to {before.round} are kept; "
+            "try a smaller lr or outer lr"
+        )
 
 
 def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
