@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -145,6 +146,41 @@ def test_a_map_that_returns_no_sound_update_fails_the_round_by_name(
     with pytest.raises(RoundFailed, match=f"round 1.*{reason}") as caught:
         train(algorithm=f"{path}:algorithm", model="logistic", partitions=2, rounds=1)
     assert "\n" not in str(caught.value)
+
+
+FAILING = """
+import sys
+from torch.nn.functional import cross_entropy
+def deeper():
+    return deeper()
+def stop():
+    raise KeyboardInterrupt
+def loss(outputs, targets):
+    if outputs.requires_grad == {training} and len(outputs) > 2:  # two are tried before round 1
+        {how}
+    return cross_entropy(outputs, targets)
+"""
+ENDINGS = {"sys.exit(3)": "SystemExit: 3", "deeper()": "RecursionError: maximum recursion depth exceeded"}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize(("training", "what"), [(True, "the map of partition 0"), (False, "scoring")])
+def test_what_would_end_the_process_fails_the_round_in_one_line(train, own, how, training, what) -> None:
+    path = own(FAILING.format(how=how, training=training))
+    with pytest.raises(RoundFailed, match=f"round 1: {what} failed with {ENDINGS[how]}") as caught:
+        train(loss=f"{path}:loss", **SMALL, rounds=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_keyboard_interrupt_is_ctrl_c_where_signals_arrive_and_a_failure_elsewhere(train, own) -> None:
+    fields = SMALL | {"loss": f"{own(FAILING.format(how='stop()', training=True))}:loss", "rounds": 1}
+    with pytest.raises(KeyboardInterrupt):
+        train(**fields)
+    with (
+        ThreadPoolExecutor() as pool,
+        pytest.raises(RoundFailed, match="the map of partition 0 failed with KeyboardInterrupt"),
+    ):
+        pool.submit(train, **fields).result()
 
 
 @pytest.mark.parametrize(
