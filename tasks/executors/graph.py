@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from distributed import Client, Future
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
-from tasks.clusters.watching import Watch
+from tasks.clusters.watching import ANSWER_SECONDS, Watch
 from tasks.executors.notices import listed, lost_line
 from tasks.executors.on_worker import step, step_after
 from tasks.numerics import Fingerprint, fingerprint
@@ -59,7 +60,8 @@ class GraphExecutor:
         self._workers: list[str] = []
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
-        client.run(_import_torch, wait=False)
+        with suppress(TimeoutError):  # of a worker that hangs; it will be given up
+            client.run(_import_torch, wait=False, callback_timeout=ANSWER_SECONDS)
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """What each worker may do to the bits; one that comes later is asked with its first map."""

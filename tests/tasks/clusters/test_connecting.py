@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -78,6 +79,13 @@ def test_usable_workers_come_in_order(client) -> None:
     found = usable_workers(client)
     assert found == sorted(client.nthreads())
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_local_cluster_has_as_many_processes_as_are_asked_for_whatever_the_machine(workers: int) -> None:
+    with connect(None, workers) as client:
+        assert list(client.nthreads().values()) == [1] * workers
+        assert len(set(client.run(os.getpid).values())) == workers
 
 
 def test_the_client_that_is_there_is_used_and_stays(client) -> None:
