@@ -72,7 +72,8 @@ def quiet() -> None:
 @contextmanager
 def _bar(total: int) -> Iterator[Listener]:
     console = Console(stderr=True, highlight=False)
-    with Progress(*COLUMNS, console=console, transient=True, disable=not console.is_terminal) as progress:
+    bar = Progress(*COLUMNS, console=console, transient=True, disable=not console.is_terminal)
+    with bar as progress, _notices(console):
         task = progress.add_task("starting", total=total, score="")
 
         def shown(commit: Commit, total: int) -> None:
@@ -82,3 +83,25 @@ def _bar(total: int) -> Iterator[Listener]:
                 console.print(f"round {commit.round}/{total}  {score}")
 
         yield shown
+
+
+class _Printed(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.console.print(record.getMessage(), markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _notices(console: Console) -> Iterator[None]:
+    """What Roundweave logs is printed above the bar, and nowhere else."""
+    logger, handler = logging.getLogger("roundweave"), _Printed(console)
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = True
+        logger.removeHandler(handler)
