@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.matching.tracing.axes import Axes
+from tasks.matching.tracing.axes import Axes, pin
 
 Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
@@ -51,6 +51,17 @@ class Site:
         """Note that the order of units on these axes may depend on one another's only."""
         if axes:
             self.dependences.append((axes, []))
+
+    def mix(self, axes: Axes, dims: Sequence[int], why: str) -> Axes:
+        """Note that places along some axes are told apart and mixed: these are pinned; returns the other axes.
+
+        What comes out at a place is made of several, so that the order of the others cannot depend on it.
+        """
+        for d in dims:
+            pin(axes[d], why)
+        others = [axis for d, axis in enumerate(axes) if d not in dims]
+        self.apart(others)
+        return others
 
 
 RULES: dict[str, Rule] = {}
