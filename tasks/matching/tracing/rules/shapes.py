@@ -23,9 +23,9 @@ from tasks.matching.tracing.axes import (
     new_axis,
     pin,
     unify,
-    view,
 )
 from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
+from tasks.matching.tracing.views import cat, stack, view
 
 
 @rule(
@@ -103,30 +103,14 @@ def _repeat_interleave(site: Site, self: Axes, repeats: Any, dim: int | None = N
 @rule("cat", "concat", "concatenate")
 def _cat(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
     tensors = [axes for axes in tensors if math.prod(map(length, axes)) > 0]
-    place = dim % len(site.shape)
-    for axes in tensors[1:]:
-        for d, axis in enumerate(axes):
-            if d != place:
-                unify(tensors[0][d], axis)
-    joined = list(tensors[0])
-    joined[place] = [segment for axes in tensors for segment in expand(axes[place])]
-    return joined
+    return cat(tensors, dim % len(site.shape))
 
 
 @rule("stack")
 def _stack(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
-    """The stacked tensors keep units of their own where they are free: choices beside the new axis."""
-    new = Atom(len(tensors), "stack")
-    stacked = [[[atom]] for atom in map(Atom, map(length, tensors[0]))]
-    for position, (axis, others) in enumerate(zip(stacked, zip(*tensors, strict=True), strict=True)):
-        if length(axis) == 1 or any(lone_atom(other) is None for other in others):
-            for other in others:
-                unify(axis, other)
-        else:
-            axis[0][0].chosen[new] = {i: other[0][0] for i, other in enumerate(map(expand, others))}
-        stacked[position] = axis
+    new, *others = stack(tensors)
     place = dim % len(site.shape)
-    return [*stacked[:place], [[new]], *stacked[place:]]
+    return [*others[:place], new, *others[place:]]
 
 
 @rule("chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "tensor_split")

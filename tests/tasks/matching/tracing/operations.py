@@ -84,6 +84,13 @@ case("gqa", [2, 2, 2, 2], lambda m, x: f.scaled_dot_product_attention(
 
 # Shapes
 case("stack_then_unbind", [8, 8], lambda m, x: m.out(torch.stack([m.a(x), m.b(x)], 1).unbind(1)[0].relu()))
+case("cat_then_view", [8, 8], lambda m, x: m.out(torch.cat([m.a(x), m.b(x)], 1).view(4, 2, 8)[:, 0].relu()))
+case("cat_viewed_and_weighted", [8, 8], lambda m, x: (torch.cat([m.a(x), m.b(x)], 1).relu().view(4, 2, 8) * m.w)
+     .sum(-1), w=(2, 8))  # fmt: skip
+case("cat_viewed_as_heads", [2, 2, 4, 4], lambda m, x: (
+    torch.cat([m.a(x), m.b(x)], 1).relu().view(4, 2, 2, 4) * m.w).sum((2, 3)), w=(2, 2, 4))  # fmt: skip
+case("cat_viewed_unevenly", [2, 4, 8], lambda m, x: (
+    torch.cat([m.a(x), m.out(m.b(x))[:, :4]], 1).view(4, 3, 4).relu() * m.w).sum((1, 2)), w=(4,))  # fmt: skip
 case("stack_weighted", [8, 8], lambda m, x: (torch.stack([m.a(x), m.b(x)], 1).relu() * m.w).sum(-1), w=(2, 8))
 case(
     "stack_and_itself", [8], lambda m, x: m.out((torch.stack([m.a(x), m.b(x)], 1) + m.a(x)[:, None]).sin().sum(1))

@@ -215,7 +215,7 @@ MIXED: list[Operation] = [
     lambda v: functional.conv1d(v, torch.ones(1, v.shape[1], 3, dtype=v.dtype), padding=1),
     lambda v: functional.interpolate(v, scale_factor=2.0, mode="linear").unflatten(-1, (2, -1)).sum(-2),
     lambda v: functional.unfold(v[:, :, None], (1, 3), padding=(0, 1)).unflatten(1, (-1, 3)).sum(2),
-    lambda v: functional.pixel_shuffle(v.repeat_interleave(4, 1)[:, :, None], 2).unflatten(-1, (2, -1)).sum((2, 3)),
+    lambda v: functional.pixel_shuffle(v.repeat_interleave(4, 1)[:, :, None], 2).unflatten(3, (2, -1)).sum((2, 3)),
     lambda v: functional.pixel_unshuffle(v.repeat(1, 1, 2)[:, :, None].expand(-1, -1, 2, -1), 2)
     .unflatten(1, (-1, 4)).sum((2, 3)),
 ]  # fmt: skip
