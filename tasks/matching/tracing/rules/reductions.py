@@ -62,6 +62,12 @@ def _which(site: Site, self: Axes, dim: int | None = None, keepdim: bool = False
     return _reduced(site, self, dimensions(dim, len(self)), keepdim)
 
 
+@rule("histc")
+def _histogram(site: Site, self: Axes, **_: Any) -> Axes:
+    site.mix(self, range(len(self)), "it is counted")
+    return [new_axis(site.shape[0], "it is counted")]
+
+
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
 def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
     _reduced(site, self, dimensions(dim, len(self)), keepdim=False)

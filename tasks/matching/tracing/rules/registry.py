@@ -68,7 +68,9 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a function for operations of these names (of ATen, without a trailing underscore).
+    """Enter a function for operations of these names, without a trailing underscore.
+
+    Those that are not of ATen have their library in front, as in ``torchvision::nms``.
 
     It is called with the site and the operation's arguments under their names in the schema, axes in the
     place of tensors, and returns the axes of the outputs.

@@ -22,6 +22,7 @@ from tasks.matching.tracing.axes import (
     new_axes,
     new_axis,
     pin,
+    pin_all,
     unify,
 )
 from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
@@ -173,6 +174,17 @@ def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
     first = places[0] if together else 0
     added = broadcast(*(index for index in indices if index is not None))
     return [*rest[:first], *added, *rest[first:]]
+
+
+@rule("index_put")
+def _index_put(site: Site, self: Axes, indices: Sequence[Axes | None], values: Axes, **_: Any) -> Axes:
+    """What is written has the axes of what would be read."""
+    if any(index is not None and len(index) != 1 for index in indices):
+        raise Unknown  # a mask of several axes looks the same
+    for index in indices:
+        pin_all(index or [], "it is written to")
+    broadcast(_index(site, self, indices), values)
+    return self
 
 
 @rule("index_select")
