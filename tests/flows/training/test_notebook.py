@@ -45,7 +45,5 @@ def test_a_notebook_shows_progress_and_nothing_else(environment, tmp_path: Path)
 def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: Path) -> None:
     script = f"if __name__ == '__main__':\n{CELL.format(name='script').replace(chr(10), chr(10) + '    ')}"
     (tmp_path / "script.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
