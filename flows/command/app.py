@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from flows.command.errors import BAD_USAGE, FAILED, fail
-from flows.command.interrupts import interruptible
+from flows.command.interrupts import ended_by_interrupts
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
@@ -31,7 +31,7 @@ COMMANDS = {
 def main() -> None:
     """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
     arguments = sys.argv[1:] or ["--help"]
-    with interruptible(partial(fail, "interrupted", FAILED)):
+    with ended_by_interrupts(partial(fail, "interrupted", FAILED)):
         try:
             code = application(arguments)(arguments, standalone_mode=False)
         except typer.TyperException as error:

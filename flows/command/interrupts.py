@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 
 import psutil
 
@@ -19,9 +19,20 @@ _interrupted, _said = threading.Event(), threading.Event()
 
 
 @contextmanager
+def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
+    """The same for the whole command, which ends with the block when it was interrupted."""
+    try:
+        with interruptible(say):
+            yield
+    finally:
+        if _interrupted.is_set():
+            _end()
+
+
+@contextmanager
 def interruptible(say: Callable[[], None]) -> Iterator[None]:
     """Within, Ctrl-C raises `KeyboardInterrupt` once; whatever then comes out of it, `say` says so and exits."""
-    before = signal.signal(signal.SIGINT, lambda number, frame: _interrupt(say, frame))
+    before = signal.signal(signal.SIGINT, lambda number, frame: _interrupt(say))
     try:
         yield
     except BaseException:
@@ -34,19 +45,25 @@ def interruptible(say: Callable[[], None]) -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _interrupt(say: Callable[[], None], frame: FrameType | None) -> None:
+def _interrupt(say: Callable[[], None]) -> None:
     if not _interrupted.is_set():
         _interrupted.set()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the very end, where Python drops its own handlers
+        logging.disable()  # what is cut off leaves tracebacks in logs
         threading.Thread(target=_end_what_hangs, args=(say,), daemon=True).start()
         raise KeyboardInterrupt
 
 
 def _end_what_hangs(say: Callable[[], None]) -> None:
-    """End this process and those it started, unless it ends by itself."""
     threading.Event().wait(SECONDS)
     if not _said.is_set():
         with suppress(SystemExit):
             say()
+    _end()
+
+
+def _end() -> None:
+    """End this process and those it started: what libraries do at a process's end takes time, or prints."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.kill()

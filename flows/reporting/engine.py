@@ -54,9 +54,10 @@ def run_flow(flow: Flow[[Any], T], config: Any) -> T:
                     reporter.lose(error)
             if body.began:
                 return body.result()
+        reason = one_line(unreached.__cause__ or unreached)
         notice(
-            f"Prefect at {PREFECT_API_URL.value()} cannot be reached ({one_line(unreached.__cause__ or unreached)}), "
-            "so nothing is reported; start it, or set PREFECT_API_URL to another"
+            f"Prefect at {PREFECT_API_URL.value()} cannot be reached ({reason}), so nothing is reported; "
+            "start it, or set PREFECT_API_URL to another"
         )
         return flow.fn(config)
 
