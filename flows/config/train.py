@@ -116,6 +116,10 @@ class TrainConfig(Experiment, Execution):
 
     model_config = ConfigDict(json_schema_extra=allow_options)
 
+    path: Path | None = Field(
+        default=None, description="where the run lies that goes on; default: by its name under the root"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _with_options(cls, values: Any) -> Any:

@@ -32,7 +32,7 @@ from tasks.rounds.committing import (
     score_outcome,
 )
 from tasks.rounds.job import Job
-from tasks.rounds.pace import Hangs, logger
+from tasks.rounds.pace import Hangs, Notice, log_notice
 from tasks.rounds.plan import RoundPlan
 
 T = TypeVar("T")
@@ -52,10 +52,11 @@ RESUBMISSIONS = 2
 class GraphExecutor:
     """Runs rounds on the workers of a Dask client; see `open_executor` for `worker_timeout`."""
 
-    def __init__(self, client: Client, worker_timeout: float = 60.0) -> None:
+    def __init__(self, client: Client, worker_timeout: float = 60.0, notice: Notice = log_notice) -> None:
         self.client = client
+        self.notice = notice
         self._watch = Watch(client, worker_timeout)
-        self._hangs = Hangs(worker_timeout)
+        self._hangs = Hangs(worker_timeout, notice)
         self._deaths: Counter[int] = Counter()
         self._workers: list[str] = []
         self._spread = 0
@@ -117,7 +118,7 @@ class GraphExecutor:
         for lost in seen.lost:
             self._deaths.update({partition for _, partition in _parts(job, lost.working, PLACED)})
             again = _parts(job, (*lost.working, *lost.finished), ("map",))
-            logger.warning(lost_line(lost, [round for round, _ in again], [part for _, part in again]))
+            self.notice(lost_line(lost, [round for round, _ in again], [part for _, part in again]))
 
     def _suspects(self) -> str:
         """The partitions at which workers died most often since work was submitted, as the beginning of a line."""
