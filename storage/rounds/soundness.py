@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from storage.places.local import PARTIAL
 from storage.rounds.documents import NAME
 from storage.rounds.schema import Schema
 from storage.values.tensors import RAW, TensorSpec, sizes
@@ -73,8 +72,8 @@ def _count(schema: Schema) -> int:
 
 
 def _is_part(name: str) -> bool:
-    """Whether it can be the name of a folder; the names of descriptions and of half-written files are taken."""
-    if name in ("", ".", "..", NAME) or name.endswith(PARTIAL) or not name.isprintable():
+    """Whether it can be the name of a folder; that of descriptions is taken."""
+    if name in ("", ".", "..", NAME) or not name.isprintable():
         return False
     return len(name.encode(errors="surrogatepass")) <= LONGEST
 
