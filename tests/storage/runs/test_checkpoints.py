@@ -131,9 +131,11 @@ def test_a_network_is_loaded_from_what_it_wrote(tmp_path, suffix) -> None:
 def test_a_file_is_replaced_at_once_and_nothing_is_left_beside_it(tmp_path, suffix, monkeypatch) -> None:
     place = tmp_path / f"a{suffix}"
     write_checkpoint(place, {"old": torch.ones(1)})
-    monkeypatch.setattr(
-        "storage.places.local.os.replace", lambda *_, **__: (_ for _ in ()).throw(OSError("no space left"))
-    )
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("storage.places.local.os.replace", full)
     with pytest.raises(
         CheckpointError, match=f"^{re.escape(str(place))} cannot be written: OSError: no space left$"
     ):
