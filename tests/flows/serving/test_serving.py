@@ -123,7 +123,7 @@ def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> N
         port = int(server.url().split(":")[2].removesuffix("/api"))
         found = {
             (c.laddr.ip, c.laddr.port)
-            for c in psutil.Process(server.process.pid).connections("inet")
+            for c in psutil.Process(server.process.pid).net_connections("inet")
             if c.status == psutil.CONN_LISTEN
         }
     finally:

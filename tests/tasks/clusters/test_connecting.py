@@ -119,7 +119,7 @@ def listening() -> set[tuple[int, str, int]]:
     return {
         (process.pid, *found.laddr)
         for process in (here, *here.children(recursive=True))
-        for found in process.connections("inet")
+        for found in process.net_connections("inet")
         if found.status == psutil.CONN_LISTEN
     }
 
