@@ -6,6 +6,7 @@ A file may come from anybody, so nothing that it says is run: torch reads it wit
 from __future__ import annotations
 
 import io
+import pickle
 import re
 import warnings
 import zipfile
@@ -41,6 +42,10 @@ INTEGER = "integer of shape ()"
 
 
 WHOSE = "is it of this network?"
+
+
+BYTEARRAY = b"bytearray"
+"""What `weights_only` lets a file make of any length; no state dict has one."""
 
 
 SAVE = "save it with torch.save(model.state_dict(), …)"
@@ -140,18 +145,24 @@ def _hint(path: Path, root: Path | None) -> str:
 
 
 def _torch_load(content: bytes) -> Any:
-    _check_sums(content)
+    _check_archive(content)
+    if BYTEARRAY in content:
+        raise pickle.UnpicklingError("GLOBAL builtins.bytearray")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of what it then refuses
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-def _check_sums(content: bytes) -> None:
-    """Raise `BadZipFile` for flipped bits, which torch does not look for."""
+def _check_archive(content: bytes) -> None:
+    """Raise `BadZipFile` for more than there can be and for flipped bits, neither of which torch looks for."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+            # torch writes its members as they are, so what is packed was made to take memory.
+            if sum(member.file_size for member in members) > len(content):
+                raise zipfile.BadZipFile("it promises more than the file is long")
             # It is 0 where torch.serialization.set_crc32_options turned it off.
-            for member in (member for member in archive.infolist() if member.CRC):
+            for member in (member for member in members if member.CRC):
                 archive.read(member)
 
 

@@ -15,6 +15,10 @@ from tasks.clusters.plugins import Loosen, PromptScheduler, PromptWorker
 CONNECT_SECONDS = 10
 
 
+HERE = "127.0.0.1"
+"""What is local is for this machine alone: who reaches a scheduler runs code on it."""
+
+
 GIB = str(1 << 30)
 
 
@@ -59,8 +63,8 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
 @contextmanager
 def local_cluster(workers: int) -> Iterator[LocalCluster]:
     """Worker processes of one thread each on this machine."""
-    options = {"processes": True, "dashboard_address": ":0", "silence_logs": "CRITICAL", "memory_limit": 0}
-    options |= {"n_workers": workers, "threads_per_worker": 1}
+    options = {"processes": True, "silence_logs": "CRITICAL", "memory_limit": 0}
+    options |= {"n_workers": workers, "threads_per_worker": 1, "host": HERE, "dashboard_address": f"{HERE}:0"}
     # Some settings are read when the cluster is made, others when a worker is lost.
     with dask.config.set(LOCAL_SETTINGS), LocalCluster(**options) as cluster:
         yield cluster

@@ -299,3 +299,13 @@ def test_a_root_of_a_kind_that_is_not_known_is_refused(capsys, tmp_path, monkeyp
     assert code == 2
     assert "s3" in err
     assert not list(tmp_path.glob("s3*"))
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_what_is_nested_too_deep_is_one_line(capsys, tmp_path, depth) -> None:
+    (tmp_path / "a.toml").write_text("partitions = " + "[" * depth + "]" * depth)
+    deep = '{"a":' * depth + "0" + "}" * depth
+    for arguments in ([str(tmp_path / "a.toml")], ["--model-options", deep]):
+        code, _, err = run(capsys, "train", *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "nested deeper than 64 levels" in err
