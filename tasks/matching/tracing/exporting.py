@@ -28,11 +28,9 @@ def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export
             # Recurrent layers gather their weights anew, which export takes for a leak.
             warnings.filterwarnings("ignore", message="The tensor attribute.*assigned during export")
             return torch.export.export(network, inputs, strict=False)
-    except Exception as error:
-        # Not with its cause, which shows the whole graph.
-        raise ModelError(
-            f"torch.export cannot trace {type(model).__name__}: {one_line(error)}{_where(error)}"
-        ) from None
+    except Exception as error:  # noqa: BLE001, raised without its cause, which would show the whole graph
+        why = f"{one_line(error)}{_where(error)}"
+        raise ModelError(f"torch.export cannot trace {type(model).__name__}: {why}") from None
 
 
 def evaluating(model: nn.Module) -> nn.Module:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from storage.errors import ModelError
 from tasks.matching.check import TOLERANCE, function_error
@@ -32,6 +33,26 @@ def test_an_operation_without_a_rule_pins_what_it_touches_and_is_named():
     assert list(units.unknown) == ["aten.fft_rfft.default"]
     assert "fft_rfft" in units.pinned["a.bias"] and units.pinned["out.bias"] == "not used"
     assert [group.size for group in units.groups.values()] == [8]
+
+
+def test_an_operation_of_another_library_is_not_taken_for_one_of_torch():
+    @torch.library.custom_op("strange::relu", mutates_args=())
+    def strange(x: Tensor) -> Tensor:
+        return x.cumsum(-1)
+
+    strange.register_fake(torch.empty_like)
+    units = find_units(Network({}, lambda m, x: m.out(strange(m.a(x)))), (torch.randn(4, 6),))
+    assert list(units.unknown) == ["strange.relu.default"] and not units.groups
+
+
+def test_an_operation_that_writes_and_gives_nothing_is_not_passed_over():
+    def added(m: Network, x: Tensor) -> Tensor:
+        sums = m.a(x)
+        torch._foreach_add_([sums], [m.b(x)])
+        return m.out(sums)
+
+    units = find_units(Network({}, added), (torch.randn(4, 6),))
+    assert list(units.unknown) == ["aten._foreach_add_.List"] and not units.groups
 
 
 def test_a_shape_that_depends_on_the_data_is_refused_in_one_line():
