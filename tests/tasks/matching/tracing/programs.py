@@ -222,17 +222,20 @@ MIXED: list[Operation] = [
 """Operations on values of three axes that mix places along the last and keep its length."""
 
 
-@kind
 def mixed(writer: Writer) -> Step:
-    """A value beside itself with places along an axis mixed."""
+    """A value beside itself with places along an axis mixed, whole or each of these places alone."""
     i, operation = writer.pick(1), writer.random.choice(MIXED)
-    d = writer.axis(i)
+    d, apart = writer.axis(i), writer.random.random() < 0.5
 
-    def beside(v: Tensor) -> Tensor:
+    def beside(v: Tensor) -> Tensor | tuple[Tensor, ...]:
         three = v.movedim(d, -1)[(None,) * (3 - v.ndim)]
-        return three * operation(three)
+        both = three * operation(three)
+        return both.unbind(-1) if apart else both
 
     return beside, [i]
+
+
+KINDS += [mixed] * 5
 
 
 @kind
