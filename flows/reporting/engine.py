@@ -13,11 +13,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, SyncClientContext
-from prefect.exceptions import PrefectSignal
+from prefect.exceptions import PrefectSignal, TerminationSignal
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.reporting.listening import notice
-from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, reporting
+from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, patience_after, reporting
 from storage.errors import one_line
 
 P = ParamSpec("P")
@@ -82,6 +82,8 @@ class _Body(Generic[T]):
 
     def result(self) -> T:
         """What it gave; raises what it raised."""
+        if isinstance(self.error, TerminationSignal):
+            raise KeyboardInterrupt from self.error
         if self.error is not None:
             raise self.error
         return cast(T, self.value)
@@ -94,7 +96,7 @@ class _Body(Generic[T]):
                 self.value = function(config)
             except BaseException as error:
                 self.error = error
-                self._hurry_unless_heard(INTERRUPTED_SECONDS)
+                self._hurry_unless_heard(patience_after(error))
                 raise
             self._hurry_unless_heard(ANSWER_SECONDS)
             return self.value
