@@ -1,7 +1,7 @@
 """Who is told how a run goes: a bar, Prefect, a caller. Needs no Prefect, so it can come before it.
 
-What executors have to say (a lost worker, a map that hangs) they log under the name `roundweave`, a line each; while
-somebody listens, it goes to the listeners and nowhere else.
+What executors have to say (a lost worker, a map that hangs) they log as `roundweave`, a line each. While
+somebody listens it goes to the listeners, and nowhere else.
 """
 
 from __future__ import annotations
