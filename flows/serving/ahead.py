@@ -65,4 +65,4 @@ def started(resolve: Resolve[AnyConfig, AnyResolved], config: AnyConfig) -> Iter
 
 
 def _executor(config: Placement) -> AbstractContextManager[Executor]:
-    return open_executor(config.executor, config.scheduler, config.workers)
+    return open_executor(config.executor, config.scheduler, config.workers, config.worker_timeout)
