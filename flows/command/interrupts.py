@@ -35,8 +35,8 @@ def interruptible(say: Callable[[], None]) -> Iterator[None]:
     before = signal.signal(signal.SIGINT, lambda number, frame: _interrupt(say))
     try:
         yield
-    except BaseException:
-        if _interrupted.is_set() and not _said.is_set():
+    except BaseException as error:
+        if (_interrupted.is_set() or isinstance(error, KeyboardInterrupt)) and not _said.is_set():
             _said.set()
             say()
         raise

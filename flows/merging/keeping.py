@@ -42,6 +42,8 @@ def keep(
         moved=tuple(_moved(plan, order) for order in orders),
         function_error=plan.function_error,
         coverage=plan.units.coverage,
+        free_units=plan.units.free_units,
+        pinned_units=sum(plan.units.pinned_units.values()),
         cycle_error=_cycles(plan),
     )
     return _written(plan, result, merged)

@@ -20,6 +20,7 @@ class MergeResult:
 
     `scores` has a row for each parent, the ensemble, the plain mean, the merged and the repaired network; `paths`
     has scores at evenly spaced points from the first network to the second, by what is done on the way.
+    `coverage` is the share of tensors that can be permuted; some units of these may be pinned none the less.
     `coefficients` are those of the merged network; `moved` is the share of units that were moved, by network.
     `cycle_error` is the share of units that do not come home when three networks are matched pair by pair.
     """
@@ -31,6 +32,8 @@ class MergeResult:
     moved: tuple[float, ...] = ()
     function_error: float = 0.0
     coverage: float = 0.0
+    free_units: int = 0
+    pinned_units: int = 0
     cycle_error: float | None = None
     out: str | None = None
     plot: str | None = None
@@ -62,6 +65,8 @@ class MergeResult:
             "cycle_error": self.cycle_error,
             "function_error": self.function_error,
             "coverage": self.coverage,
+            "free_units": self.free_units,
+            "pinned_units": self.pinned_units,
         }
 
     def figure(self) -> Figure:

@@ -12,7 +12,7 @@ from tasks.matching.units import find_units
 
 
 def unit_report(config: Architecture) -> dict[str, Any]:
-    """Groups, coverage, pinned tensors with reasons, and the function error; raises where it is too large."""
+    """Groups, coverage, what is free and pinned and why, and the function error; raises where it is too large."""
     found = subject(kept_code(config))
     network = found.objective.model.build()
     began = time.perf_counter()
@@ -31,6 +31,8 @@ def unit_report(config: Architecture) -> dict[str, Any]:
             for name, group in units.groups.items()
         },
         "coverage": units.coverage,
+        "free_units": units.free_units,
+        "pinned_units": units.pinned_units,
         "pinned": dict(units.pinned),
         "unknown": dict(units.unknown),
         "function_error": check_function(network, found.inputs, units),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import copy
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -13,11 +13,16 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, SyncClientContext
-from prefect.exceptions import PrefectSignal
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.exceptions import PrefectSignal, TerminationSignal
+from prefect.settings import (
+    PREFECT_API_REQUEST_TIMEOUT,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    temporary_settings,
+)
 
 from flows.reporting.listening import notice
-from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, reporting
+from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, patience_after, reporting
 from storage.errors import one_line
 
 P = ParamSpec("P")
@@ -75,13 +80,15 @@ class _Body(Generic[T]):
 
     def run(self, config: Any) -> None:
         """Have the engine run it, with a client that waits for no answer for long."""
-        with ExitStack() as stack:
-            stack.enter_context(temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1}))
-            self.client = stack.enter_context(SyncClientContext({"timeout": ANSWER_SECONDS})).client
+        patience = {PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS}
+        with temporary_settings(patience), SyncClientContext() as context:
+            self.client = context.client
             self.flow(config)
 
     def result(self) -> T:
         """What it gave; raises what it raised."""
+        if isinstance(self.error, TerminationSignal):
+            raise KeyboardInterrupt from self.error
         if self.error is not None:
             raise self.error
         return cast(T, self.value)
@@ -94,7 +101,7 @@ class _Body(Generic[T]):
                 self.value = function(config)
             except BaseException as error:
                 self.error = error
-                self._hurry_unless_heard(INTERRUPTED_SECONDS)
+                self._hurry_unless_heard(patience_after(error))
                 raise
             self._hurry_unless_heard(ANSWER_SECONDS)
             return self.value

@@ -1,11 +1,16 @@
-"""Who is told how a run goes: a bar, Prefect, a caller. Needs no Prefect, so it can come before it."""
+"""Who is told how a run goes: a bar, Prefect, a caller. Needs no Prefect, so it can come before it.
+
+What executors have to say (a lost worker, a map that hangs) they log as `roundweave`, a line each. While
+somebody listens it goes to the listeners, and nowhere else.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from typing import Protocol
 
 from storage.rounds.commits import Commit
@@ -30,10 +35,12 @@ _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=(
 def listening(listener: Listener) -> Iterator[None]:
     """Within, a listener is told, too."""
     token = _listeners.set((*_listeners.get(), listener))
+    _route_log()
     try:
         yield
     finally:
         _listeners.reset(token)
+        _route_log()
 
 
 def tell_commit(commit: Commit, rounds: int) -> None:
@@ -50,7 +57,18 @@ def notice(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def notice_from_anywhere() -> Callable[[str], None]:
-    """`notice` to those who listen now, for callers in other threads."""
-    context = copy_context()
-    return lambda text: context.copy().run(notice, text)
+class _Notices(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        notice(record.getMessage())
+
+
+_log, _notices = logging.getLogger("roundweave"), _Notices()
+
+
+def _route_log() -> None:
+    heard = bool(_listeners.get())
+    _log.propagate = not heard
+    if heard:
+        _log.addHandler(_notices)
+    else:
+        _log.removeHandler(_notices)

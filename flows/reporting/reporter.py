@@ -135,16 +135,22 @@ def reporting() -> Iterator[Reporter]:
     reporter = Reporter()
     token = _reporter.set(reporter)
     patience = ANSWER_SECONDS
+    _take_over(reporter)
     try:
-        with _events_and_logs_through(reporter):
-            yield reporter
-    except KeyboardInterrupt:
-        patience = INTERRUPTED_SECONDS
+        yield reporter
+    except BaseException as error:
+        patience = patience_after(error)
         raise
     finally:
         _reporter.reset(token)
+        _give_back(patience)
         reporter.flush(patience)
         _say(reporter.close(), reporter.error)
+
+
+def patience_after(error: BaseException) -> float:
+    """How long to wait for the server, in seconds."""
+    return ANSWER_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS
 
 
 def _say(missing: int, error: BaseException | None) -> None:
@@ -156,22 +162,21 @@ def _say(missing: int, error: BaseException | None) -> None:
         )
 
 
-@contextmanager
-def _events_and_logs_through(reporter: Reporter) -> Iterator[None]:
+def _take_over(reporter: Reporter) -> None:
     """Have Prefect hand its events and logs to a reporter, and not send them itself."""
-    events.EventsWorker.set_client_override(
-        events.ProcessPoolForwardingEventsClient, event_queue=_Events(reporter)
-    )
-    logs.set_api_log_sink(lambda log: reporter.put(send_logs, log))
-    try:
-        yield
-    finally:
-        logs.set_api_log_sink(None)
-        # It gives a coroutine where an event loop runs, as in a notebook; a thread has none.
-        drain = threading.Thread(target=events.EventsWorker.drain_all, args=(INTERRUPTED_SECONDS,), daemon=True)
-        drain.start()
-        drain.join(INTERRUPTED_SECONDS)
-        events.EventsWorker.set_client_override(None)
+    logs.set_api_log_sink(partial(reporter.put, send_logs))
+    client = events.ProcessPoolForwardingEventsClient
+    events.EventsWorker.set_client_override(client, event_queue=_Events(reporter))
+
+
+def _give_back(seconds: float) -> None:
+    """Have Prefect send its events and logs itself again, once it has handed over those there are."""
+    logs.set_api_log_sink(None)
+    # It gives a coroutine where an event loop runs, as in a notebook; a thread has none.
+    drain = threading.Thread(target=events.EventsWorker.drain_all, args=(seconds,), daemon=True)
+    drain.start()
+    drain.join(seconds)
+    events.EventsWorker.set_client_override(None)
 
 
 class _Events:

@@ -12,7 +12,7 @@ from storage.rounds.commits import Commit, Score
 from storage.rounds.store import RoundStore
 from storage.values.digests import match_tensors
 from storage.values.state import Match, State, Update
-from storage.values.tensors import TensorSpec, views
+from storage.values.tensors import TensorSpec, load_named, views
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,7 +84,7 @@ class Round:
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load parameters and buffers into a network with these names and shapes; else `ShapeMismatch`."""
         try:
-            network.load_state_dict(self.tensors)
+            load_named(network, self.tensors)
         except RuntimeError as error:
             layout = self._store.schema.layout
             names = ", ".join(spec.name for spec in (*layout.params, *layout.frozen, *layout.buffers))

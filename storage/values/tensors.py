@@ -7,6 +7,7 @@ Records pickle their tensors as numpy buffers, which Dask moves without a copy a
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -43,6 +44,17 @@ def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
         array = np.array(array, order="C")
     tensor = torch.from_numpy(array)
     return tensor.view(getattr(torch, dtype)) if dtype in RAW else tensor
+
+
+def load_named(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Load named tensors, of the network's shapes, where files left the versions of its modules out.
+
+    Some modules refuse a state without, so it gets those of this network. Raises torch's `RuntimeError` where
+    names or shapes differ.
+    """
+    versioned = OrderedDict(tensors)
+    vars(versioned).update(vars(network.state_dict()))
+    network.load_state_dict(versioned)
 
 
 @dataclass(frozen=True)

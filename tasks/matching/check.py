@@ -64,7 +64,7 @@ class _AllDouble(TorchDispatchMode):
 
 
 def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, *_: Any) -> torch.Tensor:
-    """Rows (rows, in) times matrices (runs, in, out), each for the rows up to its end; torch has no float64 of it."""
+    """Rows (rows, in) times matrices (runs, in, out), one for the rows to each end: torch has no float64 of it."""
     product = rows.new_zeros(len(rows), matrices.shape[-1])
     for matrix, begin, end in zip(matrices, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
         product[begin:end] = rows[begin:end] @ matrix

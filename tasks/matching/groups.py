@@ -6,6 +6,7 @@ The idea of permutation symmetries as data follows Git Re-Basin (Ainsworth, Haya
 from __future__ import annotations
 
 import math
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,12 +50,22 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Units along an axis, wherever they stand: how many, their groups, and why they are pinned where in none."""
+
+    units: int
+    groups: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class UnitGroups:
     """A network's groups of interchangeable units, where they are, and what is pinned and why.
 
     `pinned` maps each tensor without a free axis to the reason; `unknown` maps operations without a rule to the
-    place where they stand first; `taps` are the values in the graph that show units at work, as pieces;
-    `statistics` names the tensors that are buffers; `batch` is the length of the example inputs.
+    place where they stand first; `spans` are the units of all axes, free and pinned; `taps` are the values in the
+    graph that show units at work, as pieces; `statistics` names the tensors that are buffers; `batch` is the
+    length of the example inputs.
     """
 
     groups: Mapping[str, Group]
@@ -63,6 +74,7 @@ class UnitGroups:
     aliases: Mapping[str, str]
     pinned: Mapping[str, str]
     unknown: Mapping[str, str]
+    spans: tuple[Span, ...] = ()
     taps: tuple[Piece, ...] = ()
     statistics: frozenset[str] = frozenset()
     batch: int = 1
@@ -72,6 +84,20 @@ class UnitGroups:
         """The share of the tensors with at least one free axis."""
         counted = [name for name, shape in self.tensors.items() if math.prod(shape) > 1]
         return 1 - len(self.pinned) / len(counted) if counted else 0.0
+
+    @property
+    def free_units(self) -> int:
+        """How many units can be permuted; a tensor counts as covered if those on one of its axes can."""
+        return sum(span.units for span in self.spans if self.groups.keys() & set(span.groups))
+
+    @property
+    def pinned_units(self) -> dict[str, int]:
+        """How many units are pinned, by the reason."""
+        counts: Counter[str] = Counter()
+        for span in self.spans:
+            if not self.groups.keys() & set(span.groups):
+                counts[span.why or "frozen"] += span.units
+        return dict(counts.most_common())
 
     def members(self, group: str) -> list[tuple[str, int, int]]:
         """Where a group is: (tensor, axis, offset of the segment in the tensor's memory)."""
@@ -100,11 +126,12 @@ class UnitGroups:
     def permute(self, state: Tensors, permutation: Permutation) -> dict[str, torch.Tensor]:
         """The named tensors with their units in another order, of the same shapes; raises `ShapeMismatch`.
 
-        Other tensors stay as they are, and so does the network's function.
+        Other tensors stay as they are, and so does the network's function. What a module's `state_dict` says of
+        its versions stays beside it.
         """
         self.check(state)
         self._check_order(permutation)
-        permuted = dict(state)
+        permuted = OrderedDict(state)
         for piece in self.pieces:
             if any(group in permutation for group in piece.groups):
                 name = piece.tensor
@@ -112,7 +139,9 @@ class UnitGroups:
                     permuted[name] = state[name].clone(memory_format=torch.contiguous_format)
                 source = piece.view(state[name].contiguous())
                 piece.view(permuted[name]).copy_(rearranged(source, piece.groups, self.groups, permutation))
-        return permuted | {name: permuted[first] for name, first in self.aliases.items() if name in state}
+        permuted.update({name: permuted[first] for name, first in self.aliases.items() if name in state})
+        vars(permuted).update(getattr(state, "__dict__", {}))
+        return permuted
 
     def _check_order(self, permutation: Permutation) -> None:
         """Raise `ShapeMismatch` for a group that is not there, or a table that is neither order nor mixture."""

@@ -6,13 +6,13 @@ No specification is written by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from torch import nn
 
 from storage.errors import ModelError
-from tasks.matching.groups import Group, Piece, UnitGroups
+from tasks.matching.groups import Group, Piece, Span, UnitGroups
 from tasks.matching.tracing.axes import Atom, Axes, leaves
 from tasks.matching.tracing.blocks import Block, placed
 from tasks.matching.tracing.exporting import first_names
@@ -41,6 +41,7 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
         aliases=aliases,
         pinned=_pinned(shapes, traced, aliases),
         unknown=dict(traced.unknown),
+        spans=tuple(_spans(blocks, names)),
         taps=_taps(traced, names),
         batch=len(inputs[0]) if inputs and inputs[0].ndim else 1,
         statistics=frozenset(name for name, _ in model.named_buffers() if name in shapes),
@@ -91,6 +92,20 @@ def _pieces(tensor: str, blocks: list[Block], names: Mapping[Atom, str]) -> list
         for block in blocks
     ]
     return [piece for piece in pieces if any(piece.groups)]
+
+
+def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iterator[Span]:
+    """The units of all axes; those that stand in several tensors once."""
+    axes = {
+        tuple(atom for atom, its in zip(block.atoms, block.axes, strict=True) if its == axis): None
+        for parts in blocks.values()
+        for block in parts
+        for axis in block.axes
+    }
+    for atoms in axes:
+        groups = tuple(names[atom] for atom in atoms if atom in names)
+        why = next((atom.pinned for atom in atoms if atom.pinned), "")
+        yield Span(math.prod(atom.size for atom in atoms), groups, why)
 
 
 def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:

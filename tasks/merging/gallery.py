@@ -12,6 +12,7 @@ from torch import nn
 from storage.runs.checkpoints import read_checkpoint
 from storage.runs.names import stored_round
 from storage.runs.run import open_run
+from storage.values.tensors import load_named
 from tasks.data.partitions import Partitions
 from tasks.matching.groups import Tensors, UnitGroups
 from tasks.networks.objective import ModelSpec, Objective
@@ -30,7 +31,7 @@ class Gallery:
     def network(self, tensors: Tensors) -> nn.Module:
         """A network with these named tensors, of the network's shapes, evaluating."""
         network = self.objective.model.build().eval()
-        network.load_state_dict(tensors)
+        load_named(network, tensors)
         return network
 
     @property

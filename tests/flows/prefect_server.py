@@ -61,8 +61,15 @@ class PrefectServer:
 
     def fill_disk(self) -> None:
         """Let it write no more to any file."""
-        for process in self._processes():
-            process.rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+        self._limit_files(0)
+
+    def mend(self) -> None:
+        """Have it work again, whatever was done to it."""
+        if self.process is None:
+            self.start()
+        else:
+            self._limit_files(psutil.RLIM_INFINITY)
+            self.resume()
 
     def kill(self) -> None:
         """End it at once."""
@@ -70,6 +77,10 @@ class PrefectServer:
             self._signal(signal.SIGKILL)
             self.process.wait()
             self.process = None
+
+    def _limit_files(self, size: int) -> None:
+        for process in self._processes():
+            process.rlimit(psutil.RLIMIT_FSIZE, (size, psutil.RLIM_INFINITY))
 
     def _signal(self, number: int) -> None:
         for process in self._processes():

@@ -23,7 +23,8 @@ def print_merge(result: MergeResult) -> None:
     else:
         console.print("no data were given, so nothing is scored")
     moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
-    console.print(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted")
+    free = f"{result.free_units:,} of {result.free_units + result.pinned_units:,} units are free"
+    console.print(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
     console.print(f"function error {result.function_error:.1e} (float64, relative)")
     if result.cycle_error is not None:
         console.print(
@@ -53,6 +54,11 @@ def print_units(report: dict[str, Any]) -> None:
         console.print(pinned)
     for operation, place in report["unknown"].items():
         console.print(f"operation {operation} is not understood; it stands at {place}", style="yellow")
+    counts = Table("units", "", box=None, pad_edge=False)
+    counts.add_row(f"{report['free_units']:,}", "free")
+    for why, count in report["pinned_units"].items():
+        counts.add_row(f"{count:,}", f"pinned: {why}")
+    console.print(counts)
     console.print(
         f"{report['coverage']:.0%} of the tensors can be permuted; function error {report['function_error']:.1e} "
         f"(float64, relative); {report['seconds']:.2f} s"

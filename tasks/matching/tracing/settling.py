@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.matching.tracing.axes import Atom, find, union, walk
+from tasks.matching.tracing.axes import OPERATION, Atom, find, union, walk
 from tasks.matching.tracing.blocks import Block, products, stages
 from tasks.matching.tracing.trace import Trace
 
@@ -14,6 +14,7 @@ Companions = dict[Atom, set[Atom]]
 
 def settle(trace: Trace) -> None:
     """Undo choices that are not legal: beside what they depend on, units must stand wherever they stand."""
+    OPERATION.set("that stacks or selects")
     while True:
         heads = _heads(trace)
         if sum(_tidy(head) for head in heads):

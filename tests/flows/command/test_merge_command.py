@@ -295,7 +295,7 @@ def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> No
 
 SUMMARY = {
     *("run", "path", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
-    *("cycle_error", "function_error", "coverage"),
+    *("cycle_error", "function_error", "coverage", "free_units", "pinned_units"),
 }
 
 
@@ -362,7 +362,7 @@ def test_names_with_brackets_are_told_as_they_are(capsys, work, root, tmp_path) 
     assert f"{tmp_path}/[blue].pt" in out
 
 
-UNITS = {"groups", "coverage", "pinned", "unknown", "function_error", "seconds"}
+UNITS = {"groups", "coverage", "free_units", "pinned_units", "pinned", "unknown", "function_error", "seconds"}
 
 
 def test_units_in_json(capsys) -> None:
@@ -378,6 +378,7 @@ def test_units_in_json(capsys) -> None:
     assert sorted((m["tensor"], m["axis"]) for m in group["members"]) == sorted(members)
     assert list(report["pinned"]) == ["fc2.bias"]
     assert (report["coverage"], report["unknown"]) == (0.75, {})
+    assert (report["free_units"], report["pinned_units"]) == (5, {"input": 3, "output": 10})
     assert report["function_error"] <= 1e-10
 
 
@@ -388,6 +389,7 @@ def test_units_for_people(capsys, work, monkeypatch) -> None:
     assert "conv1.weight[0], conv1.bias[0], norm1.weight[0]" in out
     assert "head.bias" in out
     assert "93% of the tensors can be permuted" in out
+    assert "pinned: spatial" in out
     code, out, err = run(capsys, "units", "--model", "linear", "--input", "2x4")
     assert (code, err) == (0, "")
     assert "no interchangeable units" in out

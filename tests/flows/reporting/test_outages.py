@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,24 +12,37 @@ import pytest
 from storage.runs.run import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
-ROUNDS = 12
-SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--name", "run"]
+ROUNDS = 10
+SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--local-steps", "300"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_server() -> None:
+    """None: these tests have processes of their own."""
+
+
+@pytest.fixture(scope="module")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    running = PrefectServer(tmp_path_factory.mktemp("prefect"))
+    yield running
+    running.kill()
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[PrefectServer]:
-    running = PrefectServer(tmp_path / "prefect").start()
-    yield running
-    running.kill()
+def server(one_server: PrefectServer) -> PrefectServer:
+    """A server that works."""
+    one_server.mend()
+    return one_server
 
 
 class Training:
     """`roundweave train` in a process of its own, its rounds long enough to do something between them."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], api: str, *arguments: str) -> None:
-        self.store = folder / "runs" / "run.zarr"
+    def __init__(self, folder: Path, environment: dict[str, str], api: str, rounds: int = ROUNDS) -> None:
+        self.name = f"run-{secrets.token_hex(4)}"
+        self.store = folder / "runs" / f"{self.name}.zarr"
         self.output, self.errors = folder / "output", folder / "errors"
-        line = command_line("train", *SMALL, "--rounds", str(ROUNDS), "--local-steps", "600", *arguments)
+        line = command_line("train", *SMALL, "--rounds", str(rounds), "--name", self.name)
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 line, cwd=folder, env=environment | {"PREFECT_API_URL": api}, stdout=output, stderr=errors
@@ -60,7 +74,7 @@ def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(serve
     (line,) = said
     assert server.api in line
     assert "reports" in line
-    assert "run: complete" in training.output.read_text()
+    assert f"{training.name}: complete" in training.output.read_text()
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -71,23 +85,25 @@ def test_what_was_not_reported_is_sent_when_the_server_comes_back(server, tmp_pa
     training.reach(6)
     server.resume() if how == "stopped" else server.start()
     assert training.end() == (0, [])
-    (flow,) = server.asked("flow_runs")
-    assert (flow["name"], flow["state_type"]) == ("run", "COMPLETED")
-    assert "run-history" in {artifact["key"] for artifact in server.asked("artifacts")}
-    until(lambda: reported(server) == list(range(1, ROUNDS + 1)))
-    until(lambda: len(server.asked("task_runs")) == ROUNDS)
-    logged = {log["message"].split(":")[0] for log in server.asked("logs")}
+    (flow,) = server.asked("flow_runs", flow_runs={"name": {"any_": [training.name]}})
+    assert flow["state_type"] == "COMPLETED"
+    this = {"flow_run_id": {"any_": [flow["id"]]}}
+    assert f"{training.name}-history" in {artifact["key"] for artifact in server.asked("artifacts")}
+    until(lambda: reported(server, training.name) == list(range(1, ROUNDS + 1)))
+    until(lambda: len(server.asked("task_runs", task_runs=this)) == ROUNDS)
+    logged = {log["message"].split(":")[0] for log in server.asked("logs", logs=this)}
     assert {f"round {round}/{ROUNDS}" for round in range(1, ROUNDS + 1)} <= logged
 
 
-def reported(server: PrefectServer) -> list[int]:
-    """The rounds of all events of committed rounds."""
-    found = server.asked("events", filter={"event": {"name": ["roundweave.round.committed"]}}, limit=50)
+def reported(server: PrefectServer, name: str) -> list[int]:
+    """The rounds of all events of a run's committed rounds."""
+    of_run = {"event": {"name": ["roundweave.round.committed"]}, "resource": {"id": [f"roundweave.run.{name}"]}}
+    found = server.asked("events", filter=of_run, limit=50)
     return sorted({row["round"] for event in found["events"] for row in event["payload"]["rounds"]})
 
 
 def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path) -> None:
-    training = Training(tmp_path, server.environment, server.api, "--rounds", "1000")
+    training = Training(tmp_path, server.environment, server.api, rounds=1000)
     training.reach(3)
     server.stop()
     training.process.send_signal(2)

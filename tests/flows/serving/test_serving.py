@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,9 +14,9 @@ import pytest
 
 from flows.serving.server import Server
 from storage.runs.run import open_run
+from tests.flows.prefect_server import PrefectServer, until
 
 BIN = Path(sys.executable).parent
-SECONDS = 120
 
 SERVE = """
 from prefect import serve
@@ -40,18 +36,17 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+def server(tmp_path: Path) -> Iterator[PrefectServer]:
+    running = PrefectServer(tmp_path / "prefect").start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def environment(server: PrefectServer, tmp_path: Path) -> dict[str, str]:
     """A Prefect server's address and a root for runs, as a user's shell would have them."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    own |= {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    own |= {"ROUNDWEAVE_ROOT": str(tmp_path / "runs"), "PREFECT_LOGGING_LEVEL": "ERROR", "COLUMNS": "200"}
-    line = [BIN / "prefect", "server", "start", "--port", str(port), "--no-ui"]
-    with ended(line, own, tmp_path / "server.log"):
-        api = f"http://127.0.0.1:{port}/api"
-        until(lambda: answers(f"{api}/health"), tmp_path / "server.log")
-        yield own | {"PREFECT_API_URL": api}
+    own = {"ROUNDWEAVE_ROOT": str(tmp_path / "runs"), "PREFECT_LOGGING_LEVEL": "ERROR", "COLUMNS": "200"}
+    return server.environment | own | {"PREFECT_API_URL": server.api}
 
 
 class ended:  # noqa: N801
@@ -75,37 +70,15 @@ class ended:  # noqa: N801
             self.process.wait()
 
 
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=1):
-            return True
-    except OSError:
-        return False
-
-
-def until(reached: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not reached():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
-
-
-def asked(api: str, what: str) -> list[dict[str, object]]:
-    """What the server knows of `flow_runs` or `deployments`."""
-    request = urllib.request.Request(f"{api}/{what}/filter", b"{}", {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
-
-
-def test_served_flows_run_when_they_are_asked_to_and_run_again(environment, tmp_path: Path) -> None:
+def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environment, tmp_path: Path) -> None:
     (tmp_path / "serve.py").write_text(SERVE)
-    api, log = environment["PREFECT_API_URL"], tmp_path / "serve.log"
+    log = tmp_path / "serve.log"
 
     def completed() -> int:
-        return sum(run["state_type"] == "COMPLETED" for run in asked(api, "flow_runs"))
+        return sum(run["state_type"] == "COMPLETED" for run in server.asked("flow_runs"))
 
     with ended([sys.executable, tmp_path / "serve.py"], environment, log):
-        until(lambda: len(asked(api, "deployments")) == 2, log)
+        until(lambda: len(server.asked("deployments")) == 2, log)
         names = ["roundweave-train/nightly"] * 2 + ["roundweave-merge/merged"] * 2
         for number, name in enumerate(names, start=1):
             subprocess.run([BIN / "prefect", "deployment", "run", name], env=environment, check=True)

@@ -18,6 +18,11 @@ run = rw.train(config)
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_server() -> None:
+    """None: these tests have processes of their own."""
+
+
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user's: no Prefect API, and runs beneath this folder."""

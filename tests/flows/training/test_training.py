@@ -92,7 +92,7 @@ def test_events_have_one_name_and_are_at_most_one_a_round(run, root) -> None:
     short = rw.train(rw.TrainConfig(**SMALL, rounds=9, window=4, name="windows", root=root))
     with get_client(sync_client=True) as client:
         assert committed_rounds(client, short) == list(range(1, 10))
-        content = {"filter": {"event": {"prefix": ["roundweave"]}}, "limit": 200}
+        content = {"filter": {"event": {"prefix": ["roundweave"]}}, "limit": 50}
         events = client.request("POST", "/events/filter", json=content).json()["events"]
     assert {event["event"] for event in events} == {"roundweave.round.committed"}
     ours = [event for event in events if event["resource"]["prefect.resource.id"] == "roundweave.run.windows"]

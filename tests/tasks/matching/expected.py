@@ -27,8 +27,7 @@ MAY_BE_PINNED: dict[str, dict[str, str]] = {
     "resnext": {"8.bias": "output"},
     # Channels in groups of 5, 3 and 4: no order of a unit would fit all of them.
     "shufflenet": {"[35].branch.[145].*": "groups units by 3 and by 4", "9.bias": "output"},
-    # A shuffle sends the channels of one half to both halves of the next layer.
-    "shufflenet_split": {"body.[34].branch.6.*": "groups units by 8 and by 16"} | HEAD,
+    "shufflenet_split": HEAD,
     "squeeze_excitation": {"6.bias": "output"},
     "instance_norm": {"6.bias": "output"},
     "prelu": {"7.bias": "output"},
@@ -58,6 +57,7 @@ MAY_BE_PINNED: dict[str, dict[str, str]] = {
     "transformers_vit_eager": {"model.classifier.bias": "output"},
     "transformers_llama_sdpa": {},
     "transformers_llama_eager": {},
+    "transformers_mixtral": {},
     "transformers_resnet": {"classifier.1.bias": "output"},
     "transformers_convnext": {"model.classifier.bias": "output"},
 }

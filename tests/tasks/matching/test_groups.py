@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from storage.errors import ShapeMismatch
 from tasks.matching.groups import UnitGroups
+from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import analysed
 
 NESTED = [
@@ -126,3 +128,44 @@ def test_a_state_that_does_not_fit_is_refused(method, broken, says):
     with pytest.raises(ShapeMismatch, match=rf"tensor 0\.weight is {says}, .* has \(16, 10\)") as caught:
         getattr(units, method)(*arguments)
     assert "\n" not in str(caught.value)
+
+
+class Versioned(nn.Linear):
+    """Refuses a state that does not say of which version it is, as torchvision's MNASNet does."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *others):
+        assert local_metadata.get("version") == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
+
+
+def test_a_permuted_state_says_of_which_version_its_modules_are():
+    model = nn.Sequential(Versioned(3, 4), Versioned(4, 2))
+    units = find_units(model, (torch.randn(2, 3),))
+    moved = units.permute(model.state_dict(), units.random(torch.Generator().manual_seed(1)))
+    model.load_state_dict(moved)
+    assert same(model.state_dict(), moved)
+
+
+class Mixed(nn.Module):
+    """Units that are mixed in their order, between two that are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.packed, self.out = nn.Embedding(10, 8), nn.Linear(8, 6), nn.Linear(6, 8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = self.packed(self.embedding(x))
+        return self.out(packed + packed.roll(1, -1)) @ self.embedding.weight.T
+
+
+def test_free_units_are_counted_beside_the_coverage():
+    """Every tensor has a free axis of width 8; ten words and the six units between are pinned."""
+    model = Mixed()
+    units = find_units(model, (torch.randint(10, (2, 3)),))
+    assert units.coverage == pytest.approx(3 / 4) and list(units.pinned) == ["packed.bias"]
+    assert units.free_units == 8
+    assert sorted(units.pinned_units.values()) == [6, 10]
+    frozen = units.without(["embedding.weight"])
+    assert frozen.free_units == 0 and frozen.pinned_units["frozen"] == 8

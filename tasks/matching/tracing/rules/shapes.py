@@ -167,6 +167,10 @@ def _chosen(axes: Axes, place: int, atom: Atom, index: int, keep: bool) -> Axes:
 
 @rule("index")
 def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
+    return _indexed(site, self, indices)
+
+
+def _indexed(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
     """Advanced indexing pins the axes that are indexed; the others go on."""
     places = [d for d, index in enumerate(indices) if index is not None]
     rest = site.mix(self, places, "it is indexed")
@@ -183,7 +187,7 @@ def _index_put(site: Site, self: Axes, indices: Sequence[Axes | None], values: A
         raise Unknown  # a mask of several axes looks the same
     for index in indices:
         pin_all(index or [], "it is written to")
-    broadcast(_index(site, self, indices), values)
+    broadcast(_indexed(site, self, indices), values)
     return self
 
 

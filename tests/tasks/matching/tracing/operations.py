@@ -157,8 +157,12 @@ case("one_hot_of_units", [8], lambda m, x: m.out(f.one_hot((m.a(x) > 0).long(), 
 case("gather", [8], lambda m, x: m.out(m.a(x).gather(0, m.b(x).argsort(0))))
 case("embedding_of_units", [8, 8, 7], lambda m, x: (f.embedding((m.a(x) > 0).long(), m.w).sin() * row(m))
      .sum((1, 2)), w=(2, 7))  # fmt: skip
+case("grouped_mm", [8, 16], lambda m, x: torch._grouped_mm(m.a(x).bfloat16(), m.w.bfloat16(), offs=torch.tensor(
+    [1, 4], dtype=torch.int32)).relu().sum(1), w=(2, 8, 16))  # fmt: skip
+case("histogram", [8], lambda m, x: (m.a(x)[0].histc(4, -1, 1), m.b(x).sum(1)))
 
 # Writing in place
+case("index_put", [8], lambda m, x: m.out(_turned(m.a(x), m.b(x)).relu()))
 case("copied_into_zeros", [8, 8, 8], lambda m, x: (_filled(m, x) * m.w).relu().sum(-1), w=(3, 8))
 case("copied_and_summed", [8], lambda m, x: m.out(_filled(m, x).relu().sum(1)))
 case("in_place", [3, 5], lambda m, x: m.out(_scaled(m.a(x).add_(m.b(x)).relu_())))
@@ -168,6 +172,12 @@ def _filled(m: Any, x: Tensor) -> Tensor:
     found = x.new_zeros(x.shape[0], 3, 8)
     found[:, 0], found[:, 1] = m.a(x), m.b(x)
     return found
+
+
+def _turned(units: Tensor, written: Tensor) -> Tensor:
+    found = torch.zeros_like(units)
+    found[torch.tensor([2, 0])] = written[:2]
+    return found + units
 
 
 def _scaled(units: Tensor) -> Tensor:

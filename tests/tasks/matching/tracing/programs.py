@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tasks.matching.check import randomise
+from tests.tasks.matching.tracing.mixing import MIXED
 
 Operation = Callable[..., Tensor | tuple[Tensor, ...]]
 Step = tuple[Operation, list[int]]
@@ -198,41 +199,20 @@ pairs(lambda a, b: functional.scaled_dot_product_attention(a, a, b))
 pairs(torch.outer)
 
 
-MIXED: list[Operation] = [
-    lambda v: v.roll(1, -1),
-    lambda v: v.flip(-1),
-    lambda v: v.sort(-1).values,
-    lambda v: v.cumsum(-1),
-    lambda v: v.diff(dim=-1, append=v[..., :1]),
-    lambda v: v.repeat(1, 1, 2)[..., ::2],
-    lambda v: v[..., list(range(v.shape[-1]))[::-1]],
-    lambda v: v.index_select(-1, torch.arange(v.shape[-1]).flip(0)),
-    lambda v: v.gather(-1, torch.arange(v.shape[-1]).flip(0).expand_as(v)),
-    lambda v: functional.pad(v, (1, -1)),
-    lambda v: functional.pad(v, (1, 1), mode="circular")[..., : v.shape[-1]],
-    lambda v: functional.avg_pool1d(v, 3, 1, 1),
-    lambda v: functional.max_pool1d(v, 3, 1, 1),
-    lambda v: functional.conv1d(v, torch.ones(1, v.shape[1], 3, dtype=v.dtype), padding=1),
-    lambda v: functional.interpolate(v, scale_factor=2.0, mode="linear").unflatten(-1, (2, -1)).sum(-2),
-    lambda v: functional.unfold(v[:, :, None], (1, 3), padding=(0, 1)).unflatten(1, (-1, 3)).sum(2),
-    lambda v: functional.pixel_shuffle(v.repeat_interleave(4, 1)[:, :, None], 2).unflatten(3, (2, -1)).sum((2, 3)),
-    lambda v: functional.pixel_unshuffle(v.repeat(1, 1, 2)[:, :, None].expand(-1, -1, 2, -1), 2)
-    .unflatten(1, (-1, 4)).sum((2, 3)),
-]  # fmt: skip
-"""Operations on values of three axes that mix places along the last and keep its length."""
-
-
-@kind
 def mixed(writer: Writer) -> Step:
-    """A value beside itself with places along an axis mixed."""
+    """A value beside itself with places along an axis mixed, whole or each of these places alone."""
     i, operation = writer.pick(1), writer.random.choice(MIXED)
-    d = writer.axis(i)
+    d, apart = writer.axis(i), writer.random.random() < 0.5
 
-    def beside(v: Tensor) -> Tensor:
+    def beside(v: Tensor) -> Tensor | tuple[Tensor, ...]:
         three = v.movedim(d, -1)[(None,) * (3 - v.ndim)]
-        return three * operation(three)
+        both = three * operation(three)
+        return both.unbind(-1) if apart else both
 
     return beside, [i]
+
+
+KINDS += [mixed] * 5
 
 
 @kind

@@ -6,12 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from storage.errors import ModelError
 from tasks.matching.check import TOLERANCE, function_error
 from tasks.matching.units import find_units
 from tests.tasks.matching.tracing.operations import CASES, Network
-from tests.tasks.matching.tracing.programs import program, sensitivity
+from tests.tasks.matching.tracing.programs import Program, program, sensitivity
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -34,6 +35,26 @@ def test_an_operation_without_a_rule_pins_what_it_touches_and_is_named():
     assert [group.size for group in units.groups.values()] == [8]
 
 
+def test_an_operation_of_another_library_is_not_taken_for_one_of_torch():
+    @torch.library.custom_op("strange::relu", mutates_args=())
+    def strange(x: Tensor) -> Tensor:
+        return x.cumsum(-1)
+
+    strange.register_fake(torch.empty_like)
+    units = find_units(Network({}, lambda m, x: m.out(strange(m.a(x)))), (torch.randn(4, 6),))
+    assert list(units.unknown) == ["strange.relu.default"] and not units.groups
+
+
+def test_an_operation_that_writes_and_gives_nothing_is_not_passed_over():
+    def added(m: Network, x: Tensor) -> Tensor:
+        sums = m.a(x)
+        torch._foreach_add_([sums], [m.b(x)])
+        return m.out(sums)
+
+    units = find_units(Network({}, added), (torch.randn(4, 6),))
+    assert list(units.unknown) == ["aten._foreach_add_.List"] and not units.groups
+
+
 def test_a_shape_that_depends_on_the_data_is_refused_in_one_line():
     model = Network({}, lambda m, x: m.a(x)[x[:, 0] > 0].sum(0))
     with pytest.raises(ModelError, match="depends on the data") as caught:
@@ -41,11 +62,23 @@ def test_a_shape_that_depends_on_the_data_is_refused_in_one_line():
     assert "\n" not in str(caught.value)
 
 
-def sound(seed: int, length: int) -> None:
+def sound(seed: int, length: int) -> bool:
+    """Whether units were permuted without harm; where they were not, rounding must be why."""
     model, inputs = program(seed, length)
     units = find_units(model, inputs)
     error = function_error(model, inputs, units, seed)
     assert error <= TOLERANCE or sensitivity(model, inputs, seed) > 1e-11, (seed, length, error)
+    return error <= TOLERANCE
+
+
+def test_rounding_matters_where_values_tie_and_nowhere_else():
+    def chosen(one: Tensor, other: Tensor) -> Tensor:
+        return torch.stack([one, other]).argmax(0) * 0.1
+
+    tie = Program([torch.ones(3)], [(lambda v: (v, v + 0.0), [1]), (chosen, [2, 3])], [(torch.sum, [4])])
+    plain = Program([torch.ones(3)], [(torch.sin, [1])], [(torch.sum, [2])])
+    assert sensitivity(tie, (torch.ones(2),)) > 1e-3
+    assert sensitivity(plain, (torch.ones(2),)) < 1e-12
 
 
 @settings(deadline=None, max_examples=120)
@@ -57,5 +90,5 @@ def test_random_programs(seed, length):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 20000, 500))
 def test_many_random_programs(first):
-    for seed in range(first, first + 500):
-        sound(seed, 5 + seed % 25)
+    compared = [sound(seed, 5 + seed % 25) for seed in range(first, first + 500)]
+    assert sum(compared) > 490

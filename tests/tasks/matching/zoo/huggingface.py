@@ -96,6 +96,15 @@ def llama(attention: str) -> Member:
 
 
 @member()
+def mixtral() -> Member:
+    """Four experts, two a token, whose products are grouped; with its cache, as it comes."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    shape = LAYERS | TEXT | {"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
+    return MixtralForCausalLM(MixtralConfig(**shape)), (torch.randint(2, 30, (3, 7)),)
+
+
+@member()
 def resnet() -> Member:
     from transformers import ResNetConfig, ResNetForImageClassification
 

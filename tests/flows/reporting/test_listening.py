@@ -1,0 +1,48 @@
+"""Listeners: all are told, in their order, and lines of the executors' log reach them."""
+
+from __future__ import annotations
+
+import logging
+
+from flows.reporting.listening import listening, notice, tell_commit
+from storage.rounds.commits import Commit
+
+COMMIT = Commit(round=3, token="a", epoch=1, state="s", tensors={})
+
+
+class Heard:
+    def __init__(self, name: str, told: list[object]) -> None:
+        self.name = name
+        self.told = told
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        self.told.append((self.name, commit.round, rounds))
+
+    def notice(self, text: str) -> None:
+        self.told.append((self.name, text))
+
+
+def test_listeners_are_told_while_they_listen(capsys) -> None:
+    told: list[object] = []
+    with listening(Heard("one", told)), listening(Heard("two", told)):
+        tell_commit(COMMIT, 9)
+        notice("partition 7 hangs")
+    tell_commit(COMMIT, 9)
+    assert told == [("one", 3, 9), ("two", 3, 9), ("one", "partition 7 hangs"), ("two", "partition 7 hangs")]
+    assert capsys.readouterr().err == ""
+
+
+def test_without_listeners_a_notice_goes_to_standard_error(capsys) -> None:
+    notice("a worker is lost")
+    assert capsys.readouterr().err == "a worker is lost\n"
+
+
+def test_lines_of_the_executors_log_are_notices_and_appear_nowhere_else(caplog) -> None:
+    told: list[object] = []
+    with listening(Heard("one", told)):
+        logging.getLogger("roundweave").warning("worker %s is lost", "tcp://a")
+    assert told == [("one", "worker tcp://a is lost")]
+    assert caplog.records == []
+    logging.getLogger("roundweave").warning("nobody listens")
+    assert told == [("one", "worker tcp://a is lost")]
+    assert [record.getMessage() for record in caplog.records] == ["nobody listens"]
