@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -61,7 +61,7 @@ class LocalPlace:
         with _written_beside(path, pieces, durable) as partial:
             partial.replace(path)
         if durable:
-            _sync_folder(path.parent)
+            _sync(path.parent)
 
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create a file that is not there; a link to a name that is taken fails, also against other processes."""
@@ -72,7 +72,7 @@ class LocalPlace:
             except FileExistsError:
                 return False
         if durable:
-            _sync_folder(path.parent)
+            _sync(path.parent)
         return True
 
     def delete(self, prefix: str) -> None:
@@ -89,6 +89,15 @@ class LocalPlace:
             for name in names:
                 if name.endswith(PARTIAL):
                     Path(folder, name).unlink(missing_ok=True)
+
+    def sync(self) -> None:
+        """Make all files here and below survive a power loss, and the folder's own name with those above it."""
+        for folder, _, names in os.walk(self.path, topdown=False):
+            for name in (*names, ""):
+                _sync(Path(folder, name))
+        for parent in self.path.absolute().parents:
+            with suppress(PermissionError):
+                _sync(parent)
 
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
@@ -127,7 +136,7 @@ def _written_beside(path: Path, pieces: tuple[Piece, ...], durable: bool) -> Ite
     # Not named after the file, whose name may be as long as names can be.
     partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
-        with _opened(partial) as file:
+        with _opened(partial, durable) as file:
             for piece in pieces:
                 left = memoryview(piece)
                 while left:
@@ -139,18 +148,28 @@ def _written_beside(path: Path, pieces: tuple[Piece, ...], durable: bool) -> Ite
         partial.unlink(missing_ok=True)
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path, durable: bool) -> BinaryIO:
     """A new file, in a folder that is made where it is not there."""
     try:
         return path.open("xb", buffering=0)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent, durable)
         return path.open("xb", buffering=0)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _make(folder: Path, durable: bool) -> None:
+    """Make a folder, and those above it that are missing."""
+    if folder.is_dir():
+        return
+    _make(folder.parent, durable)
+    folder.mkdir(exist_ok=True)
+    if durable:
+        _sync(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a folder, survive a power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
