@@ -87,7 +87,7 @@ class GraphExecutor:
 
     def _submit(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         job = self._spread_over_workers(job)
-        log = job.attempt.open().log
+        store = job.attempt.open()
         home = {block: self._workers[block % len(self._workers)] for block in range(job.plan.blocks)}
         with annotate(
             workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
@@ -97,8 +97,8 @@ class GraphExecutor:
             commits = [self._key(job, "commit", round) for round in range(first, last + 1)]
             futures = self.client.get(self._window(job, first, last), commits, sync=False)
         for round, future in zip(range(first, last + 1), futures, strict=True):
-            finished(self.client, future, unless=partial(log.has, round))
-            yield log.read(round) if log.has(round) else future.result()
+            finished(self.client, future, unless=partial(store.history.has, round))
+            yield store.log.read(round) if store.history.has(round) else future.result()
             future.release()
 
     def _spread_over_workers(self, job: Job) -> Job:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from storage.errors import NotARun, RoundMissing, TensorMissing
+from storage.errors import NotARun, RoundFailed, RoundMissing, TensorMissing
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.lease import hold_lease
@@ -170,10 +170,11 @@ def test_the_status_follows_the_store(tiny) -> None:
         assert run.refresh().status == "running"
         store.commit(tiny.write(store, 1))
     assert (run.refresh().status, run.done) == ("interrupted", 1)
-    store.log.failure = "no sound update"
+    with pytest.raises(RoundFailed), hold_lease(store.place, "t"):
+        raise RoundFailed("no sound update")
     assert (run.refresh().status, run.failure) == ("failed", "no sound update")
-    store.log.failure = None
-    store.commit(tiny.write(store, 2))
+    with hold_lease(store.place, "t"):
+        store.commit(tiny.write(store, 2))
     assert (run.refresh().status, run.digest) == ("complete", store.log.read(2).state)
 
 
@@ -208,9 +209,7 @@ def test_the_representation_tells_name_status_and_size(tiny, run) -> None:
 
 def test_runs_are_listed_the_oldest_first_and_other_folders_are_passed_over(tiny) -> None:
     for name, created in (("b", 2.0), ("a", 3.0), ("c", 1.0)):
-        tiny.create(name)
-        path = tiny.folder / f"{name}.zarr/zarr.json"
-        path.write_text(path.read_text().replace('"created": 1.0', f'"created": {created}'))
+        tiny.create(name, created=created)
     (tiny.folder / "other.zarr").mkdir()
     assert [run.name for run in list_runs(tiny.folder)] == ["c", "b", "a"]
     assert [run.name for run in list_runs()] == ["c", "b", "a"]
@@ -334,7 +333,8 @@ def test_a_view_stays_as_it_was_until_it_is_refreshed(tiny, run) -> None:
     before = run.done, run.status, run.digest, len(run["scale"])
     history = run.history()
     store.commit(tiny.write(store, 3, score=Score(0.5, {"new": 1.0}, 8)))
-    store.log.failure = "later"
+    with pytest.raises(RoundFailed), hold_lease(store.place, "t"):
+        raise RoundFailed("later")
     assert (run.done, run.status, run.digest, len(run["scale"])) == before
     assert run.history().equals(history)
     with pytest.raises(RoundMissing, match="it has rounds 0 to 2"):
