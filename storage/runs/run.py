@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import NotARun, TensorMissing
+from storage.errors import NotARun, StoreDamaged, TensorMissing
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -38,14 +38,25 @@ def open_run(run: str | Path, root: str | Path | None = None) -> Run:
 
 
 def list_runs(root: str | Path | None = None) -> list[Run]:
-    """All runs under the root, the oldest first."""
-    folder, runs = Path(root or default_root()), []
+    """All runs under the root that can be opened, the oldest first."""
+    return sorted(_opened(root)[0], key=lambda run: run.created)
+
+
+def damaged_runs(root: str | Path | None = None) -> dict[str, str]:
+    """Why runs under the root cannot be opened, by name."""
+    return _opened(root)[1]
+
+
+def _opened(root: str | Path | None) -> tuple[list[Run], dict[str, str]]:
+    folder, runs, damaged = Path(root or default_root()), [], {}
     for name in _names(folder):
         try:
             runs.append(Run(folder / name))
         except NotARun:
             continue
-    return sorted(runs, key=lambda run: run.created)
+        except StoreDamaged as error:
+            damaged[name.removesuffix(SUFFIX)] = str(error)
+    return runs, damaged
 
 
 def _names(root: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -158,8 +159,12 @@ def _history_table(run: Run) -> Table:
     return table
 
 
-def print_runs(runs: list[Run]) -> None:
-    """A line for each run."""
+def print_runs(runs: list[Run], damaged: Mapping[str, str]) -> None:
+    """A line for each run, and for each that cannot be opened the reason by its name."""
+    for name, reason in damaged.items():
+        Console(highlight=False).print(
+            f"{name} is damaged: {reason}", style="yellow", markup=False, soft_wrap=True
+        )
     if not runs:
         Console().print("no runs here; `roundweave train` makes one")
         return
