@@ -386,6 +386,23 @@ def test_a_split_is_kept_once(tiny) -> None:
         assert tree["partitions/1"].dims == ("example",)
 
 
+@pytest.mark.parametrize("damage", ["chunk", "flipped", "empty", "document", "cut document"])
+def test_a_split_that_is_missing_or_damaged_is_made_again(tiny, flip, damage) -> None:
+    store, owners = tiny.create(), np.array([0, 1, -1, 1], np.int32)
+    store.write_split(0, lambda number: owners)
+    chunk, document = store.path / "partitions/0/c/0", store.path / "partitions/0/zarr.json"
+    {
+        "chunk": chunk.unlink,
+        "flipped": lambda: flip(chunk),
+        "empty": lambda: chunk.write_bytes(b""),
+        "document": document.unlink,
+        "cut document": lambda: document.write_text("{"),
+    }[damage]()
+    store.write_split(0, lambda number: owners)
+    with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
+        assert tree["partitions/0"].values.tolist() == [0, 1, -1, 1]
+
+
 # What is no run.
 
 
