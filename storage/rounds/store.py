@@ -105,14 +105,9 @@ class RoundStore:
                     aside.sync()
         except PlaceTaken as error:
             raise ExperimentDiffers(f"{place} exists already; give the new run another name") from error
-        made = cls(place, fsync)
-        made.sync()
-        return made
-
-    def sync(self) -> None:
-        """Make what was written so far survive a power loss, where that is wanted of what is written."""
-        if self.fsync:
-            self.place.sync()
+        if fsync:
+            place.sync()
+        return cls(place, fsync)
 
     def extend(self, rounds: int) -> RoundStore:
         """The store with room for so many rounds; it never shrinks."""

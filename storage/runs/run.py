@@ -15,7 +15,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import plot_history
-from storage.runs.names import SUFFIX, default_root, nearest, run_path
+from storage.runs.names import SUFFIX, default_root, nearest, run_name, run_path
 from storage.runs.round import Round
 
 if TYPE_CHECKING:
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
-    """A run by its name under the root, or by its path; raises `NotARun`."""
+    """A run by its name under the root, its folder's name with ``.zarr`` or without, or by its path; `NotARun`."""
     named = run_path(root, run)
     there = _names(named.parent)
     if named.name in there:
         return Run(named)
-    if place_of(run).names():
-        return Run(run)
-    names = [name.removesuffix(SUFFIX) for name in there]
+    for path in (Path(root or default_root(), run), run):
+        if place_of(path).names():
+            return Run(path)
+    names = [run_name(Path(name)) for name in there]
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
 
@@ -76,9 +77,10 @@ class Run:
     def refresh(self) -> Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
+        self._config, self._algorithm = _recorded(self._store)
         log = self._store.log
-        self._recorded, self._done = log.rounds(), log.newest()
-        self._damaged = [round for round in log.damaged() if round in self._recorded or round > self.done]
+        self._rounds, self._done = log.rounds(), log.newest()
+        self._damaged = [round for round in log.damaged() if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
         self._metrics = self._store.history.names("metrics")
         self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
@@ -94,19 +96,17 @@ class Run:
     @property
     def name(self) -> str:
         """The run's name under its root."""
-        return self.path.name.removesuffix(SUFFIX)
+        return run_name(self.path)
 
     @property
     def config(self) -> dict[str, Any]:
         """The configuration it was started with."""
-        config: dict[str, Any] = self._store.attributes["config"]
-        return config
+        return self._config
 
     @property
     def algorithm(self) -> str:
         """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
-        name: Any = self.config["algorithm"]["name"]
-        return str(name["name"] if isinstance(name, dict) else name)
+        return self._algorithm
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -139,14 +139,14 @@ class Run:
     def committed(self) -> list[int]:
         """The committed rounds whose records are whole, ascending; each record is verified."""
         if self._whole is None:
-            self._whole = self._store.log.whole([round for round in self._recorded if round <= self.done])
+            self._whole = self._store.log.whole([round for round in self._rounds if round <= self.done])
         return self._whole
 
     @property
     def lost(self) -> list[int]:
         """The rounds without a whole record; those after `done` are done again when the run goes on."""
         before = set(range(self.done)) - set(self.committed)
-        return sorted(before | {round for round in self._recorded if round > self.done})
+        return sorted(before | {round for round in self._rounds if round > self.done})
 
     @property
     def digest(self) -> str:
@@ -238,8 +238,8 @@ class Run:
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""
         if round not in self._commits:
-            if round not in self._recorded:
-                raise self._store.log.missing(round, self._recorded)
+            if round not in self._rounds:
+                raise self._store.log.missing(round, self._rounds)
             self._commits[round] = self._store.log.read(round)
         return self._commits[round]
 
@@ -261,6 +261,16 @@ class Run:
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
         return f"<Run {' · '.join(parts)}>"
+
+
+def _recorded(store: RoundStore) -> tuple[dict[str, Any], str]:
+    """The configuration of a run, and the name of its algorithm; raises `NotARun` for a record of another form."""
+    try:
+        config: dict[str, Any] = store.attributes["config"]
+        name: Any = config["algorithm"]["name"]
+        return config, str(name["name"] if isinstance(name, dict) else name)
+    except (KeyError, TypeError) as error:
+        raise NotARun(f"{store.place}: its record names no algorithm; it was not made by Roundweave") from error
 
 
 COUNTS = {"examples", "accepted"}
