@@ -248,8 +248,7 @@ class Run:
         return plot_history(self.history(), self.scores, self.name)
 
     def __repr__(self) -> str:
-        layout = self._store.schema.layout
-        parameters = sum(spec.size for spec in layout.params)
+        parameters = sum(spec.size for spec in self._store.schema.layout.params)
         uncommitted = " (1 uncommitted)" if self._store.has_row(self.done + 1) else ""
         parts = (
             self.name,
