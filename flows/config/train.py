@@ -101,7 +101,8 @@ class Placement(BaseModel):
 class Execution(Placement):
     """How and how long the run is run; may change when it is resumed."""
 
-    rounds: int = Field(default=20, ge=1, description="rounds in all; more than stored goes on")
+    # The numbers of all rounds are written ahead, a chunk for each thousand: of a million in a fifth of a second.
+    rounds: int = Field(default=20, ge=1, le=1_000_000, description="rounds in all; more than stored goes on")
     window: int | None = Field(
         default=None, ge=1, description="rounds submitted at once; default: about a second of them"
     )

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -17,7 +17,7 @@ from typing import Any
 from flows.config.recorded import differences
 from flows.config.resolving import Resolved, objective_for, short_name
 from flows.config.train import TrainConfig
-from storage.errors import ExperimentDiffers, RoundweaveError
+from storage.errors import ExperimentDiffers
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.schema import Schema
@@ -53,7 +53,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     work, description = _work(resolved, executor)
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
-    with hold_lease(store.place, token) as lease, _failure_recorded(store):
+    with hold_lease(store.place, token) as lease:
         store, done = _recovered(store, resolved.config.rounds, work.partitions)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
@@ -100,7 +100,9 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
     path = config.path or run_path(config.root, config.name or _new_name(config))
     if config.path is None and not path.exists():
-        return _create(config, path, work, description)
+        # Another process may be making the same run at this moment: then it is there now.
+        with suppress(ExperimentDiffers):
+            return _create(config, path, work, description)
     store = RoundStore(path, config.fsync)
     _check_same_experiment(store, config, description)
     if work.fingerprint and store.attributes["fingerprint"]:
@@ -127,7 +129,7 @@ def _create(config: TrainConfig, path: Path, work: Work, description: Descriptio
         "fingerprint": work.fingerprint,
         **provenance(),
     }
-    return RoundStore.create(path, schema, config.rounds, attributes, initial)
+    return RoundStore.create(path, schema, config.rounds, attributes, initial, config.fsync)
 
 
 def provenance() -> dict[str, Any]:
@@ -153,21 +155,9 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
 
 
 def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
-    """The store with room for its rounds and splits, and the last round that is whole."""
-    store = store.extend(rounds)
+    """The store with room for its rounds and with the splits that they had, and the last round that is whole."""
     done, _ = recover(store)
     if not partitions.source.partitioned:
-        for number in range(partitions.split.number(rounds) + 1):
+        for number in range(partitions.split.number(done) + 1):
             store.write_split(number, partitions.assignment)
-    return store, done
-
-
-@contextmanager
-def _failure_recorded(store: RoundStore) -> Iterator[None]:
-    """Keep the reason why a run failed beside its commits, until it goes on."""
-    store.log.failure = None
-    try:
-        yield
-    except RoundweaveError as error:
-        store.log.failure = str(error)
-        raise
+    return store.extend(rounds), done

@@ -48,6 +48,9 @@ class Place(Protocol):
     def sweep(self) -> None:
         """Delete what killed writers left half-written; only the one writer may call this."""
 
+    def sync(self) -> None:
+        """Make all that is here survive a power loss."""
+
     def aside(self) -> AbstractContextManager[Place]:
         """An empty place whose contents come here all at once at the end, or never; raises `PlaceTaken`."""
 

@@ -113,6 +113,18 @@ class LocalPlace:
                     if name.endswith(PARTIAL):
                         _remove(name, folder)
 
+    def sync(self) -> None:
+        """Make all files here and below survive a power loss, and the folder's own name with those above it."""
+        with self._folder([]) as top:
+            for _, _, names, folder in os.fwalk(dir_fd=top, topdown=False):
+                for name in names:
+                    if stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
+                        _sync(os.open(name, FILE, dir_fd=folder))
+                os.fsync(folder)
+        for above in self.path.absolute().parents:
+            with suppress(PermissionError):
+                _sync(os.open(above, FOLDER))
+
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
         """A folder beside this one, which gets its name at the end."""
@@ -231,5 +243,13 @@ def _write(descriptor: int, pieces: tuple[Piece, ...], durable: bool) -> None:
                 left = left[os.write(descriptor, left) :]
         if durable:
             os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    """Make what is open survive a power loss, and close it."""
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -44,8 +44,18 @@ def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndar
     if len(data) != _size(spec) * dtype.itemsize or google_crc32c.value(data) != int.from_bytes(
         checksum, "little"
     ):
-        raise StoreDamaged(f"{place}/{key}: the stored bytes are not those that were written")
+        raise StoreDamaged(
+            f"{place}/{key}: the stored bytes are not those that were written; restore the file from a copy"
+        )
     return data.view(dtype).astype(spec.stored, copy=False).reshape(spec.chunks)
+
+
+def need_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
+    """One whole chunk that a record says is there; `whose` says what has it. Raises `StoreDamaged`."""
+    array = read_chunk(place, spec, index)
+    if array is None:
+        raise StoreDamaged(f"{place}: {whose}, {_key(spec, index)} is missing; restore the file from a copy")
+    return array
 
 
 def empty_chunk(spec: ArraySpec) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from storage.errors import RoundMissing, StoreDamaged, WriterFenced
 from storage.parsing import from_json
 from storage.places.base import Place
+from storage.values.digests import text_digest
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Commit:
 
     def to_json(self) -> str:
         """One JSON object."""
-        return json.dumps(asdict(self), indent=1)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
@@ -97,35 +99,73 @@ class Commit:
         return cls(**value, updates=updates, carry_from=carry_from, score=Score(**score) if score else None)
 
 
-class CommitLog:
-    """The commit records of the run at a place, one JSON content a round."""
+SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
+"""A record as it is stored: its last members are the chain of the record before it, and its own."""
 
-    def __init__(self, place: Place) -> None:
+
+@dataclass(frozen=True)
+class Link:
+    """A sealed record: its text, the chain of the record before it, and its own."""
+
+    text: str
+    before: str
+    chain: str
+
+
+class CommitLog:
+    """The commit records of the run at a place, one JSON content a round.
+
+    Each is sealed by its chain: the digest of `run`, its round, the chain of the record before and what it says.
+    What is read is verified, and one line vouches for all that was before. `run` is the digest of the attributes.
+    """
+
+    def __init__(self, place: Place, run: str) -> None:
         self.place = place
+        self.run = run
 
     def rounds(self) -> list[int]:
-        """The committed rounds, ascending."""
+        """The rounds of which there is a record, whole or not, ascending."""
         stems = [name.removesuffix(".json") for name in self.place.names("commits") if name.endswith(".json")]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def has(self, round: int) -> bool:
-        """Whether a round is committed."""
+        """Whether there is a record of a round."""
         return self.place.has(_key(round))
 
     def read(self, round: int) -> Commit:
-        """The record of a round; raises `RoundMissing`, or `StoreDamaged` for a content that is no record."""
-        content = self.place.read(_key(round))
-        if content is None:
-            raise self.missing(round, self.rounds())
+        """The record of a round; raises `RoundMissing`, or `StoreDamaged` for one that was not written so."""
+        text = self._link(round).text
         try:
-            return Commit.from_json(str(content, "utf-8"))
+            return Commit.from_json(text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
 
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
         """What to raise for a round that is not among the committed ones."""
-        there = f"it has rounds {rounds[0]} to {rounds[-1]}" if rounds else "it has none"
+        if not rounds:
+            there = "it has none"
+        elif rounds[0] < round < rounds[-1]:
+            there = f"{_key(round)} is missing, and the round is lost"
+        else:
+            there = f"it has rounds {rounds[0]} to {rounds[-1]}"
         return RoundMissing(f"no committed round {round} in {self.place}; {there}")
+
+    def newest(self) -> int | None:
+        """The last round with a whole record; None where there is none."""
+        return next((round for round in reversed(self.rounds()) if self._whole_link(round)), None)
+
+    def whole(self, rounds: Sequence[int]) -> list[int]:
+        """Those of the rounds, which ascend, whose records are whole and are those that the next ones follow."""
+        whole: list[int] = []
+        after: Link | None = None
+        for round in reversed(rounds):
+            link = self._whole_link(round)
+            if link and after and whole[-1] == round + 1 and after.before != link.chain:
+                link = None
+            if link:
+                whole.append(round)
+            after = link
+        return whole[::-1]
 
     def create(self, commit: Commit, fsync: bool = False) -> Commit:
         """Write a record that must not exist yet; an equal one of this or an earlier writer is taken instead.
@@ -133,7 +173,10 @@ class CommitLog:
         A worker may die after its commit and before it said so, and its task then runs again; or a killed run's
         last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
         """
-        self.place.create(_key(commit.round), commit.to_json().encode(), durable=fsync)
+        text, before = commit.to_json(), self._chain_before(commit.round)
+        content = f'{text[:-1]}, "before": "{before}", "chain": "{self._chain(commit.round, before, text)}"}}'
+        if self.place.create(_key(commit.round), content.encode(), durable=fsync):
+            return commit
         kept = self.read(commit.round)
         if kept.epoch > commit.epoch or kept.identity() != commit.identity():
             raise WriterFenced(
@@ -143,35 +186,54 @@ class CommitLog:
         return kept
 
     def set_aside(self, after: int) -> list[int]:
-        """Take the records of later rounds out of the log, keeping them as evidence; which rounds they were."""
-        later = [round for round in self.rounds() if round > after]
-        for round in later:
+        """Take the records of later rounds, and those that are not whole, out of the log; which rounds they were.
+
+        They are kept as evidence.
+        """
+        rounds = self.rounds()
+        whole = set(self.whole(rounds))
+        aside = [round for round in rounds if round > after or round not in whole]
+        for round in aside:
             content = self.place.read(_key(round))
             assert content is not None, "only the holder of the lease sets records aside"
             self.place.write(f"commits/damaged-{round}-{secrets.token_hex(4)}.json", content)
             self.place.delete(_key(round))
-        return later
+        return aside
 
     def damaged(self) -> list[int]:
         """The rounds whose records were set aside."""
         names = self.place.names("commits")
         return sorted({int(name.split("-")[1]) for name in names if name.startswith("damaged-")})
 
-    @property
-    def failure(self) -> str | None:
-        """Why the run failed, None where it did not."""
-        content = self.place.read(FAILURE)
-        return None if content is None else str(content, "utf-8")
+    def _link(self, round: int) -> Link:
+        """The sealed record of a round, verified."""
+        content = self.place.read(_key(round))
+        if content is None:
+            raise self.missing(round, self.rounds())
+        parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
+        link = parts and Link(parts[1] + "}", parts[2], parts[3])
+        if not link or self._chain(round, link.before, link.text) != link.chain:
+            raise StoreDamaged(
+                f"{self.place}/{_key(round)} is no commit record, or not the one that was written for this round "
+                "of this run; restore it from a copy, or `roundweave resume` goes on without it"
+            )
+        return link
 
-    @failure.setter
-    def failure(self, reason: str | None) -> None:
-        if reason is None:
-            self.place.delete(FAILURE)
-        else:
-            self.place.write(FAILURE, reason.encode())
+    def _whole_link(self, round: int) -> Link | None:
+        try:
+            return self._link(round)
+        except (RoundMissing, StoreDamaged):
+            return None
 
+    def _chain(self, round: int, before: str, text: str) -> str:
+        return text_digest("\n".join((self.run, str(round), before, text)))
 
-FAILURE = "commits/failure.txt"
+    def _chain_before(self, round: int) -> str:
+        """The chain of the record before that of a round; empty for the first."""
+        if self.has(round - 1):
+            return self._link(round - 1).chain
+        earlier = [number for number in self.rounds() if number < round]
+        return self._link(earlier[-1]).chain if earlier else ""
 
 
 def _key(round: int) -> str:

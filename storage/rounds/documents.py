@@ -29,26 +29,32 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
     return value
 
 
-def create_documents(
-    place: Place, specs: Iterable[ArraySpec], attributes: Mapping[str, Any] | None = None
-) -> None:
-    """Describe arrays, and the groups that they are in, where they are not; `attributes` are those of the root."""
+def create_root(place: Place, attributes: Mapping[str, Any]) -> None:
+    """Describe the root by its attributes."""
+    place.create(_key(""), _bytes(GroupMetadata(zarr_format=3, attributes=dict(attributes))))
+
+
+def create_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
+    """Describe arrays, and the groups that they are in, where they are not described."""
+    for key, content in _documents(specs).items():
+        place.create(key, content, durable=fsync)
+
+
+def replace_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
+    """Describe arrays and their groups anew where they are described in another way, as when they get longer."""
+    for key, content in _documents(specs).items():
+        if (place.read(key) or b"") != memoryview(content):
+            place.write(key, content, durable=fsync)
+
+
+def _documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:
+    """Documents by key, those of groups before those of arrays, which are in the order of the specs."""
     specs = list(specs)
-    for path in sorted({parent for spec in specs for parent in _parents(spec.path)}):
-        place.create(_key(path), _bytes(GroupMetadata(zarr_format=3)))
-    for spec in specs:
-        place.create(_key(spec.path), _array(spec))
-    if attributes is not None:
-        place.create(_key(""), _bytes(GroupMetadata(zarr_format=3, attributes=dict(attributes))))
-
-
-def replace_document(place: Place, spec: ArraySpec) -> None:
-    """Describe an array anew, as when it gets longer."""
-    place.write(_key(spec.path), _array(spec))
-
-
-def _array(spec: ArraySpec) -> bytes:
-    return _bytes(ArrayV3Metadata.from_dict(spec.metadata()))
+    groups = sorted({parent for spec in specs for parent in _parents(spec.path)})
+    group = _bytes(GroupMetadata(zarr_format=3))
+    return {_key(path): group for path in groups} | {
+        _key(spec.path): _bytes(ArrayV3Metadata.from_dict(spec.metadata())) for spec in specs
+    }
 
 
 def _bytes(metadata: GroupMetadata | ArrayV3Metadata) -> bytes:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from storage.errors import UsageError
-from storage.places.base import Place
+from storage.errors import StoreDamaged, UsageError
 from storage.rounds.chunks import empty_chunk, read_chunk, write_chunk
-from storage.rounds.commits import Commit
-from storage.rounds.documents import NAME, create_documents, replace_document
+from storage.rounds.commits import Commit, CommitLog
+from storage.rounds.documents import NAME, create_documents, replace_documents
 from storage.rounds.schema import METRIC_ROWS, REPORTED, ROUND_ROWS, ArraySpec, Schema
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
@@ -46,9 +44,12 @@ def check_names(commit: Commit) -> None:
 
 
 def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
-    """What a commit says, by the path of its array: a number, or (partition,) with NaN where there is none."""
+    """What a commit says, by the path of its array: a number, or (partition,) with NaN where there is none.
+
+    That the round is committed comes last: where that is said, the others are there.
+    """
     score = commit.score
-    rows: dict[str, Any] = {"committed": True, "bookkeeping/seconds": commit.seconds}
+    rows: dict[str, Any] = {"bookkeeping/seconds": commit.seconds}
     if score is not None:
         rows |= {"scores/loss": score.loss, **{f"scores/{name}": value for name, value in score.values.items()}}
     for partition, update in commit.updates.items():
@@ -57,18 +58,19 @@ def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
         numbers |= {f"metrics/{name}": value for name, value in update.metrics.items()}
         for path, number in numbers.items():
             rows.setdefault(path, np.full(partitions, np.nan))[partition] = number
-    return rows
+    return rows | {"committed": True}
 
 
 class History:
     """The arrays of numbers, for so many rows.
 
     Those of metrics and scores come into being with their first number. Chunks are written when there is something
-    to say; absent ones read as NaN.
+    to say. What is missing, damaged or behind is read as the records in the log have it.
     """
 
-    def __init__(self, place: Place, schema: Schema, rows: int, fsync: bool = False) -> None:
-        self.place = place
+    def __init__(self, log: CommitLog, schema: Schema, rows: int, fsync: bool = False) -> None:
+        self.log = log
+        self.place = log.place
         self.schema = schema
         self.rows = rows
         self.fsync = fsync
@@ -83,22 +85,37 @@ class History:
         paths = [f"{group}/{name}" for group in REPORTED for name in self.names(group)]
         return self._arrays | {path: self.schema.reported(path, self.rows) for path in paths}
 
+    def has(self, round: int) -> bool:
+        """Whether the row of a round is there, and so the round is done."""
+        index, row = divmod(round, METRIC_ROWS)
+        chunk = self._whole("committed", index)
+        return chunk is not None and bool(chunk[row])
+
     def read(self, path: str, rows: int | None = None) -> np.ndarray:
         """The first rows of an array of numbers, (round,) or (round, partition); NaN where there is none."""
-        spec = self._arrays.get(path) or self.schema.reported(path, self.rows)
         rows = self.rows if rows is None else rows
-        chunks = [read_chunk(self.place, spec, (index,)) for index in range(-(-rows // METRIC_ROWS))]
-        return np.concatenate([empty_chunk(spec) if chunk is None else chunk for chunk in chunks])[:rows]
+        behind = self._behind()
+        chunks = [
+            self._filled(path, self._recorded(index)) if index in behind else self._chunk(path, index)
+            for index in range(-(-rows // METRIC_ROWS))
+        ]
+        return np.concatenate(chunks)[:rows]
+
+    def _behind(self) -> set[int]:
+        """The blocks of rounds in which a record has no row yet, as where its writer was killed in between."""
+        rounds = np.asarray(self.log.rounds(), int)
+        chunks = [self._whole("committed", index) for index in range(rounds.max(initial=0) // METRIC_ROWS + 1)]
+        empty = empty_chunk(self._spec("committed"))
+        told = np.concatenate([empty if chunk is None else chunk for chunk in chunks])
+        return set(rounds[~told[rounds]] // METRIC_ROWS)
 
     def add(self, commit: Commit) -> None:
-        """Write the row of a commit."""
+        """Write the row of a commit, whose record is in the log."""
         index, row = divmod(commit.round, METRIC_ROWS)
         for path, value in rows_of(commit, self.schema.partitions).items():
-            spec = self._array(path)
-            chunk = read_chunk(self.place, spec, (index,))
-            chunk = empty_chunk(spec) if chunk is None else chunk
+            chunk = self._chunk(path, index) if row else empty_chunk(self._spec(path))
             chunk[row] = value
-            self._write(spec, index, chunk)
+            self._write(self._described(path), index, chunk)
 
     def write_rounds(self) -> None:
         """Write the coordinate of rounds, which is the only array that is written ahead."""
@@ -108,40 +125,64 @@ class History:
     def describe(self) -> None:
         """Describe the arrays that there are, with as many rows as this history has; `commits` comes last."""
         self.write_rounds()
-        for _, spec in sorted(self.arrays().items(), key=lambda item: item[0] == "commits"):
-            replace_document(self.place, spec)
+        arrays = self.arrays()
+        last = arrays.pop("commits")
+        replace_documents(self.place, [*arrays.values(), last], self.fsync)
 
-    def rebuild(self, commits: Iterable[Commit]) -> None:
-        """Make all numbers and documents anew from these commits, which ascend."""
-        self._arrays = self.schema.history(self.rows)
+    def rebuild(self) -> None:
+        """Make all numbers and documents anew from the records, which must be whole."""
         self.describe()
-        written = set()
-        for index, block in groupby(commits, key=lambda commit: commit.round // METRIC_ROWS):
-            self._rebuild_chunks(index, list(block))
-            written.add(str(index))
+        blocks = {round // METRIC_ROWS for round in self.log.rounds()}
+        for index in sorted(blocks):
+            self._rebuild_chunks(index)
         for path in self.arrays().keys() - {"round", "commits"}:
             for chunk in self.place.names(f"{path}/c"):
-                if chunk not in written:
+                if chunk not in map(str, blocks):
                     self.place.delete(f"{path}/c/{chunk}")
 
-    def _rebuild_chunks(self, index: int, commits: Sequence[Commit]) -> None:
-        """Write the chunks of these commits' rounds, and delete those of which they say nothing."""
-        rows = {commit.round % METRIC_ROWS: rows_of(commit, self.schema.partitions) for commit in commits}
+    def _rebuild_chunks(self, index: int) -> None:
+        """Write the chunks of a block of rounds, and delete those of which its records say nothing."""
+        rows = self._recorded(index)
         told = {path for row in rows.values() for path in row}
         for path in sorted(told):
-            spec = self._array(path)
-            chunk = empty_chunk(spec)
-            for number, row in rows.items():
-                chunk[number] = row.get(path, chunk[number])
-            self._write(spec, index, chunk)
+            self._write(self._described(path), index, self._filled(path, rows))
         for path in self.arrays().keys() - told - {"round", "commits"}:
             self.place.delete(f"{path}/c/{index}")
 
-    def _array(self, path: str) -> ArraySpec:
+    def _recorded(self, index: int) -> dict[int, dict[str, Any]]:
+        """What the records of a block of rounds say, by row of its chunks."""
+        start = index * METRIC_ROWS
+        rounds = [round for round in range(start, start + METRIC_ROWS) if self.log.has(round)]
+        commits = [self.log.read(round) for round in self.log.whole(rounds)]
+        return {commit.round - start: rows_of(commit, self.schema.partitions) for commit in commits}
+
+    def _filled(self, path: str, rows: Mapping[int, Mapping[str, Any]]) -> np.ndarray:
+        """The chunk of an array in which these rows stand."""
+        chunk = empty_chunk(self._spec(path))
+        for number, row in rows.items():
+            chunk[number] = row.get(path, chunk[number])
+        return chunk
+
+    def _chunk(self, path: str, index: int) -> np.ndarray:
+        """A chunk as it is stored, else as the records have it."""
+        chunk = self._whole(path, index)
+        return self._filled(path, self._recorded(index)) if chunk is None else chunk
+
+    def _whole(self, path: str, index: int) -> np.ndarray | None:
+        """A chunk as it is stored; None where it is missing or damaged."""
+        try:
+            return read_chunk(self.place, self._spec(path), (index,))
+        except StoreDamaged:
+            return None
+
+    def _spec(self, path: str) -> ArraySpec:
+        return self._arrays.get(path) or self.schema.reported(path, self.rows)
+
+    def _described(self, path: str) -> ArraySpec:
         """An array of numbers, which is there from now on."""
         if path not in self._arrays:
             spec = self.schema.reported(path, self.rows)
-            create_documents(self.place, [spec])
+            create_documents(self.place, [spec], fsync=self.fsync)
             self._arrays[path] = spec
         return self._arrays[path]
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 
 import psutil
 
-from storage.errors import RunBusy
+from storage.errors import RoundweaveError, RunBusy
 from storage.parsing import from_json
 from storage.places.base import Place
 
@@ -27,7 +27,10 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Lease:
-    """One writer's claim; `expiry` and `born` (the process's start) are in seconds since the epoch."""
+    """One writer's claim; `expiry` and `born` (the process's start) are in seconds since the epoch.
+
+    `failure` is why the writer ended, None where it went on to the end or was killed.
+    """
 
     host: str
     pid: int
@@ -35,6 +38,7 @@ class Lease:
     token: str
     epoch: int
     expiry: float
+    failure: str | None = None
 
     @property
     def fresh(self) -> bool:
@@ -46,7 +50,9 @@ class Lease:
 
 def _alive(pid: int, born: float) -> bool:
     try:
-        return bool(abs(psutil.Process(pid).create_time() - born) < 1.0)
+        process = psutil.Process(pid)
+        # A zombie has ended, and only its parent has not asked how.
+        return bool(abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -62,17 +68,24 @@ def read_lease(place: Place) -> Lease | None:
 
 @contextmanager
 def hold_lease(place: Place, token: str) -> Iterator[Lease]:
-    """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh."""
+    """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh.
+
+    A failure is kept with the claim: that of a writer whom another superseded says nothing of the run.
+    """
     lease = _claim(place, token)
     done = threading.Event()
     renewal = threading.Thread(target=_renew, args=(place, lease, done), name="lease", daemon=True)
     renewal.start()
+    failure = None
     try:
         yield lease
+    except RoundweaveError as error:
+        failure = str(error)
+        raise
     finally:
         done.set()
         renewal.join()
-        _write(place, replace(lease, expiry=0.0))
+        _write(place, replace(lease, expiry=0.0, failure=failure))
 
 
 def _claim(place: Place, token: str) -> Lease:

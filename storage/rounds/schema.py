@@ -12,7 +12,7 @@ from typing import Any
 from storage.values.layout import Layout
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
-VERSION = 2
+VERSION = 3
 
 
 REPORTED = ("metrics", "scores")
@@ -164,7 +164,7 @@ class Schema:
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
         """The inverse of `to_json`."""
         slots = {name: tuple(value[name]) for name in ("memory", "carry", "extras")}
-        matches = tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in value.get("matches", ()))
+        matches = tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in value["matches"])
         return cls(Layout.from_json(value["layout"]), value["partitions"], **slots, matches=matches)
 
 

@@ -10,20 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, RoundMissing, StoreDamaged, UsageError
+from storage.errors import (
+    ExperimentDiffers,
+    NotARun,
+    PlaceTaken,
+    RoundMissing,
+    ShapeMismatch,
+    StoreDamaged,
+    UsageError,
+)
 from storage.places.base import Place
 from storage.places.schemes import place_of
-from storage.rounds.chunks import read_chunk, write_chunk
+from storage.rounds.chunks import need_chunk, read_chunk, write_chunk
 from storage.rounds.commits import Commit, CommitLog, UpdateRecord
-from storage.rounds.documents import create_documents, read_document, replace_document
+from storage.rounds.documents import create_documents, create_root, read_document, replace_documents
 from storage.rounds.history import History, check_names
 from storage.rounds.schema import VERSION, ArraySpec, Schema, split_array
 from storage.rounds.soundness import schema_problem
 from storage.values.digests import (
+    json_digest,
     match_digest,
     match_tensors,
     state_digest,
+    tensor_digest,
     tensor_digests,
     update_digest,
     update_groups,
@@ -33,28 +44,44 @@ from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
 
 
 class RoundStore:
-    """A stored run. `rounds`, the number it has room for, is read when it is opened.
+    """A stored run. `rounds`, the number it has room for, is read when it is opened, where it is not to be more.
 
     Where a method takes a committed round, its record will do as well, and is then not read again.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | Place, fsync: bool = False) -> None:
+    def __init__(self, where: str | os.PathLike[str] | Place, fsync: bool = False, rounds: int = 0) -> None:
         self.place = place_of(where)
         self.fsync = fsync
-        self.log = CommitLog(self.place)
         try:
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
             version = self.attributes["version"]
             self.schema = Schema.from_json(self.attributes["schema"])
-            self.rounds: int = read_document(self.place, "commits")["shape"][0] - 1
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotARun(f"{self.place} is not a run of Roundweave; `roundweave runs` lists them") from error
         if version != VERSION:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
         if problem := schema_problem(self.schema):
             raise NotARun(f"{self.place} is no run that Roundweave made: {problem}")
+        self.log = CommitLog(self.place, json_digest(self.attributes))
+        self._check_attributes()
+        self.rounds = max(rounds, self._room())
         self.arrays = self.schema.arrays(self.rounds + 1)
-        self.history = History(self.place, self.schema, self.rounds + 1, fsync)
+        self.history = History(self.log, self.schema, self.rounds + 1, fsync)
+
+    def _check_attributes(self) -> None:
+        """Raise `StoreDamaged` where no record is of these attributes, which its chain covers."""
+        if self.log.newest() is None and self.log.rounds():
+            raise StoreDamaged(
+                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
+                "one or the other was changed, restore it from a copy"
+            )
+
+    def _room(self) -> int:
+        """How many rounds there is room for: where that cannot be read, for those that are there."""
+        try:
+            return int(read_document(self.place, "commits")["shape"][0]) - 1
+        except (ValueError, KeyError, TypeError, IndexError):
+            return max(self.log.rounds(), default=0)
 
     @property
     def path(self) -> Path:
@@ -69,6 +96,7 @@ class RoundStore:
         rounds: int,
         attributes: Mapping[str, Any],
         initial: State,
+        fsync: bool = False,
     ) -> RoundStore:
         """A new run with its initial state committed, made aside and then put in place at once.
 
@@ -80,25 +108,34 @@ class RoundStore:
         root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
         try:
             with place.aside() as aside:
-                create_documents(aside, schema.arrays(rounds + 1).values(), root)
+                create_root(aside, root)
+                create_documents(aside, schema.arrays(rounds + 1).values())
                 store = cls(aside)
                 store.history.write_rounds()
                 store.write_state(initial)
                 store.commit(store.describe(initial, "initial", 0))
+                if fsync:
+                    aside.sync()
         except PlaceTaken as error:
             raise ExperimentDiffers(f"{place} exists already; give the new run another name") from error
-        return cls(place)
+        if fsync:
+            place.sync()
+        return cls(place, fsync)
 
     def extend(self, rounds: int) -> RoundStore:
         """The store with room for so many rounds; it never shrinks."""
         if rounds <= self.rounds:
             return self
-        for spec in self.schema.tensors(rounds + 1).values():
-            replace_document(self.place, spec)
+        longer = RoundStore(self.place, self.fsync, rounds)
+        longer.describe_tensors()
         # Of the history `commits` comes last, which tells how many rounds there are: an extension cut short is
         # done again.
-        History(self.place, self.schema, rounds + 1, self.fsync).describe()
-        return RoundStore(self.place, self.fsync)
+        longer.history.describe()
+        return longer
+
+    def describe_tensors(self) -> None:
+        """Describe the arrays of tensors where that is missing, damaged, or says another number of rounds."""
+        replace_documents(self.place, self.schema.tensors(self.rounds + 1).values(), self.fsync)
 
     def write_state(self, state: State) -> None:
         """Write the state's row, vectors (element,); frozen parameters with the initial state only."""
@@ -114,14 +151,9 @@ class RoundStore:
         Raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed.
         """
         commit = self._commit(at)
-        tensors = {}
-        for path, spec in self.schema.state(self.rounds + 1).items():
-            frozen = path.startswith("frozen/")
-            array = read_chunk(self.place, spec, () if frozen else (commit.round,))
-            if array is None:
-                raise StoreDamaged(f"{self.place}: round {commit.round} has no {path}")
-            tensors[path] = from_numpy(array if frozen else array[0], spec.dtype)
-        self._verify(commit, tensors)
+        tensors = {path: self.read_tensor(commit, path) for path in self.schema.state(1)}
+        if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
+            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
         layout = self.schema.layout
 
         def vectors(group: str, specs: Specs) -> Vectors:
@@ -135,13 +167,17 @@ class RoundStore:
             round=commit.round,
         )
 
-    def _verify(self, commit: Commit, tensors: Mapping[str, Any]) -> None:
-        digests = tensor_digests(tensors)
-        for path, digest in digests.items():
-            if commit.tensors.get(path) != digest:
-                raise StoreDamaged(f"{self.place}: {path} of round {commit.round} is not what was committed")
-        if state_digest(digests, commit.round) != commit.state:
-            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
+    def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
+        """One tensor of a committed state, (*shape); raises `StoreDamaged` where it is not what was committed."""
+        spec, frozen = self.arrays[path], path.startswith("frozen/")
+        index = () if frozen else (commit.round,)
+        array = need_chunk(self.place, spec, index, f"round {commit.round} has no {path}")
+        tensor = from_numpy(array if frozen else array[0], spec.dtype)
+        if tensor_digest(path, tensor) != commit.tensors.get(path):
+            raise StoreDamaged(
+                f"{self.place}: {path} of round {commit.round} is not what was committed; restore it from a copy"
+            )
+        return tensor
 
     def write_update(self, round: int, partition: int, update: Update) -> None:
         """Write one partition's vectors, (element,) each."""
@@ -217,13 +253,21 @@ class RoundStore:
         return match
 
     def write_split(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
-        """Keep which partition each example went to, int32 (examples,), unless it is kept already."""
-        if self.place.has(f"partitions/{number}/c/0"):
+        """Keep which partition each example went to, int32 (examples,), unless it is kept already and whole."""
+        if self._has_split(number):
             return
         owners = owner(number)
         spec = split_array(number, len(owners))
-        create_documents(self.place, [spec])
+        # The chunk comes first: an array without it would say that all examples are in partition 0.
         self._write(spec, (0,), owners)
+        replace_documents(self.place, [spec], self.fsync)
+
+    def _has_split(self, number: int) -> bool:
+        try:
+            (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
+            return read_chunk(self.place, split_array(number, examples), (0,)) is not None
+        except (KeyError, ValueError, TypeError, ShapeMismatch):
+            return False
 
     def describe(self, state: State, token: str, epoch: int) -> Commit:
         """The commit of a state, vectors (element,), as yet without its updates."""
@@ -255,10 +299,8 @@ class RoundStore:
         return at if isinstance(at, Commit) else self.log.read(at)
 
     def _read(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
-        array = read_chunk(self.place, spec, (round, partition))
-        if array is None:
-            raise StoreDamaged(f"{self.place}: round {round} has no {spec.path} of partition {partition}")
-        return array
+        whose = f"round {round} has no {spec.path} of partition {partition}"
+        return need_chunk(self.place, spec, (round, partition), whose)
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import NotARun, TensorMissing
+from storage.errors import NotARun, StoreDamaged, TensorMissing
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -39,14 +39,25 @@ def open_run(run: str | Path, root: str | Path | None = None) -> Run:
 
 
 def list_runs(root: str | Path | None = None) -> list[Run]:
-    """All runs under the root, the oldest first."""
-    folder, runs = Path(root or default_root()), []
+    """All runs under the root that can be opened, the oldest first."""
+    return sorted(_opened(root)[0], key=lambda run: run.created)
+
+
+def damaged_runs(root: str | Path | None = None) -> dict[str, str]:
+    """Why runs under the root cannot be opened, by name."""
+    return _opened(root)[1]
+
+
+def _opened(root: str | Path | None) -> tuple[list[Run], dict[str, str]]:
+    folder, runs, damaged = Path(root or default_root()), [], {}
     for name in _names(folder):
         try:
             runs.append(Run(folder / name))
         except NotARun:
             continue
-    return sorted(runs, key=lambda run: run.created)
+        except StoreDamaged as error:
+            damaged[name.removesuffix(SUFFIX)] = str(error)
+    return runs, damaged
 
 
 def _names(root: Path) -> list[str]:
@@ -67,12 +78,13 @@ class Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
         log = self._store.log
-        self._rounds = log.rounds()
-        self._failure, self._damaged = log.failure, log.damaged()
+        self._rounds, self._done = log.rounds(), log.newest()
+        self._damaged = [round for round in log.damaged() if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
         self._metrics = self._store.history.names("metrics")
         self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
         self._commits: dict[int, Commit] = {}
+        self._whole: list[int] | None = None
         return self
 
     @property
@@ -122,10 +134,23 @@ class Run:
 
     @property
     def done(self) -> int:
-        """The last committed round; 0 is the initial state."""
-        if not self._rounds:
+        """The last round whose record is whole; 0 is the initial state."""
+        if self._done is None:
             raise NotARun(f"{self.path} has no committed round; start the run again")
-        return self._rounds[-1]
+        return self._done
+
+    @property
+    def committed(self) -> list[int]:
+        """The committed rounds whose records are whole, ascending; each record is verified."""
+        if self._whole is None:
+            self._whole = self._store.log.whole([round for round in self._rounds if round <= self.done])
+        return self._whole
+
+    @property
+    def lost(self) -> list[int]:
+        """The rounds without a whole record; those after `done` are done again when the run goes on."""
+        before = set(range(self.done)) - set(self.committed)
+        return sorted(before | {round for round in self._rounds if round > self.done})
 
     @property
     def digest(self) -> str:
@@ -139,8 +164,8 @@ class Run:
 
     @property
     def failure(self) -> str | None:
-        """Why the run failed, None where it did not."""
-        return self._failure
+        """Why the last writer of the run failed, None where it did not."""
+        return self._lease.failure if self._lease else None
 
     @property
     def damaged(self) -> list[int]:
@@ -152,9 +177,9 @@ class Run:
         """``complete``, ``running``, ``failed`` or ``interrupted``: read from the store alone."""
         if self._lease and self._lease.fresh:
             return "running"
-        if self.failure:
-            return "failed"
-        return "complete" if self.done >= self.rounds or self.stop else "interrupted"
+        if self.done >= self.rounds or self.stop:
+            return "complete"
+        return "failed" if self.failure else "interrupted"
 
     @property
     def scores(self) -> list[str]:
@@ -171,19 +196,9 @@ class Run:
 
         bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
         """
-        import xarray as xr  # here and below: a flow that only trains need not wait for it
+        from storage.runs.arrays import tensor_over_rounds  # a flow that only trains need not wait for xarray
 
-        path = self._find(name)
-        group, _, variable = path.rpartition("/")
-        with xr.open_zarr(
-            self._place.zarr(), group=group, consolidated=False, chunks=None, mask_and_scale=False
-        ) as dataset:
-            array: xr.DataArray = dataset[variable]
-        if "round" in array.dims:
-            array = array.isel(round=slice(0, self.done + 1)).assign_coords(round=np.arange(self.done + 1))
-        if array.attrs["logical_dtype"] == "bfloat16":
-            array = array.copy(data=_widened(array.values))
-        return array
+        return tensor_over_rounds(self._store, self._find(name), self.committed, self._commit)
 
     def _find(self, name: str) -> str:
         for path in (name, f"params/{name}", f"buffers/{name}", f"frozen/{name}"):
@@ -213,7 +228,7 @@ class Run:
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
         table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
-        return table.loc[self._rounds].astype({"examples": int, "accepted": int})
+        return table.loc[self.committed].astype({"examples": int, "accepted": int})
 
     def _numbers(self, path: str) -> np.ndarray:
         """The numbers of rounds 0 to the last committed one, (round,) or (round, partition)."""
@@ -237,8 +252,7 @@ class Run:
         return plot_history(self.history(), self.scores, self.name)
 
     def __repr__(self) -> str:
-        layout = self._store.schema.layout
-        parameters = sum(spec.size for spec in layout.params)
+        parameters = sum(spec.size for spec in self._store.schema.layout.params)
         uncommitted = " (1 uncommitted)" if self._store.has_row(self.done + 1) else ""
         parts = (
             self.name,
@@ -278,8 +292,3 @@ def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
     total = told.sum(axis=1)
     mean: np.ndarray = np.nansum(metric * told, axis=1) / np.where(total > 0, total, np.nan)
     return mean
-
-
-def _widened(bits: np.ndarray) -> np.ndarray:
-    """The bits of bfloat16, uint16, as the float32 numbers that they are, of the same shape."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)

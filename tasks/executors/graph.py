@@ -128,7 +128,7 @@ class GraphExecutor:
 
     def _submit(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         self._deaths.clear()
-        log = job.attempt.open().log
+        store = job.attempt.open()
         home = {block: self._workers[block % len(self._workers)] for block in range(job.plan.blocks)}
         with annotate(
             workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
@@ -138,8 +138,9 @@ class GraphExecutor:
             commits = [self._key(job, "commit", round) for round in range(first, last + 1)]
             futures = self.client.get(self._window(job, first, last), commits, sync=False)
         for round, future in zip(range(first, last + 1), futures, strict=True):
-            finished(self.client, future, unless=partial(log.has, round), look=partial(self._look, job))
-            yield log.read(round) if log.has(round) else future.result()
+            done = partial(store.history.has, round)
+            finished(self.client, future, unless=done, look=partial(self._look, job))
+            yield store.log.read(round) if done() else future.result()
             future.release()
         self._look(job)
 

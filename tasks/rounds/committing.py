@@ -31,8 +31,11 @@ def read_outcome(job: Job, round: int) -> Outcome:
 
 
 def load_block(job: Job, number: int, block: int) -> list[Partition]:
-    """The examples of a block's partitions under a split."""
-    return [job.work.partitions.load(number, partition) for partition in job.plan.span(block)]
+    """The examples of a block's partitions under a split, of which is kept which example went where."""
+    partitions = job.work.partitions
+    if block == 0 and not partitions.source.partitioned:
+        job.attempt.open().write_split(number, partitions.assignment)
+    return [partitions.load(number, partition) for partition in job.plan.span(block)]
 
 
 def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:

@@ -69,8 +69,8 @@ class Tiny:
             carry={"variate": drawn(LAYOUT.params, seed + 3)},
         )
 
-    def create(self, name: str = "tiny", rounds: int = 3) -> RoundStore:
-        attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
+    def create(self, name: str = "tiny", rounds: int = 3, created: float = 1.0) -> RoundStore:
+        attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": created}
         return RoundStore.create(self.folder / f"{name}.zarr", self.schema, rounds, attributes, self.state(0))
 
     def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:

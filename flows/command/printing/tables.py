@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -32,7 +33,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "loss": _last(scored["loss"]),
         "accuracy": scores.get("accuracy"),
         "scores": scores,
-        "refused": int(run.partitions * run.done - history["accepted"].sum()),
+        "refused": int(run.partitions * (history.index > 0).sum() - history["accepted"].sum()),
         "stop": run.stop,
         "failure": run.failure,
     }
@@ -65,15 +66,30 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
 
 
 def _remarks(run: Run) -> list[str]:
-    """What is worth a line: an early end, rounds done again, examples that were not scored."""
+    """What is worth a line: an early end, rounds lost or done again, examples that were not scored."""
     remarks = [f"stopped early: {run.stop}"] if run.stop else []
+    if lost := [number for number in run.lost if number < run.done]:
+        remarks.append(f"lost: round {_spans(lost)}, of which no whole record is there; the later ones are whole")
+    if after := [number for number in run.lost if number > run.done]:
+        remarks.append(f"damaged: round {_spans(after)}; `roundweave resume {run.name}` does it again")
     if run.damaged:
-        remarks.append(f"rounds {run.damaged} were found damaged and done again")
+        remarks.append(f"found damaged and done again: round {_spans(run.damaged)}")
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
     if score and score.examples < held_out:
         left_out = held_out - score.examples
         remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
     return remarks
+
+
+def _spans(numbers: list[int]) -> str:
+    """Ascending numbers for people, ``3, 7 to 9``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in spans)
 
 
 def print_run(run: Run) -> None:
@@ -86,7 +102,7 @@ def print_run(run: Run) -> None:
     console.print(_history_table(run))
     for remark in _remarks(run):
         console.print(remark, style="yellow", markup=False)
-    for number in range(1, run.done + 1):
+    for number in run.committed:
         for partition, reason in run.round(number).refused.items():
             console.print(f"round {number} refused partition {partition}: {reason}", style="yellow", markup=False)
 
@@ -127,8 +143,12 @@ def _history_table(run: Run) -> Table:
     return table
 
 
-def print_runs(runs: list[Run]) -> None:
-    """A line for each run."""
+def print_runs(runs: list[Run], damaged: Mapping[str, str]) -> None:
+    """A line for each run, and for each that cannot be opened the reason by its name."""
+    for name, reason in damaged.items():
+        Console(highlight=False).print(
+            f"{name} is damaged: {reason}", style="yellow", markup=False, soft_wrap=True
+        )
     if not runs:
         Console().print("no runs here; `roundweave train` makes one")
         return

@@ -10,7 +10,7 @@ import typer
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json, Root
 from flows.command.printing import tables
-from storage.runs.run import list_runs, open_run
+from storage.runs.run import damaged_runs, list_runs, open_run
 
 
 def show_command(
@@ -35,8 +35,9 @@ def runs_command(
 ) -> None:
     """List the runs under a root."""
     with clear_errors(as_json):
-        stored = list_runs(root)
+        stored, damaged = list_runs(root), damaged_runs(root)
         if as_json:
-            print_json([tables.run_summary(run) for run in stored])
+            broken = [{"run": name, "status": "damaged", "failure": why} for name, why in damaged.items()]
+            print_json([*map(tables.run_summary, stored), *broken])
         else:
-            tables.print_runs(stored)
+            tables.print_runs(stored, damaged)

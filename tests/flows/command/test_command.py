@@ -66,6 +66,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["--quorum", "9"], 2, "quorum 9 is more than the 4 partitions"),
         (["--model-options", "hidden"], 2, "--model-options must be a JSON object"),
         (["--model-options", '{"hiden": 3}'], 1, "model mlp with options {'hiden': 3}"),
+        (["--rounds", "1000000000"], 2, "rounds = 1000000000: Input should be less than or equal to 1000000"),
         (["--bogus"], 2, "No such option: --bogus"),
         (["--lr", "fast"], 2, "--lr"),
         (["--name", "a/b"], 2, "name = 'a/b'"),
@@ -116,6 +117,39 @@ def test_looking_at_what_is_no_run_is_one_clear_line(capsys, tmp_path) -> None:
     assert code == 1
     assert "no run 'fak'" in err
     assert "did you mean fake?" in err
+
+
+def test_lost_rounds_are_named_and_the_run_goes_on(capsys, train) -> None:
+    records = train(model="logistic", local_steps=1, rounds=4, name="a").path / "commits"
+    for round in (2, 4):
+        (records / f"{round}.json").write_text("")
+    code, out, _ = run(capsys, "show", "a")
+    assert code == 0
+    assert "3/4 rounds" in out
+    assert "lost: round 2, of which no whole record is there; the later ones are whole" in out
+    assert "damaged: round 4; `roundweave resume a` does it again" in out
+    code, out, _ = run(capsys, "resume", "a", "--rounds", "5", "--executor", "inline")
+    assert code == 0
+    assert "a: complete, 5 rounds" in out
+    assert "lost: round 2," in out
+    assert "found damaged and done again: round 4" in out
+    assert "refused" not in out
+
+
+def test_a_damaged_run_is_one_clear_line_and_listed(capsys, train) -> None:
+    path = train(model="logistic", local_steps=1, rounds=1, name="a").path / "zarr.json"
+    train(model="logistic", local_steps=1, rounds=1, name="b")
+    path.write_text(path.read_text().replace('"local_steps": 1', '"local_steps": 3'))
+    for command in (["show", "a"], ["resume", "a", "--rounds", "2"]):
+        code, _, err = run(capsys, *command)
+        assert code == 1
+        assert "attributes in zarr.json; one or the other was changed" in err
+        assert err.count("\n") == 1
+    code, out, _ = run(capsys, "runs")
+    assert code == 0
+    assert "a is damaged: " in out
+    assert "1/1" in out
+    assert [found["status"] for found in json.loads(run(capsys, "runs", "--json")[1])] == ["complete", "damaged"]
 
 
 def test_help_needs_neither_torch_nor_prefect_nor_dask() -> None:

@@ -49,7 +49,7 @@ def commit_of(round: int = 1, token: str = "first", epoch: int = 1, state: str =
 
 @pytest.fixture
 def log(tmp_path: Path) -> CommitLog:
-    return CommitLog(LocalPlace(tmp_path))
+    return CommitLog(LocalPlace(tmp_path), "run")
 
 
 def folder_of(log: CommitLog) -> Path:
@@ -139,16 +139,6 @@ def test_records_set_aside_leave_the_log_and_stay_on_the_disk(log) -> None:
     assert len(list(folder_of(log).glob("damaged-2-*.json"))) == 2
 
 
-def test_a_failure_is_kept_until_it_is_taken_back(log) -> None:
-    assert log.failure is None
-    for reason in ("one", "zwei ü"):
-        log.failure = reason
-        assert log.failure == reason
-    for _ in range(2):
-        log.failure = None
-        assert log.failure is None
-
-
 def cut_at(share: float) -> str:
     text = commit_of().to_json()
     return text[: int(share * (len(text) - 1))]
@@ -157,7 +147,7 @@ def cut_at(share: float) -> str:
 @given(share=st.floats(0, 1))
 @settings(deadline=None)
 def test_a_record_cut_short_anywhere_is_damaged(tmp_path_factory, share) -> None:
-    log = CommitLog(LocalPlace(tmp_path_factory.mktemp("cut")))
+    log = CommitLog(LocalPlace(tmp_path_factory.mktemp("cut")), "run")
     log.place.write("commits/1.json", cut_at(share).encode())
     with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
         log.read(1)

@@ -8,13 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from storage.errors import RunBusy
+from storage.errors import RoundFailed, RunBusy, WriterFenced
 from storage.places.local import LocalPlace
 from storage.rounds.lease import Lease, hold_lease, read_lease
 
@@ -117,3 +118,35 @@ def test_a_lease_file_that_is_none_keeps_nobody_out(tmp_path, content) -> None:
     LocalPlace(tmp_path).write("commits/leases/1.json", content.encode())
     with hold_lease(LocalPlace(tmp_path), "mine") as lease:
         assert read_lease(LocalPlace(tmp_path)) == lease
+
+
+@pytest.mark.parametrize("reason", ["one", "zwei ü"])
+def test_a_failure_is_kept_until_the_run_is_held_again(tmp_path, reason) -> None:
+    with pytest.raises(RoundFailed), hold_lease(LocalPlace(tmp_path), "first"):
+        raise RoundFailed(reason)
+    assert read_lease(LocalPlace(tmp_path)).failure == reason
+    for _ in range(2):
+        with hold_lease(LocalPlace(tmp_path), "second"):
+            assert read_lease(LocalPlace(tmp_path)).failure is None
+        assert read_lease(LocalPlace(tmp_path)).failure is None
+
+
+def test_the_failure_of_a_writer_that_was_superseded_says_nothing_of_the_run(tmp_path) -> None:
+    with pytest.raises(WriterFenced), hold_lease(LocalPlace(tmp_path), "old"):
+        write(tmp_path, replace(mine(), token="new", epoch=7))
+        raise WriterFenced("round 3 was committed by another writer")
+    assert read_lease(LocalPlace(tmp_path)).failure is None
+
+
+def test_a_zombie_is_no_writer(tmp_path) -> None:
+    """It holds its number until its parent asks how it ended, as a container without an init never does."""
+    process = holder(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    zombie = psutil.Process(process.pid)
+    while zombie.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    try:
+        with hold_lease(LocalPlace(tmp_path), "mine") as lease:
+            assert lease.epoch == 2
+    finally:
+        process.communicate()

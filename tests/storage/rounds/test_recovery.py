@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
 
 from storage.errors import UsageError
 from storage.places.local import LocalPlace
@@ -55,6 +57,38 @@ def test_numbers_that_could_not_be_written_are_made_from_the_commit(tiny, prefix
     history = Run(store.path).history()
     assert history.loc[1, ["loss", "accuracy", "accepted", "seconds"]].tolist() == [1.0, 0.25, 2, 2.0]
     assert history.loc[1, "train_loss"] == (10 * 1 + 11 * 2) / 21
+
+
+def test_a_split_that_could_not_be_written_is_not_there_and_is_written_then(tiny) -> None:
+    """An array without its chunk would say that all examples are in partition 0."""
+    store, owners = tiny.create(), np.array([1, -1], np.int32)
+    for prefix in ("partitions/0/c", "partitions/0/zarr.json"):
+        with pytest.raises(OSError, match="no space left"):
+            RoundStore(Full(store.path, prefix)).write_split(0, lambda number: owners)
+        assert not (store.path / "partitions/0/zarr.json").exists()
+    store.write_split(0, lambda number: owners)
+    assert zarr.open_array(store.path / "partitions/0", mode="r")[...].tolist() == [1, -1]
+
+
+@pytest.mark.parametrize("path", ["metrics/train_loss/c/0/0", "committed/c/0", "scores/loss/c/0"])
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_numbers_that_are_damaged_while_a_run_goes_on_are_made_from_the_records(tiny, flip, path, damage) -> None:
+    store = tiny.train(tiny.create(), 2)
+    (store.path / path).unlink() if damage == "missing" else flip(store.path / path)
+    store.commit(tiny.write(store, 3))
+    whole = tiny.train(tiny.create("whole"), 3)
+    assert (store.path / path).read_bytes() == (whole.path / path).read_bytes()
+
+
+def test_a_round_is_done_when_its_row_is_there(tiny) -> None:
+    """The row says last that the round is committed: a writer that dies before has not done it."""
+    for prefix in ("bookkeeping", "scores", "metrics", "committed"):
+        store = tiny.create(prefix)
+        with pytest.raises(OSError, match="no space left"):
+            RoundStore(Full(store.path, f"{prefix}")).commit(tiny.write(store, 1))
+        assert (store.log.has(1), store.history.has(1)) == (True, False)
+        store.commit(tiny.write(store, 1))
+        assert store.history.has(1)
 
 
 @pytest.mark.parametrize("prefix", ["zarr.json", "params/fc.weight/zarr.json", "frozen", "commits/0.json"])

@@ -268,8 +268,9 @@ def test_a_sound_chunk_of_another_round_is_not_what_was_committed(tiny) -> None:
 
 def test_a_record_whose_digests_contradict_each_other_is_damage(tiny) -> None:
     store = tiny.train(tiny.create(), 1)
-    record = store.path / "commits" / "1.json"
-    record.write_text(replace(store.log.read(1), state="0" * 64).to_json())
+    contradicting = replace(store.log.read(1), state="0" * 64)
+    store.place.delete("commits/1.json")
+    store.log.create(contradicting)
     with pytest.raises(StoreDamaged, match="the commit record of round 1 contradicts itself"):
         store.read_state(1)
 
@@ -385,6 +386,23 @@ def test_a_split_is_kept_once(tiny) -> None:
         assert tree["partitions/1"].dims == ("example",)
 
 
+@pytest.mark.parametrize("damage", ["chunk", "flipped", "empty", "document", "cut document"])
+def test_a_split_that_is_missing_or_damaged_is_made_again(tiny, flip, damage) -> None:
+    store, owners = tiny.create(), np.array([0, 1, -1, 1], np.int32)
+    store.write_split(0, lambda number: owners)
+    chunk, document = store.path / "partitions/0/c/0", store.path / "partitions/0/zarr.json"
+    {
+        "chunk": chunk.unlink,
+        "flipped": lambda: flip(chunk),
+        "empty": lambda: chunk.write_bytes(b""),
+        "document": document.unlink,
+        "cut document": lambda: document.write_text("{"),
+    }[damage]()
+    store.write_split(0, lambda number: owners)
+    with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
+        assert tree["partitions/0"].values.tolist() == [0, 1, -1, 1]
+
+
 # What is no run.
 
 
@@ -408,7 +426,7 @@ def test_a_run_of_a_later_version_is_refused(tiny) -> None:
     value = json.loads(path.read_text())
     value["attributes"]["version"] = 99
     path.write_text(json.dumps(value))
-    with pytest.raises(NotARun, match="has store version 99, this is version 2"):
+    with pytest.raises(NotARun, match="has store version 99, this is version 3"):
         RoundStore(store.path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,14 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
-from storage.errors import NotARun, RoundMissing, TensorMissing
+from storage.errors import NotARun, RoundFailed, RoundMissing, StoreDamaged, TensorMissing
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.lease import hold_lease
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run, list_runs, open_run
+from storage.runs.run import Run, damaged_runs, list_runs, open_run
 from storage.values.tensors import views
 
 SPEC = {"data": "digits", "model": "logistic", "partitions": 2, "local_steps": 1}
@@ -170,10 +173,11 @@ def test_the_status_follows_the_store(tiny) -> None:
         assert run.refresh().status == "running"
         store.commit(tiny.write(store, 1))
     assert (run.refresh().status, run.done) == ("interrupted", 1)
-    store.log.failure = "no sound update"
+    with pytest.raises(RoundFailed), hold_lease(store.place, "t"):
+        raise RoundFailed("no sound update")
     assert (run.refresh().status, run.failure) == ("failed", "no sound update")
-    store.log.failure = None
-    store.commit(tiny.write(store, 2))
+    with hold_lease(store.place, "t"):
+        store.commit(tiny.write(store, 2))
     assert (run.refresh().status, run.digest) == ("complete", store.log.read(2).state)
 
 
@@ -208,13 +212,20 @@ def test_the_representation_tells_name_status_and_size(tiny, run) -> None:
 
 def test_runs_are_listed_the_oldest_first_and_other_folders_are_passed_over(tiny) -> None:
     for name, created in (("b", 2.0), ("a", 3.0), ("c", 1.0)):
-        tiny.create(name)
-        path = tiny.folder / f"{name}.zarr/zarr.json"
-        path.write_text(path.read_text().replace('"created": 1.0', f'"created": {created}'))
+        tiny.create(name, created=created)
     (tiny.folder / "other.zarr").mkdir()
     assert [run.name for run in list_runs(tiny.folder)] == ["c", "b", "a"]
     assert [run.name for run in list_runs()] == ["c", "b", "a"]
     assert list_runs(tiny.folder / "nowhere") == []
+
+
+def test_a_damaged_run_does_not_hide_the_others(tiny) -> None:
+    tiny.create("sound")
+    path = tiny.create("broken").path / "zarr.json"
+    path.write_text(path.read_text().replace("fed_avg", "fed_avf"))
+    assert [run.name for run in list_runs()] == ["sound"]
+    assert list(damaged_runs()) == ["broken"]
+    assert "attributes in zarr.json" in damaged_runs(tiny.folder)["broken"]
 
 
 def test_a_run_is_opened_by_name_or_path(tiny, monkeypatch) -> None:
@@ -334,7 +345,8 @@ def test_a_view_stays_as_it_was_until_it_is_refreshed(tiny, run) -> None:
     before = run.done, run.status, run.digest, len(run["scale"])
     history = run.history()
     store.commit(tiny.write(store, 3, score=Score(0.5, {"new": 1.0}, 8)))
-    store.log.failure = "later"
+    with pytest.raises(RoundFailed), hold_lease(store.place, "t"):
+        raise RoundFailed("later")
     assert (run.done, run.status, run.digest, len(run["scale"])) == before
     assert run.history().equals(history)
     with pytest.raises(RoundMissing, match="it has rounds 0 to 2"):
@@ -368,3 +380,83 @@ def test_what_is_recorded_is_read_when_the_run_is_opened(tiny, run, monkeypatch)
     told = run.name, run.done, run.rounds, run.status, run.stop, run.failure, run.damaged, run.partitions
     assert told == ("tiny", 2, 3, "interrupted", None, None, [], 2)
     assert (run.config, run.created, run.round(2).score.accuracy) == ({"algorithm": {"name": "fed_avg"}}, 1.0, 0.5)
+
+
+# What is missing or damaged is never shown as something else.
+
+
+@pytest.mark.parametrize("round", [0, 2])
+def test_a_missing_or_flipped_tensor_is_named_by_its_file(tiny, run, flip, round) -> None:
+    missing, flipped = (run.path / f"params/{name}/c/{round}" for name in ("scale", "coarse"))
+    missing.unlink()
+    flip(flipped / "0")
+    for name, says in (
+        ("scale", f"params/scale/c/{round} is missing"),
+        ("coarse", f"params/coarse/c/{round}/0: "),
+    ):
+        with pytest.raises(StoreDamaged, match=rf"{says}.*restore the file from a copy"):
+            run[name].load()
+        assert run[name].sel(round=1).values.shape == run[name].shape[1:]
+
+
+def test_a_sound_tensor_of_another_round_is_not_shown(run) -> None:
+    shutil.copy(run.path / "params/scale/c/1", run.path / "params/scale/c/2")
+    with pytest.raises(StoreDamaged, match=r"params/scale of round 2 is not what was committed"):
+        run["scale"][2].load()
+
+
+def test_a_frozen_tensor_is_verified(run, flip) -> None:
+    flip(run.path / "frozen/table/c/0/0")
+    with pytest.raises(StoreDamaged, match=r"frozen/table/c/0/0"):
+        run["table"]
+
+
+def test_only_the_rounds_that_are_asked_for_are_read(tiny, run, monkeypatch) -> None:
+    tensor = run["fc.weight"]
+    read = LocalPlace.read
+    keys: list[str] = []
+    monkeypatch.setattr(LocalPlace, "read", lambda place, key: keys.append(key) or read(place, key))
+    assert tensor.isel(round=[2, 0])[:, 1, [1, 0]].values.shape == (2, 2)
+    chunks = sorted(key for key in keys if key.startswith("params"))
+    assert chunks == [f"params/fc.weight/c/{round}/0/0" for round in (0, 2)]
+
+
+def indexes(size: int) -> st.SearchStrategy[object]:
+    """Numbers, slices and lists that index an axis; xarray cannot take an empty slice backwards."""
+    slices = st.slices(size).filter(lambda part: part.step is None or part.step > 0)
+    numbers = st.integers(-size, size - 1)
+    return numbers | slices | st.lists(numbers, max_size=3)
+
+
+@given(rows=indexes(3), first=indexes(3), second=indexes(2))
+@settings(deadline=None, max_examples=60)
+def test_parts_of_a_tensor_are_those_of_the_whole(tiny_in, tmp_path_factory, rows, first, second) -> None:
+    tiny = tiny_in(tmp_path_factory.mktemp("parts"))
+    run = Run(tiny.train(tiny.create(), 2).path)
+    whole = run["fc.weight"].load()
+    assert run["fc.weight"][rows, first, second].identical(whole[rows, first, second])
+
+
+@pytest.mark.parametrize("path", ["scores/loss/c/0", "metrics/train_loss/c/0/0", "committed/c/0", "bookkeeping"])
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_numbers_that_are_missing_or_damaged_are_shown_as_the_records_have_them(run, flip, path, damage) -> None:
+    before = run.history()
+    for chunk in [run.path / path] if path.endswith("0") else run.path.glob(f"{path}/*/c/**/0"):
+        if chunk.is_file():
+            chunk.unlink() if damage == "missing" else flip(chunk)
+    assert run.refresh().history().equals(before)
+    assert np.isfinite(before["loss"][1:]).all()
+
+
+def test_a_row_that_its_writer_could_not_write_is_shown_as_its_record_has_it(tiny, run) -> None:
+    store = RoundStore(run.path)
+    store.log.create(tiny.write(store, 3))
+    assert run.refresh().history().loc[3, ["loss", "accepted", "seconds"]].tolist() == [1 / 3, 2, 2.0]
+
+
+def test_a_complete_run_stays_so_whatever_happens_to_a_later_writer(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=1), 1)
+    with pytest.raises(RoundFailed), hold_lease(store.place, "t"):
+        raise RoundFailed("the cluster is gone")
+    run = Run(store.path)
+    assert (run.status, run.failure) == ("complete", "the cluster is gone")

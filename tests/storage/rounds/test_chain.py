@@ -1,0 +1,173 @@
+"""The chain of commit records: what was changed, exchanged or lost is seen; the run goes on from what is whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import RoundMissing, StoreDamaged
+from storage.rounds.recovery import recover
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+
+
+def record(store: RoundStore, round: int):
+    return store.path / "commits" / f"{round}.json"
+
+
+@pytest.mark.parametrize("value", ['"created": 2.0', '"created": 1'])
+def test_attributes_that_were_changed_are_refused_whenever_the_run_is_opened(tiny, value) -> None:
+    store = tiny.train(tiny.create(), 2)
+    path = store.path / "zarr.json"
+    path.write_text(path.read_text().replace('"created": 1.0', value))
+    for opened in (RoundStore, Run):
+        with pytest.raises(StoreDamaged, match=r"attributes in zarr\.json; one or the other was changed, restore"):
+            opened(store.path)
+
+
+def test_attributes_are_refused_while_one_record_is_left(tiny) -> None:
+    store = tiny.train(tiny.create(), 2)
+    path = store.path / "zarr.json"
+    path.write_text(path.read_text().replace("fed_avg", "fed_avf"))
+    for round in (0, 2):
+        record(store, round).write_text("")
+    with pytest.raises(StoreDamaged, match=r"attributes in zarr\.json"):
+        RoundStore(store.path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"round": 2', '"round": 1'),
+        ('"loss": 0.5', '"loss": 0.4'),
+        ('"accuracy": 0.5', '"accuracy": 0.6'),
+        ('"best": null', '"best": 0.1'),
+        ('"since_best": 0', '"since_best": 3'),
+        ('"weight": 10', '"weight": 11'),
+        ('"refused": null', '"refused": "x"'),
+        ('"stop": null', '"stop": "x"'),
+        ('"seconds": 2.0', '"seconds": 3.0'),
+        ('"before": "', '"before": "0'),
+        ("{", "{ "),
+    ],
+    ids=lambda text: re.sub(r"\W+", " ", text),
+)
+def test_a_record_of_which_anything_was_changed_is_refused(tiny, old, new) -> None:
+    store = tiny.train(tiny.create(), 2)
+    text = record(store, 2).read_text()
+    assert old in text
+    record(store, 2).write_text(text.replace(old, new, 1))
+    with pytest.raises(StoreDamaged, match=r"2\.json is no commit record, or not the one that was written"):
+        store.log.read(2)
+    run = Run(store.path)
+    assert (run.done, run.committed, run.lost) == (1, [0, 1], [2])
+
+
+def test_a_record_under_the_name_of_another_round_is_refused(tiny) -> None:
+    store = tiny.train(tiny.create(), 3)
+    record(store, 2).write_text(record(store, 3).read_text())
+    for read in (store.log.read, store.read_state, Run(store.path).round):
+        with pytest.raises(StoreDamaged, match=r"commits/2\.json"):
+            read(2)
+
+
+def test_a_record_of_another_run_is_refused(tiny) -> None:
+    store, other = (tiny.train(tiny.create(name, created=float(n)), 2) for n, name in enumerate("ab"))
+    record(store, 1).write_text(record(other, 1).read_text())
+    with pytest.raises(StoreDamaged):
+        store.log.read(1)
+
+
+def test_a_record_that_the_next_one_did_not_follow_is_lost(tiny) -> None:
+    """A sound record of the same round of the same run, as from an older copy in which the round was done anew."""
+    store = tiny.train(tiny.create(), 1)
+    other = replace(tiny.write(store, 2), token="another")
+    store.log.create(other)
+    kept = record(store, 2).read_text()
+    record(store, 2).unlink()
+    tiny.train(store, 3)
+    record(store, 2).write_text(kept)
+    assert store.log.read(2) == other
+    assert (Run(store.path).committed, Run(store.path).lost) == ([0, 1, 3], [2])
+    assert recover(store) == (3, [2])
+
+
+def test_a_chain_goes_on_over_a_round_that_was_lost(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=5), 3)
+    record(store, 2).unlink()
+    assert recover(store) == (3, [])
+    store.commit(tiny.write(store, 4))
+    record(store, 4).unlink()
+    store.commit(tiny.write(store, 5))
+    chains = {round: json.loads(record(store, round).read_text()) for round in (3, 5)}
+    assert chains[5]["before"] == chains[3]["chain"]
+    assert Run(store.path).lost == [2, 4]
+
+
+def test_a_lost_round_is_named_and_the_run_goes_on(tiny, same) -> None:
+    store = tiny.train(tiny.create(rounds=6), 5)
+    record(store, 2).unlink()
+    record(store, 3).write_text("")
+    run = Run(store.path)
+    assert (run.done, run.committed, run.lost) == (5, [0, 1, 4, 5], [2, 3])
+    assert run.history().index.tolist() == run["scale"]["round"].values.tolist() == [0, 1, 4, 5]
+    with pytest.raises(RoundMissing, match=r"commits/2\.json is missing, and the round is lost"):
+        run.round(2)
+    with pytest.raises(StoreDamaged, match=r"commits/3\.json is no commit record"):
+        run.round(3)
+    assert recover(store) == (5, [3])
+    store.commit(tiny.write(store, 6))
+    run = Run(store.path)
+    assert (run.status, run.lost, run.damaged) == ("complete", [2, 3], [])
+    assert same(run.round(6).state, tiny.state(6))
+
+
+def test_a_round_whose_carries_are_of_a_lost_round_is_not_gone_on_from(tiny) -> None:
+    store = tiny.create()
+    for round in (1, 2, 3):
+        store.commit(tiny.write(store, round, carry_from={0: min(round, 2), 1: round}))
+    record(store, 2).unlink()
+    assert recover(store) == (1, [3])
+
+
+@given(empty=st.sets(st.integers(0, 6)))
+@settings(deadline=None, max_examples=30)
+def test_a_run_of_which_some_records_are_empty_goes_on_from_its_newest_whole_round(
+    tiny_in, tmp_path_factory, empty
+) -> None:
+    """A power loss leaves files that were not synced with their names and without their bytes."""
+    tiny = tiny_in(tmp_path_factory.mktemp("empty"))
+    store = tiny.train(tiny.create(rounds=6), 6)
+    for round in empty:
+        record(store, round).write_bytes(b"")
+    left = [round for round in range(7) if round not in empty]
+    if not left:
+        with pytest.raises(StoreDamaged):
+            Run(store.path)
+        return
+    run = Run(store.path)
+    assert (run.done, run.committed, run.lost) == (left[-1], left, sorted(empty))
+    assert repr(run) and run.history().index.tolist() == left
+    opened = RoundStore(store.path)
+    assert recover(opened) == (left[-1], sorted(empty))
+    for round in range(left[-1] + 1, 7):
+        opened.commit(tiny.write(opened, round))
+    assert (Run(store.path).done, Run(store.path).lost) == (6, [round for round in empty if round < left[-1]])
+
+
+def test_a_run_whose_documents_are_empty_goes_on(tiny, same) -> None:
+    store = tiny.train(tiny.create(), 2)
+    before = {path: path.read_bytes() for path in store.path.rglob("zarr.json")}
+    for path in before:
+        if path.parent != store.path:
+            path.write_bytes(b"")
+    opened = RoundStore(store.path)
+    assert recover(opened) == (2, [])
+    opened.extend(3)
+    assert {path: path.read_bytes() for path in store.path.rglob("zarr.json")} == before
+    assert same(opened.read_state(2), tiny.state(2))
