@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from storage.errors import ShapeMismatch
 from storage.values.layout import Layout
 from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec, from_numpy, pack, sizes, specs_of, to_numpy, views
+from storage.values.tensors import TensorSpec, from_numpy, load_named, pack, sizes, specs_of, to_numpy, views
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
 NAMES = st.text("abcdefgh.", min_size=1, max_size=6)
@@ -191,3 +191,19 @@ def test_a_state_names_its_tensors_by_their_path_in_the_store() -> None:
     )
     named = {path: tensor.tolist() for path, tensor in state.named(layout).items()}
     assert named == {"params/w": [1, 2], "buffers/n": 3, "frozen/f": 4, "memory/velocity/w": [5, 6]}
+
+
+class Versioned(torch.nn.Linear):
+    """Refuses a state that does not say of which version it is."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *others):
+        assert local_metadata.get("version") == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
+
+
+def test_tensors_of_a_file_are_loaded_as_of_the_networks_versions():
+    network, other = Versioned(3, 2), Versioned(3, 2)
+    load_named(network, dict(other.state_dict()))
+    assert torch.equal(network.weight, other.weight)
