@@ -56,6 +56,35 @@ class Code:
         return _checked(getattr(_module(self), self.name, None), self.reference)
 
 
+@dataclass(frozen=True)
+class Ran:
+    """The user's code, run when it is unpickled: what is unpickled after it may be of its classes."""
+
+    code: tuple[Code, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ran, (self.code,)
+
+
+def _ran(code: tuple[Code, ...]) -> Ran:
+    for module in code:
+        module.load()
+    return Ran(code)
+
+
+class WithCode:
+    """A dataclass with values of the user's classes; its field `code` is run in a process that unpickles them."""
+
+    code: tuple[Code, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_code, (type(self), Ran(self.code), vars(self))
+
+
+def _with_code(kind: Callable[..., Any], _: Ran, fields: dict[str, Any]) -> Any:
+    return kind(**fields)
+
+
 def is_reference(text: str) -> bool:
     """Whether a text reads as ``FILE.py:function`` or ``module:function``."""
     place, colon, name = text.rpartition(":")
