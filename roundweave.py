@@ -30,7 +30,9 @@ def __getattr__(name: str) -> Any:
         from storage.runs.names import nearest
 
         there = f"it has {', '.join(__all__)}"
-        raise AttributeError(f"roundweave has no {name!r}; {there}; {nearest(name, __all__, 'see roundweave.pyi')}")
+        raise AttributeError(
+            f"roundweave has no {name!r}; {there}; {nearest(name, __all__, 'see roundweave.pyi')}"
+        )
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -65,7 +65,8 @@ from mine import data, model
 if __name__ == "__main__":
     print(rw.train(rw.TrainConfig(data=data, model=model, partitions=2, rounds=2, workers=1)))
 """
-COMMAND = "roundweave train --data mine.py:data --model mine.py:model --partitions 2 --rounds 2 --workers 1".split()
+FIELDS = {"data": "mine.py:data", "model": "mine.py:model", "partitions": 2, "rounds": 2, "workers": 1}
+COMMAND = ["command.py", "train", *(f"--{name}={value}" for name, value in FIELDS.items())]
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def run_in(folder: Path, *line: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *line], cwd=folder, capture_output=True, check=False, text=True)
 
 
-@pytest.mark.parametrize("door", [["command.py", *COMMAND[1:]], ["script.py"], ["-c", SCRIPT]], ids=lambda d: d[0])
+@pytest.mark.parametrize("door", [COMMAND, ["script.py"], ["-c", SCRIPT]], ids=lambda d: d[0])
 def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[str]) -> None:
     (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
     done = run_in(beside, *door)
@@ -101,7 +102,7 @@ def test_the_installed_command_begins_with_the_facade() -> None:
 
 def test_they_do_not_hide_them_on_a_cluster_of_ones_own_either(beside: Path, dask_processes) -> None:
     (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
-    done = run_in(beside, "command.py", *COMMAND[1:], "--scheduler", dask_processes(beside))
+    done = run_in(beside, *COMMAND, "--scheduler", dask_processes(beside))
     assert done.returncode == 0, done.stderr
     assert "complete" in done.stdout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -157,6 +158,16 @@ def test_a_run_from_init_to_show(capsys, tmp_path, monkeypatch) -> None:
     code, out, _ = run(capsys, "runs", "--json")
     assert [found["run"] for found in json.loads(out)] == ["mine"]
     assert not (home / ".prefect").exists()
+
+
+def test_init_says_what_trains_from_where_the_user_stands(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "init", "my project")
+    assert code == 0
+    told = shlex.split(out.splitlines()[-1].removeprefix("now: roundweave "))
+    assert told == ["train", "my project/train.toml"]
+    assert run(capsys, *told, "--rounds", "1", "--executor", "inline", "--name", "told")[0] == 0
+    assert open_run("told").config["model"]["path"] == str(tmp_path / "my project/mine.py")
 
 
 def test_code_of_a_foreign_store_needs_trust(capsys, own, train, tmp_path) -> None:

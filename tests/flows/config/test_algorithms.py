@@ -89,6 +89,24 @@ def test_experiments_differ_by_the_options_of_their_algorithms(own) -> None:
     assert differences(recorded, other) == ["algorithm fed_prox -> fed_avg"]
 
 
+def test_code_that_differs_is_said_by_the_definitions_that_changed(own) -> None:
+    source = """
+from torch import nn
+WIDTH = {}
+def model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH))
+def unused():
+    return {}
+"""
+
+    def config(*numbers: int) -> TrainConfig:
+        return resolve(TrainConfig(model=f"{own(source.format(*numbers))}:model")).config
+
+    recorded = config(10, 1).model_dump(mode="json")
+    assert differences(recorded, config(10, 2).experiment) == []
+    assert differences(recorded, config(12, 1).experiment) == ["model mine.py:model, of which WIDTH changed"]
+
+
 def test_prefects_form_has_every_algorithm_with_its_options() -> None:
     from prefect.utilities.callables import parameter_schema
 
