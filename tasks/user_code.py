@@ -10,14 +10,14 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
-from storage.errors import CodeError, one_line
+from storage.errors import CodeError, one_line, reason
 from tasks.definitions import imported_modules, used_definitions
 
 OWN_PACKAGES = ("flows", "tasks", "storage", "roundweave")
@@ -34,12 +34,12 @@ class Code:
 
     reference: str
     name: str
-    source: str
+    source: str = field(repr=False)
     path: str = ""
     package: str = ""
-    siblings: tuple[tuple[str, str], ...] = ()
-    pickled: str = ""
-    definitions: tuple[tuple[str, str], ...] = ()
+    siblings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    pickled: str = field(default="", repr=False)
+    definitions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def digest(self) -> str:
@@ -130,9 +130,7 @@ def _from_file(path: Path, name: str, reference: str, package: str = "") -> Code
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CodeError(
-            f"{reference}: cannot read {path} ({getattr(error, 'strerror', None) or error})"
-        ) from error
+        raise CodeError(f"{reference}: cannot read {path} ({reason(error)})") from error
     path = path.resolve()
     try:
         siblings = {file.name: _file_digest(file) for file in _siblings(source, path)}

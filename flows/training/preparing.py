@@ -76,7 +76,8 @@ def _described(resolved: Resolved, executor: Executor) -> Resolved:
     partitions = resolved.partitions
     descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
     description = combine(descriptions)
-    partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
+    digests = tuple(part.digest for part in descriptions)
+    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
     wanted = objective_for(resolved.config, description)
     (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
     algorithm = resolved.algorithm.bound(objective, partitions)

@@ -21,7 +21,7 @@ from storage.errors import CheckpointError, UsageError, one_line
 from storage.places.schemes import place_of
 from storage.runs.names import near, nearest, run_path, stored_round
 from storage.runs.run import open_run
-from storage.values.tensors import dtype_name
+from storage.values.tensors import dtype_name, is_dense
 
 SAFETENSORS = ".safetensors"
 
@@ -189,7 +189,7 @@ def _unwrapped(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
+    if not is_dense(tensor):
         raise CheckpointError(f"{path}: {name!r} is no dense tensor with values; save it as one")
     return tensor.detach()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +16,10 @@ from storage.runs.run import Run
 
 SHOWN_ROUNDS = 12
 """Rounds of a longer history that `show` prints: the first ones and the last ones."""
+
+SHOWN_CLASSES = 12
+"""So many labels are shown with their names."""
+
 
 SHARES = ("accuracy", "top5", "token_accuracy")
 """Scores that are shown as percentages."""
@@ -112,12 +117,20 @@ def _facts(run: Run) -> dict[str, str]:
     facts = {
         "algorithm": run.attributes["algorithm"],
         "data": f"{_named(config['data'])}, {data['examples']} examples to train on, {data['held_out']} held out",
+        "classes": _classes(data.get("class_names", ())),
         "model": f"{_named(config['model'])} {config['model_options'] or ''}",
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "stored in": str(run.path),
         "digest": run.digest,
     }
-    return facts | ({"failed": run.failure} if run.failure else {})
+    facts |= {"failed": run.failure or ""}
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _classes(names: Sequence[str]) -> str:
+    """What the first labels mean."""
+    shown = ", ".join(f"{label} {name}" for label, name in enumerate(names[:SHOWN_CLASSES]))
+    return shown + (f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else "")
 
 
 def _named(value: Any) -> str:

@@ -75,12 +75,17 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["--data", "{mine}:five", "--model", "{mine}:model"], 1, "gives 2 outputs, but labels go up to 4"),
         (["--data", "{mine}:with_nan"], 1, "1 of 50 examples have NaN or infinite inputs, the first is number 17"),
         (["--data", "{mine}:negative"], 1, "label -1 of example 0 is out of range"),
+        (["--split", "by:role"], 2, "has no column 'role'"),
+        (["--data", "csv:{table}", "--target", "c"], 2, "has no column 'c'; it has a, b"),
         (["--scheduler", "nowhere.json"], 1, "no scheduler file nowhere.json"),
     ],
 )
 def test_bad_input_is_one_clear_line(capsys, own, tmp_path, arguments, code, says) -> None:
     mine = own(MINE)
-    arguments = [argument.replace("{mine}", mine) for argument in arguments]
+    (tmp_path / "table.csv").write_text("a,b\n1,0\n2,1\n")
+    places = {"{mine}": mine, "{table}": str(tmp_path / "table.csv")}
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
     found, out, err = run(capsys, "train", *arguments)
     assert (found, out) == (code, "")
     assert err.startswith("error: ")
