@@ -62,6 +62,10 @@ class StoreError(RoundweaveError):
     """The root of what can be wrong with a stored run."""
 
 
+class PlaceError(StoreError, OSError):
+    """A disk, or another place, cannot be read or written."""
+
+
 class NotARun(StoreError, ValueError):
     """The path holds no run."""
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from storage.errors import CodeError, RoundweaveError, UsageError
+from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
 INTERRUPTED = "interrupted; committed rounds are kept, `roundweave resume` goes on"
@@ -31,6 +31,9 @@ def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Ite
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
         fail(str(error), FAILED, as_json)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        fail(f"{place}{reason(error)}", FAILED, as_json)
     except KeyboardInterrupt:
         fail(interrupted, FAILED, as_json)
 

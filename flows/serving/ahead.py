@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from flows.config.train import Placement
 from flows.serving.server import prefect_api, start_server
+from storage.places.schemes import place_of
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 
@@ -37,6 +38,7 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
     The cluster comes up while Prefect's server does, and neither is started for values that cannot be had.
     """
     config = resolved.config
+    place_of(config.root).make()
     start_server(config.root)
     with _executor(config) as executor, prefect_api(config.root):
         token = _ahead.set((resolved, executor))

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -17,7 +17,7 @@ from typing import Any
 from flows.config.recorded import differences
 from flows.config.resolving import Resolved, objective_for, short_name
 from flows.config.train import TrainConfig
-from storage.errors import ExperimentDiffers, RoundweaveError
+from storage.errors import ExperimentDiffers, PlaceError, RoundweaveError
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.schema import Schema
@@ -170,5 +170,6 @@ def _failure_recorded(store: RoundStore) -> Iterator[None]:
     try:
         yield
     except RoundweaveError as error:
-        store.log.failure = str(error)
+        with suppress(PlaceError):  # on a full disk the reason is told all the same
+            store.log.failure = str(error)
         raise

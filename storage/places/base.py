@@ -16,7 +16,7 @@ class Place(Protocol):
     """Contents by key, on a disk or elsewhere; keys are relative posix paths such as ``params/w/c/0``.
 
     A content is there as a whole or not at all, also for readers in other processes and after a writer's death.
-    A key that leads out of the place raises `StoreError`; what the disk or the network says is an `OSError`.
+    A key that leads out of the place raises `StoreError`; what the disk or the network refuses is a `PlaceError`.
     As text it is what messages call it, and `place_of` gives it back.
     """
 
@@ -43,6 +43,9 @@ class Place(Protocol):
 
     def sweep(self) -> None:
         """Delete what killed writers left half-written; only the one writer may call this."""
+
+    def make(self) -> None:
+        """Make the place, where it is not there; raises `PlaceError` where nothing can be written in it."""
 
     def aside(self) -> AbstractContextManager[Place]:
         """An empty place whose contents come here all at once at the end, or never; raises `PlaceTaken`."""

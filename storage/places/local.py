@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ParamSpec, TypeVar
 
 import numpy as np
 
-from storage.errors import PlaceTaken, StoreError
+from storage.errors import PlaceError, PlaceTaken, StoreError
 from storage.places.base import Piece
 
 if TYPE_CHECKING:
@@ -21,6 +23,40 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 """How the names of half-written files end."""
+
+
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there; what is committed is kept"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give a folder that you may write"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "name a folder"),
+    errno.ENAMETOOLONG: "give it a shorter name",
+}
+"""What to do about what the system says."""
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Have a method of a place tell what the system refuses as a `PlaceError`, in one line."""
+
+    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(method)
+        def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+            try:
+                return method(*arguments, **options)
+            except StoreError:
+                raise
+            except OSError as error:
+                place, *keys = map(str, arguments)
+                path = Path(place, *keys[:1])
+                remedy = REMEDIES.get(error.errno or 0, "is the disk sound?")
+                raise PlaceError(f"cannot {act} {path}: {error.strerror or error}; {remedy}") from error
+
+        return telling
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -36,10 +72,12 @@ class LocalPlace:
         """The folder under this one."""
         return replace(self, path=self._path(prefix))
 
+    @_telling("read")
     def has(self, key: str) -> bool:
         """Whether there is a file."""
         return self._path(key).is_file()
 
+    @_telling("read")
     def names(self, prefix: str = "") -> list[str]:
         """The names in a folder, ascending; half-written files are not there."""
         try:
@@ -48,6 +86,7 @@ class LocalPlace:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    @_telling("read")
     def read(self, key: str) -> memoryview | None:
         """The bytes of a file, None where there is none."""
         try:
@@ -55,6 +94,7 @@ class LocalPlace:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
+    @_telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a file, and its folders."""
         path = self._path(key)
@@ -63,6 +103,7 @@ class LocalPlace:
         if durable:
             _sync_folder(path.parent)
 
+    @_telling("write")
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create a file that is not there; a link to a name that is taken fails, also against other processes."""
         path = self._path(key)
@@ -75,6 +116,7 @@ class LocalPlace:
             _sync_folder(path.parent)
         return True
 
+    @_telling("delete")
     def delete(self, prefix: str) -> None:
         """Delete a file, or a folder with all that is in it."""
         path = self._path(prefix)
@@ -83,6 +125,7 @@ class LocalPlace:
         else:
             path.unlink(missing_ok=True)
 
+    @_telling("write")
     def sweep(self) -> None:
         """Delete half-written files, here and below."""
         for folder, _, names in os.walk(self.path):
@@ -93,14 +136,23 @@ class LocalPlace:
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
         """A folder beside this one, which gets its name at the end."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}{PARTIAL}")
+        # Not named after it, whose name may be as long as names can be.
+        partial = self.path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
+        replace(self, path=self.path.parent).make()
         try:
             yield replace(self, path=partial)
             self._take(partial)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
+    @_telling("write")
+    def make(self) -> None:
+        """Make the folder, where it is not there; raises `PlaceError` where nothing can be written in it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with _written_beside(self.path / "any", (), durable=False):
+            pass
+
+    @_telling("write")
     def _take(self, folder: Path) -> None:
         try:
             folder.rename(self.path)

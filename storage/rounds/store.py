@@ -46,7 +46,7 @@ class RoundStore:
             version = self.attributes["version"]
             self.schema = Schema.from_json(self.attributes["schema"])
             self.rounds: int = read_document(self.place, "commits")["shape"][0] - 1
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotARun(f"{self.place} is not a run of Roundweave; `roundweave runs` lists them") from error
         if version != VERSION:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from storage.errors import CheckpointError, UsageError, one_line
+from storage.errors import CheckpointError, PlaceError, UsageError, one_line, reason
 from storage.places.schemes import place_of
 from storage.runs.names import near, nearest, run_path, stored_round
 from storage.runs.run import open_run
@@ -92,8 +92,8 @@ def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> 
     content = _encoded(path, {name: _dense(path, name, tensor) for name, tensor in tensors.items()})
     try:
         place_of(path.parent).write(path.name, content)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
+    except PlaceError as error:
+        raise CheckpointError(f"{path} cannot be written: {reason(error.__cause__ or error)}") from error
 
 
 def check_checkpoint(

@@ -150,12 +150,7 @@ def _check_state(layout: Layout, state: State, round: int) -> None:
 
 
 def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
-    """Score the network of a state on the held-out examples of some partitions; raises `RoundFailed`."""
+    """Score the network of a state on the held-out examples of some partitions."""
     network = work.objective.network(state).eval()
-    try:
-        with torch.no_grad(), pinned(0, work.threads):
-            return [tally(work.objective, network, partition.held_out) for partition in data]
-    except RoundweaveError:
-        raise
-    except Exception as error:
-        raise RoundFailed(f"round {state.round}: scoring failed with {located(error)}") from error
+    with torch.no_grad(), pinned(0, work.threads):
+        return [tally(work.objective, network, partition.held_out) for partition in data]
