@@ -36,6 +36,22 @@ def test_a_name_that_is_not_there_is_said_with_those_that_are() -> None:
         rw.trian  # noqa: B018
 
 
+def test_a_mistyped_name_names_the_nearest() -> None:
+    with pytest.raises(AttributeError, match=r"; did you mean train\?$"):
+        rw.trian  # noqa: B018
+
+
+def test_a_configuration_that_cannot_be_is_one_line_that_names_the_nearest() -> None:
+    with pytest.raises(rw.UsageError) as wrong:
+        rw.TrainConfig(partitons=3, rounds=0)
+    assert str(wrong.value) == (
+        "rounds = 0: Input should be greater than or equal to 1; "
+        "unknown field 'partitons'; did you mean partitions?"
+    )
+    with pytest.raises(rw.UsageError, match="unknown field 'pairs'"):
+        rw.MergeConfig(networks=("a", "b"), pairs=2)
+
+
 def test_importing_it_imports_nothing_heavy() -> None:
     script = f"import sys, roundweave\nassert not {HEAVY} & set(sys.modules)\nassert 'train' in dir(roundweave)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -19,14 +19,8 @@ INTERRUPTED = "interrupted; committed rounds are kept, `roundweave resume` goes 
 @contextmanager
 def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Iterator[None]:
     """One line and the exit code in place of a traceback."""
-    from pydantic import ValidationError
-
     try:
         yield
-    except ValidationError as error:
-        from flows.config.problems import problems
-
-        fail("; ".join(problems(error)), BAD_USAGE, as_json)
     except (UsageError, CodeError) as error:
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:

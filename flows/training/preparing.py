@@ -121,10 +121,12 @@ def _create(config: TrainConfig, path: Path, work: Work, description: Descriptio
         extras=algorithm.map.extras,
         matches=algorithm.reduce.matches,
     )
+    model = work.objective.model
     attributes = {
         "config": config.model_dump(mode="json", exclude={"root"}),
         "algorithm": repr(algorithm),
         "data": asdict(description),
+        "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **provenance(),
     }
@@ -138,9 +140,10 @@ def provenance() -> dict[str, Any]:
 
 
 def _new_name(config: TrainConfig) -> str:
-    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has."""
-    parts = config.algorithm.label, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
-    return "-".join(re.sub(r"[^\w.]+", "", part) for part in parts)
+    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has; of own code file and name."""
+    algorithm = config.algorithm.label.replace(".py:", ".")
+    parts = algorithm, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
+    return "-".join(re.sub(r"[^\w.]+", "", part)[:60] for part in parts)
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:

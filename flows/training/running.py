@@ -5,7 +5,7 @@ from __future__ import annotations
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.serving.ahead import ahead
-from storage.runs.run import Run
+from flows.stored import Run
 
 
 def train(config: TrainConfig) -> Run:
@@ -17,5 +17,4 @@ def train(config: TrainConfig) -> Run:
     with ahead(resolved):
         from flows.training.flow import train_flow  # Prefect is slow to import, and its server slower to start
 
-        run: Run = train_flow(resolved.config)
-        return run
+        return Run(train_flow(resolved.config).path, config.root)

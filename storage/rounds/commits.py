@@ -118,7 +118,7 @@ class CommitLog:
             raise self.missing(round, self.rounds())
         try:
             return Commit.from_json(str(content, "utf-8"))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
 
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:

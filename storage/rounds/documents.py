@@ -21,7 +21,10 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
     content = place.read(_key(path))
     if content is None:
         raise KeyError(path)
-    value: dict[str, Any] = json.loads(bytes(content))
+    try:
+        value: dict[str, Any] = json.loads(bytes(content))
+    except RecursionError as error:
+        raise ValueError(f"{path or 'the root'} is nested too deep") from error
     return value
 
 

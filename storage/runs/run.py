@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import NotARun, TensorMissing
+from storage.errors import NotARun, StoreError, TensorMissing
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -38,14 +38,22 @@ def open_run(run: str | Path, root: str | Path | None = None) -> Run:
 
 
 def list_runs(root: str | Path | None = None) -> list[Run]:
-    """All runs under the root, the oldest first."""
-    folder, runs = Path(root or default_root()), []
+    """All runs under the root that can be opened, the oldest first."""
+    return [run for run in looked_through(root).values() if isinstance(run, Run)]
+
+
+def looked_through(root: str | Path | None = None) -> dict[str, Run | StoreError]:
+    """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
+    folder = Path(root or default_root())
+    began: list[tuple[float, str, Run]] = []
+    damaged: dict[str, Run | StoreError] = {}
     for name in _names(folder):
         try:
-            runs.append(Run(folder / name))
-        except NotARun:
-            continue
-    return sorted(runs, key=lambda run: run.created)
+            run = Run(folder / name)
+            began.append((run.created, run.name, run))
+        except StoreError as error:
+            damaged[name.removesuffix(SUFFIX)] = error
+    return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
 
 
 def _names(root: Path) -> list[str]:
@@ -92,9 +100,11 @@ class Run:
 
     @property
     def algorithm(self) -> str:
-        """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
+        """The name of its algorithm, ``FILE.py:function`` of the user's; ``merge`` where networks were merged."""
         name: Any = self.config["algorithm"]["name"]
-        return str(name["name"] if isinstance(name, dict) else name)
+        if not isinstance(name, dict):
+            return str(name)
+        return f"{Path(name['path']).name}:{name['name']}" if name["path"] else str(name["name"])
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -103,8 +113,11 @@ class Run:
 
     @property
     def created(self) -> float:
-        """Seconds since the epoch."""
-        return float(self._store.attributes["created"])
+        """Seconds since the epoch; raises `NotARun` where the record does not tell."""
+        try:
+            return float(self._store.attributes["created"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise NotARun(f"{self.path}: its record does not tell when it began; it is incomplete") from error
 
     @property
     def rounds(self) -> int:

@@ -30,7 +30,7 @@ COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
     MofNCompleteColumn(),
-    TextColumn("{task.fields[score]}"),
+    TextColumn("{task.fields[score]}", markup=False),
     TimeElapsedColumn(),
     TimeRemainingColumn(),
 )

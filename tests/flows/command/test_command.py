@@ -75,6 +75,8 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["--data", "{mine}:five", "--model", "{mine}:model"], 1, "gives 2 outputs, but labels go up to 4"),
         (["--data", "{mine}:with_nan"], 1, "1 of 50 examples have NaN or infinite inputs, the first is number 17"),
         (["--data", "{mine}:negative"], 1, "label -1 of example 0 is out of range"),
+        (["--name", "n" * 251], 2, "name nnnnnnnnnnnnnnnnnnnn… is too long; give one of 250 bytes at most"),
+        (["--root", "{table}"], 1, "table.csv: File exists; name a folder"),
         (["--split", "by:role"], 2, "has no column 'role'"),
         (["--data", "csv:{table}", "--target", "c"], 2, "has no column 'c'; it has a, b"),
         (["--scheduler", "nowhere.json"], 1, "no scheduler file nowhere.json"),
@@ -100,6 +102,22 @@ def test_a_truncated_idx_file_is_named(capsys, tmp_path) -> None:
     code, _, err = run(capsys, "train", "--data", f"mnist:{tmp_path}")
     assert code == 1
     assert f"{tmp_path}/train-images-idx3-ubyte.gz is truncated" in err
+
+
+def test_the_longest_name_can_be_used(capsys) -> None:
+    name = "n" * 250
+    assert run(capsys, "train", "--name", name, "--rounds", "1", "--executor", "inline", "--model", "linear")[0] == 0
+    assert open_run(name).done == 1
+
+
+def test_a_complete_run_cannot_be_resumed_with_fewer_rounds(train, capsys) -> None:
+    train(model="logistic", partitions=2, rounds=6, name="sixty")
+    code, out, err = run(capsys, "resume", "sixty", "--rounds", "2", "--executor", "inline")
+    assert (code, out) == (2, "")
+    assert err == "error: sixty has 6 rounds already; give --rounds a larger number\n"
+    assert run(capsys, "resume", "sixty", "--executor", "inline")[1].startswith("sixty: complete, 6 rounds")
+    again = ["--model", "logistic", "--partitions", "2", "--name", "sixty", "--executor", "inline"]
+    assert run(capsys, "train", *again, "--rounds", "2")[1].startswith("sixty: complete, 6 rounds")
 
 
 def test_an_unknown_field_of_a_file_names_the_nearest(capsys, tmp_path) -> None:
