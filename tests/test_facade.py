@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -109,6 +110,12 @@ def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[
     done = run_in(beside, *door)
     assert done.returncode == 0, done.stderr
     assert "complete" in done.stdout
+
+
+def test_nor_where_a_script_serves_the_flows(beside: Path) -> None:
+    shutil.rmtree(beside / "flows")
+    done = run_in(beside, "-c", "from flows import train_flow\nprint(train_flow.name)")
+    assert done.stdout == "roundweave-train\n", done.stderr
 
 
 def test_the_installed_command_begins_with_the_facade() -> None:

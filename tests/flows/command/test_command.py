@@ -106,7 +106,9 @@ def test_a_truncated_idx_file_is_named(capsys, tmp_path) -> None:
 
 def test_the_longest_name_can_be_used(capsys) -> None:
     name = "n" * 250
-    assert run(capsys, "train", "--name", name, "--rounds", "1", "--executor", "inline", "--model", "linear")[0] == 0
+    assert (
+        run(capsys, "train", "--name", name, "--rounds", "1", "--executor", "inline", "--model", "linear")[0] == 0
+    )
     assert open_run(name).done == 1
 
 
