@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from storage.errors import NotARun
 from storage.runs import round, run
@@ -59,19 +59,20 @@ class Run(run.Run):
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""
-        from pydantic import TypeAdapter, ValidationError
-
+        from flows.config.merge import Architecture
         from flows.config.recorded import check_trust
         from tasks.networks.objective import ModelSpec
 
-        check_trust(self, Path(self._root or default_root()), trust)
-        recorded: dict[str, Any] = {name: self.config.get(name) for name in ("model", "dtype", "seed")}
-        recorded |= self.attributes.get("network", {})
-        options = json.dumps(self.config.get("model_options") or {}, sort_keys=True)
-        try:
-            return TypeAdapter(ModelSpec).validate_python(recorded | {"options": options})
-        except ValidationError as error:
-            raise NotARun(f"{self.path} does not say how its network is built; load a round into yours") from error
+        fields = ("model", "model_options", "dtype", "seed")
+        recorded = Architecture(**{name: self.config[name] for name in fields if name in self.config})
+        check_trust(self, Path(self._root or default_root()), trust, recorded, ("model",))
+        network = self.attributes.get("network")
+        if recorded.model is None or not isinstance(network, dict) or {*network} != {"inputs", "outputs"}:
+            raise NotARun(f"{self.path} does not say how its network is built; load a round into yours")
+        options = json.dumps(recorded.model_options or {}, sort_keys=True)
+        return ModelSpec(
+            recorded.model, tuple(network["inputs"]), network["outputs"], recorded.dtype, recorded.seed, options
+        )
 
 
 def open_run(name: str | Path, root: str | Path | None = None) -> Run:

@@ -189,14 +189,14 @@ def _module(code: Code) -> ModuleType:
     sys.modules[name] = module
     try:
         exec(compile(code.source, code.path, "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         reason = one_line(error) + _hint(code, error)
         raise CodeError(f"{code.reference}: the file does not run: {reason}") from error
     return module
 
 
-def _hint(code: Code, error: Exception) -> str:
+def _hint(code: Code, error: BaseException) -> str:
     """What to do where the file imports a module beside it that is called as a package of ours."""
     name = str(getattr(error, "name", None)).partition(".")[0]
     beside = Path(code.path).with_name(f"{name}.py")

@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import typer
 
+from flows.command.interrupts import interruptible
 from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
@@ -20,7 +22,8 @@ INTERRUPTED = "interrupted; committed rounds are kept, `roundweave resume` goes 
 def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Iterator[None]:
     """One line and the exit code in place of a traceback."""
     try:
-        yield
+        with interruptible(partial(fail, interrupted, FAILED, as_json)):
+            yield
     except (UsageError, CodeError) as error:
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
@@ -28,8 +31,6 @@ def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Ite
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"{place}{reason(error)}", FAILED, as_json)
-    except KeyboardInterrupt:
-        fail(interrupted, FAILED, as_json)
 
 
 def fail(message: str, code: int, as_json: bool = False) -> NoReturn:

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from flows.command.printing.console import console
 from flows.config.resolving import short_name
+from flows.reporting.scores import shown
 from storage.errors import StoreError
-from storage.rounds.commits import Score
 from storage.runs.run import Run
 
 SHOWN_ROUNDS = 12
@@ -20,10 +20,6 @@ SHOWN_ROUNDS = 12
 
 SHOWN_CLASSES = 12
 """So many labels are shown with their names."""
-
-
-SHARES = ("accuracy", "top5", "token_accuracy")
-"""Scores that are shown as percentages."""
 
 
 def run_summary(run: Run) -> dict[str, Any]:
@@ -59,19 +55,6 @@ def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
 
 def _last(column: Any) -> float | None:
     return None if not len(column) or math.isnan(column.iloc[-1]) else float(column.iloc[-1])
-
-
-def shown(name: str, value: float | None) -> str:
-    """A loss or a score for people: shares in per cent, a dash where there is none."""
-    if value is None or math.isnan(value):
-        return "–"
-    return format(value, ".2%" if name in SHARES else ".4f")
-
-
-def shown_score(score: Score | None) -> str:
-    """A loss and its scores in one line, empty where there are none."""
-    named = {} if score is None else {"loss": score.loss, **score.values}
-    return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
 
 
 def print_result(run: Run, seconds: dict[str, Any]) -> None:

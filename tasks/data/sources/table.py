@@ -54,6 +54,11 @@ def _builder(data: str | Code) -> Callable[..., Source]:
     return partial(entry.load(), *([place] if place else []))
 
 
+def is_source(data: str) -> bool:
+    """Whether a text names an entry of the table, whatever follows its colon; it is then no code."""
+    return data.partition(":")[0] in SOURCES
+
+
 def keep_source(data: str | Code) -> str | Code:
     """A name of the table with the path after it made absolute, or the user's function kept by value.
 
@@ -61,7 +66,7 @@ def keep_source(data: str | Code) -> str | Code:
     """
     if isinstance(data, Code):
         return data
-    if data.partition(":")[0] not in SOURCES and is_reference(data):
+    if not is_source(data) and is_reference(data):
         return find_code(data)
     _, place = find("data", data, SOURCES, "FILE.py:function")
     return f"{data.partition(':')[0]}:{Path(place).resolve()}" if place else data

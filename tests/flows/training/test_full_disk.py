@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +17,17 @@ FIELDS = {"model": "logistic", "partitions": 2, "rounds": 3}
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """So many files can be made: the last number counts."""
-    opened = local._opened
+    write = local._write
     room = [10**6]
 
-    def limited(path: Path, *arguments: bool):
+    def limited(descriptor: int, *arguments: object) -> None:
         room[0] -= 1
         if room[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return opened(path, *arguments)
+            os.close(descriptor)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(descriptor, *arguments)
 
-    monkeypatch.setattr(local, "_opened", limited)
+    monkeypatch.setattr(local, "_write", limited)
     return room
 
 
