@@ -74,7 +74,7 @@ class Run:
     def refresh(self) -> Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
-        self._config, self._algorithm = _recorded(self._store)
+        self._config, self._algorithm, self._created = _recorded(self._store)
         log = self._store.log
         self._rounds = log.rounds()
         self._failure, self._damaged = log.failure, log.damaged()
@@ -111,11 +111,8 @@ class Run:
 
     @property
     def created(self) -> float:
-        """Seconds since the epoch; raises `NotARun` where the record does not tell."""
-        try:
-            return float(self._store.attributes["created"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise NotARun(f"{self.path}: its record does not tell when it began; it is incomplete") from error
+        """Seconds since the epoch."""
+        return self._created
 
     @property
     def rounds(self) -> int:
@@ -259,16 +256,15 @@ class Run:
         return f"<Run {' · '.join(parts)}>"
 
 
-def _recorded(store: RoundStore) -> tuple[dict[str, Any], str]:
-    """The configuration of a run, and the name of its algorithm; raises `NotARun` for a record of another form."""
+def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:
+    """The configuration of a run, its algorithm's name and its beginning; `NotARun` for a record of another form."""
     try:
-        config: dict[str, Any] = store.attributes["config"]
+        config, created = store.attributes["config"], float(store.attributes["created"])
         name: Any = config["algorithm"]["name"]
-        if not isinstance(name, dict):
-            return config, str(name)
-        return config, f"{Path(name['path']).name}:{name['name']}" if name["path"] else str(name["name"])
-    except (KeyError, TypeError) as error:
-        raise NotARun(f"{store.place}: its record names no algorithm; it was not made by Roundweave") from error
+        own = f"{Path(name['path']).name}:{name['name']}".lstrip(":") if isinstance(name, dict) else str(name)
+        return config, own, created
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotARun(f"{store.place}: its record names no algorithm or no beginning; it is damaged") from error
 
 
 COUNTS = {"examples", "accepted"}

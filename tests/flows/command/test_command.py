@@ -76,7 +76,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["--data", "{mine}:with_nan"], 1, "1 of 50 examples have NaN or infinite inputs, the first is number 17"),
         (["--data", "{mine}:negative"], 1, "label -1 of example 0 is out of range"),
         (["--name", "n" * 251], 2, "name nnnnnnnnnnnnnnnnnnnn… is too long; give one of 250 bytes at most"),
-        (["--root", "{table}"], 1, "table.csv: File exists; name a folder"),
+        (["--root", "{table}"], 1, "table.csv: Not a directory; name a folder"),
         (["--split", "by:role"], 2, "has no column 'role'"),
         (["--data", "csv:{table}", "--target", "c"], 2, "has no column 'c'; it has a, b"),
         (["--scheduler", "nowhere.json"], 1, "no scheduler file nowhere.json"),
