@@ -257,7 +257,7 @@ class Run:
 
 
 def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:
-    """The configuration of a run, its algorithm's name and its beginning; `NotARun` for a record of another form."""
+    """Configuration, algorithm and when it began; `NotARun` for a record of another form."""
     try:
         config, created = store.attributes["config"], float(store.attributes["created"])
         name: Any = config["algorithm"]["name"]
