@@ -1,13 +1,18 @@
 """The facade: ``import roundweave as rw`` gives what a notebook and one's own code need, loaded at first use.
 
-Its names, and where each is defined, stand in `roundweave.pyi`, once for the loader, types and completion.
+Its names, and where each is defined, stand in `roundweave.pyi`, once for the loader, types and completion. The
+packages beside it have common names, and are found before others that are called so.
 """
 
 import ast
+import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
+_HOME = Path(__file__).resolve().parent
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _HOMES = {
     alias.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
@@ -22,12 +27,32 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"roundweave has no {name!r}; it has {', '.join(__all__)}")
-    module = import_module(_HOMES[name])
-    package = import_module(_HOMES[name].partition(".")[0])
-    home = Path(package.__file__ or "").resolve().parent.parent
-    if home != Path(__file__).resolve().parent:
-        raise ImportError(
-            f"{home / package.__name__} hides Roundweave's own {package.__name__}; rename or move it"
+        from storage.runs.names import nearest
+
+        there = f"it has {', '.join(__all__)}"
+        raise AttributeError(
+            f"roundweave has no {name!r}; {there}; {nearest(name, __all__, 'see roundweave.pyi')}"
         )
-    return getattr(module, name)
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def main() -> None:
+    """The `roundweave` command."""
+    import_module("flows.command.app").main()
+
+
+def _take(package: str) -> None:
+    """Import a package of this installation, whatever else is called so; raises `ImportError` once that is."""
+    taken = sys.modules.get(package)
+    if taken is None:
+        spec = PathFinder.find_spec(package, [str(_HOME)])
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[package] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[package])
+    elif Path(where := taken.__file__ or next(iter(taken.__path__))).resolve() != _HOME / package / "__init__.py":
+        raise ImportError(f"{where} hides Roundweave's own {package}; rename or move it")
+
+
+for _package in ("storage", "tasks", "flows"):
+    _take(_package)

@@ -6,6 +6,8 @@ from typing import Any
 
 import lazy_loader
 
+import roundweave  # noqa: F401  # it finds tasks and storage before others that are called so
+
 # Prefect and its server report usage unless told not to, and read this when they are imported.
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

@@ -29,6 +29,10 @@ class DataError(RoundweaveError, ValueError):
     """The examples are missing, broken, or do not fit the run."""
 
 
+class ColumnMissing(DataError, UsageError):
+    """A column that was asked for is not in the data."""
+
+
 class ModelError(RoundweaveError, ValueError):
     """The network cannot be built, or its output does not fit the targets."""
 
@@ -59,6 +63,10 @@ class NumericsMismatch(RoundweaveError, RuntimeError):
 
 class StoreError(RoundweaveError):
     """The root of what can be wrong with a stored run."""
+
+
+class PlaceError(StoreError, OSError):
+    """A disk, or another place, cannot be read or written."""
 
 
 class NotARun(StoreError, ValueError):
@@ -97,6 +105,12 @@ def one_line(error: BaseException) -> str:
     """Somebody else's error as its type and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def reason(error: BaseException) -> str:
+    """The same, without the path where it is a file's, as its place has been named."""
+    said = getattr(error, "strerror", None)
+    return f"{type(error).__name__}: {said}" if said else one_line(error)
 
 
 def located(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import importlib
@@ -11,14 +10,15 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
-from storage.errors import CodeError, one_line
+from storage.errors import CodeError, one_line, reason
+from tasks.definitions import imported_modules, used_definitions
 
 OWN_PACKAGES = ("flows", "tasks", "storage", "roundweave")
 """Names that a module beside the user's cannot take."""
@@ -28,22 +28,34 @@ OWN_PACKAGES = ("flows", "tasks", "storage", "roundweave")
 class Code:
     """A function of the user's: the text of its file, or its pickle where it has none (notebooks).
 
-    `siblings` lists the other modules of its folder that it imported, with the SHA-256 of each.
+    `siblings` lists the other modules of its folder that it imported, with the SHA-256 of each; `definitions` what
+    it uses in its file and in them, by names such as ``helper.width``, with the SHA-256 of each.
     """
 
     reference: str
     name: str
-    source: str
+    source: str = field(repr=False)
     path: str = ""
     package: str = ""
-    siblings: tuple[tuple[str, str], ...] = ()
-    pickled: str = ""
+    siblings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    pickled: str = field(default="", repr=False)
+    definitions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def digest(self) -> str:
         """SHA-256 of what decides the function's behaviour."""
-        parts = [self.name, self.source if not self.pickled else self.pickled, self.siblings]
+        parts = [self.name, self.pickled or self.definitions]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    @property
+    def label(self) -> str:
+        """What it is called: ``FILE.py:function`` without the folder, of a notebook's function its name."""
+        return self.name if self.pickled else f"{Path(self.path).name}:{self.name}"
+
+    def changed(self, other: Code) -> list[str]:
+        """The definitions that are not the same in two states of the code."""
+        mine, theirs = dict(self.definitions), dict(other.definitions)
+        return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
     def load(self) -> Callable[..., Any]:
         """The function itself, run from the kept source; raises `CodeError`."""
@@ -51,9 +63,43 @@ class Code:
             return _checked(cloudpickle.loads(base64.b64decode(self.pickled)), self.reference)
         for name, digest in self.siblings:
             sibling = Path(self.path).with_name(name)
-            if not sibling.is_file() or _file_digest(sibling) != digest:
+            if not sibling.is_file() or (_file_digest(sibling) != digest and self._uses_changed(sibling)):
                 raise CodeError(f"{self.reference} imports {sibling}, which has changed or gone; restore it")
         return _checked(getattr(_module(self), self.name, None), self.reference)
+
+    def _uses_changed(self, sibling: Path) -> bool:
+        """Whether of a sibling that changed something is used by the function."""
+        now = replace(self, definitions=_definitions(self.name, self.source, Path(self.path)))
+        return any(name.startswith(f"{sibling.stem}.") for name in self.changed(now))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The user's code, run when it is unpickled: what is unpickled after it may be of its classes."""
+
+    code: tuple[Code, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ran, (self.code,)
+
+
+def _ran(code: tuple[Code, ...]) -> Ran:
+    for module in code:
+        module.load()
+    return Ran(code)
+
+
+class WithCode:
+    """A dataclass with values of the user's classes; its field `code` is run in a process that unpickles them."""
+
+    code: tuple[Code, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_code, (type(self), Ran(self.code), vars(self))
+
+
+def _with_code(kind: Callable[..., Any], _: Ran, fields: dict[str, Any]) -> Any:
+    return kind(**fields)
 
 
 def is_reference(text: str) -> bool:
@@ -84,41 +130,37 @@ def _from_file(path: Path, name: str, reference: str, package: str = "") -> Code
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CodeError(
-            f"{reference}: cannot read {path} ({getattr(error, 'strerror', None) or error})"
-        ) from error
+        raise CodeError(f"{reference}: cannot read {path} ({reason(error)})") from error
     path = path.resolve()
     try:
-        siblings = _siblings(source, path.parent)
+        siblings = {file.name: _file_digest(file) for file in _siblings(source, path)}
+        definitions = _definitions(name, source, path)
     except SyntaxError as error:
         file = error.filename if error.filename != "<unknown>" else "the file"
         raise CodeError(f"{reference}: {file} does not run: {one_line(error)}") from error
-    code = Code(reference, name, source, str(path), package, tuple(sorted(siblings.items())))
+    kept = tuple(sorted(siblings.items()))
+    code = Code(reference, name, source, str(path), package, kept, definitions=definitions)
     code.load()
     return code
 
 
-def _siblings(source: str, folder: Path) -> dict[str, str]:
-    """The modules of the folder that a source imports, directly or through one another, with their digests."""
-    found: dict[str, str] = {}
+def _siblings(source: str, path: Path) -> dict[Path, str]:
+    """The modules beside a file that it imports, directly or through one another, with their texts."""
+    texts: dict[Path, str] = {}
     todo = [(source, "the file")]
-    while todo:
-        for module in _imported(todo.pop()):
-            path = folder / f"{module.partition('.')[0]}.py"
-            if path.name not in found and path.stem not in OWN_PACKAGES and path.is_file():
-                found[path.name] = _file_digest(path)
-                todo.append((path.read_text(encoding="utf-8"), str(path)))
-    return found
+    for text, file in todo:  # it grows meanwhile
+        for module in imported_modules(text, file):
+            sibling = path.with_name(f"{module.partition('.')[0]}.py")
+            if sibling not in texts and sibling.stem not in OWN_PACKAGES and sibling.is_file():
+                texts[sibling] = sibling.read_text(encoding="utf-8")
+                todo.append((texts[sibling], str(sibling)))
+    return texts
 
 
-def _imported(source: tuple[str, str]) -> list[str]:
-    """The modules that a (text, file name) imports; of a package's `from . import a, b`, those names."""
-    nodes = list(ast.walk(ast.parse(*source)))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            names += [node.module] if node.module else [alias.name for alias in node.names]
-    return names
+def _definitions(name: str, source: str, path: Path) -> tuple[tuple[str, str], ...]:
+    """What a function uses in its file and in those beside it; raises `SyntaxError`."""
+    sources = {file.stem: text for file, text in _siblings(source, path).items()} | {path.stem: source}
+    return tuple(used_definitions(path.stem, name, sources).items())
 
 
 def _from_callable(function: Callable[..., Any]) -> Code:
@@ -149,8 +191,16 @@ def _module(code: Code) -> ModuleType:
         exec(compile(code.source, code.path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise CodeError(f"{code.reference}: the file does not run: {one_line(error)}") from error
+        reason = one_line(error) + _hint(code, error)
+        raise CodeError(f"{code.reference}: the file does not run: {reason}") from error
     return module
+
+
+def _hint(code: Code, error: BaseException) -> str:
+    """What to do where the file imports a module beside it that is called as a package of ours."""
+    name = str(getattr(error, "name", None)).partition(".")[0]
+    beside = Path(code.path).with_name(f"{name}.py")
+    return f"; rename {beside}, for {name} is Roundweave's own" if name in OWN_PACKAGES and beside.exists() else ""
 
 
 def _make_room(code: Code) -> None:

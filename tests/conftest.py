@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,3 +80,28 @@ def _torch_as_it_was() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     assert torch.get_num_threads() == threads, "a step left another number of threads behind"
+
+
+@pytest.fixture
+def dask_processes(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start a Dask scheduler and workers as processes of their own in a folder; gives the scheduler's file."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: Path, workers: int = 2) -> str:
+        file = tmp_path / "scheduler.json"
+        place = ["--scheduler-file", str(file), "--no-dashboard"]
+        commands = [["scheduler", "--port", "0", "--host", "127.0.0.1"]]
+        commands += [["worker", "--nthreads", "1", "--no-nanny"]] * workers
+        for command in commands:
+            # As a module: it looks for modules in its folder first, as notebooks and some cluster managers do.
+            line = [sys.executable, "-m", "dask", *command, *place]
+            with (tmp_path / "dask.log").open("ab") as log:
+                started.append(subprocess.Popen(line, cwd=folder, stdout=log, stderr=log))
+            while not file.exists() or not file.stat().st_size:
+                time.sleep(0.1)
+        return str(file)
+
+    yield start
+    for process in reversed(started):
+        process.kill()
+        process.wait()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,22 @@ def test_a_name_that_is_not_there_is_said_with_those_that_are() -> None:
         rw.trian  # noqa: B018
 
 
+def test_a_mistyped_name_names_the_nearest() -> None:
+    with pytest.raises(AttributeError, match=r"; did you mean train\?$"):
+        rw.trian  # noqa: B018
+
+
+def test_a_configuration_that_cannot_be_is_one_line_that_names_the_nearest() -> None:
+    with pytest.raises(rw.UsageError) as wrong:
+        rw.TrainConfig(partitons=3, rounds=0)
+    assert str(wrong.value) == (
+        "rounds = 0: Input should be greater than or equal to 1; "
+        "unknown field 'partitons'; did you mean partitions?"
+    )
+    with pytest.raises(rw.UsageError, match="unknown field 'pairs'"):
+        rw.MergeConfig(networks=("a", "b"), pairs=2)
+
+
 def test_importing_it_imports_nothing_heavy() -> None:
     script = f"import sys, roundweave\nassert not {HEAVY} & set(sys.modules)\nassert 'train' in dir(roundweave)"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -45,3 +64,74 @@ def test_types_are_known_to_mypy(tmp_path: Path) -> None:
     done = subprocess.run(line, cwd=ROOT, capture_output=True, check=False, text=True)
     assert 'Revealed type is "tasks.reduces.mean.Mean"' in done.stdout
     assert "error" not in done.stdout, done.stdout
+
+
+# Files of the user's that are called as our packages are.
+
+MINE = """
+import torch
+def data():
+    inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    return inputs, (inputs[:, 0] > 0).long()
+def model():
+    return torch.nn.Linear(4, 2)
+"""
+SCRIPT = """
+import roundweave as rw
+from mine import data, model
+if __name__ == "__main__":
+    print(rw.train(rw.TrainConfig(data=data, model=model, partitions=2, rounds=2, workers=1)))
+"""
+FIELDS = {"data": "mine.py:data", "model": "mine.py:model", "partitions": 2, "rounds": 2, "workers": 1}
+COMMAND = ["command.py", "train", *(f"--{name}={value}" for name, value in FIELDS.items())]
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's with a tasks.py, a storage.py and flows, and runs of its own."""
+    folder = tmp_path / "work"
+    (folder / "flows").mkdir(parents=True)
+    for name in ("tasks.py", "storage.py", "flows/__init__.py"):
+        (folder / name).write_text("theirs = 1")
+    (folder / "mine.py").write_text(MINE)
+    (folder / "script.py").write_text(SCRIPT)
+    for name in [name for name in os.environ if name.startswith("PREFECT")]:
+        monkeypatch.delenv(name)
+    return folder
+
+
+def run_in(folder: Path, *line: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *line], cwd=folder, capture_output=True, check=False, text=True)
+
+
+@pytest.mark.parametrize("door", [COMMAND, ["script.py"], ["-c", SCRIPT]], ids=lambda d: d[0])
+def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[str]) -> None:
+    (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
+    done = run_in(beside, *door)
+    assert done.returncode == 0, done.stderr
+    assert "complete" in done.stdout
+
+
+def test_nor_where_a_script_serves_the_flows(beside: Path) -> None:
+    shutil.rmtree(beside / "flows")
+    done = run_in(beside, "-c", "from flows import train_flow\nprint(train_flow.name)")
+    assert done.stdout == "roundweave-train\n", done.stderr
+
+
+def test_the_installed_command_begins_with_the_facade() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"roundweave": "roundweave:main"}
+
+
+def test_they_do_not_hide_them_on_a_cluster_of_ones_own_either(beside: Path, dask_processes) -> None:
+    (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
+    done = run_in(beside, *COMMAND, "--scheduler", dask_processes(beside))
+    assert done.returncode == 0, done.stderr
+    assert "complete" in done.stdout
+
+
+def test_a_module_that_was_imported_before_is_named(beside: Path) -> None:
+    done = run_in(beside, "-c", "import tasks\nimport roundweave")
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: {beside}/tasks.py hides Roundweave's own tasks; rename or move it"
+    )

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from flows.command.interrupts import interruptible
-from storage.errors import CodeError, RoundweaveError, UsageError
+from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
 INTERRUPTED = "interrupted; committed rounds are kept, `roundweave resume` goes on"
@@ -21,21 +21,18 @@ INTERRUPTED = "interrupted; committed rounds are kept, `roundweave resume` goes 
 @contextmanager
 def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Iterator[None]:
     """One line and the exit code in place of a traceback."""
-    from pydantic import ValidationError
-
     try:
         with interruptible(partial(fail, interrupted, FAILED, as_json)):
             yield
-    except ValidationError as error:
-        from flows.config.problems import problems
-
-        fail("; ".join(problems(error)), BAD_USAGE, as_json)
     except (UsageError, CodeError) as error:
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
         fail(str(error), FAILED, as_json)
     except KeyboardInterrupt:  # raised by the user's own code, for no Ctrl-C comes this far
         fail(interrupted, FAILED, as_json)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        fail(f"{place}{reason(error)}", FAILED, as_json)
 
 
 def fail(message: str, code: int, as_json: bool = False) -> NoReturn:

@@ -44,7 +44,7 @@ class Named(BaseModel):
     @property
     def label(self) -> str:
         """A name for people."""
-        return self.name.name if isinstance(self.name, Code) else str(self.name)
+        return self.name.label if isinstance(self.name, Code) else str(self.name)
 
     def kept(self) -> Named:
         """The same, a function of the user's kept by value."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from flows.config.fields import NamedOrOwn, Numbers
+from flows.config.problems import Config
 from flows.config.train import Placement
 
 
-class Architecture(BaseModel):
+class Architecture(Config):
     """Which network, and examples to run it on; what is not given is taken from the run of a stored round."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: NamedOrOwn | None = Field(
         default=None, description="linear, logistic, mlp, cnn, gpt, FILE.py:fn; default: of the run that is merged"
@@ -41,10 +40,8 @@ class Architecture(BaseModel):
     seed: int = Field(default=0, ge=0, description="decides which examples are held out")
 
 
-class Merging(BaseModel):
+class Merging(Config):
     """How networks are matched, averaged and repaired."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     match: Literal["weights", "activations", "mixed", "none"] = Field(
         default="weights", description="by what hidden units are compared"

@@ -84,7 +84,7 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
     if _identity(before["algorithm"]) == _identity(after["algorithm"]):
         before, after = before | old.algorithm.options, after | wanted.algorithm.options
     return [
-        f"{name} {_shown(before.get(name))} -> {_shown(after.get(name))}"
+        f"{name} {_difference(before.get(name), after.get(name))}"
         for name in {**before, **after}
         if _identity(before.get(name)) != _identity(after.get(name))
     ]
@@ -101,6 +101,12 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
 def _identity(value: Any) -> Any:
     return value.digest if isinstance(value, Code) else value
+
+
+def _difference(old: Any, new: Any) -> str:
+    if isinstance(old, Code) and isinstance(new, Code) and old.definitions and new.definitions:
+        return f"{new.label}, of which {', '.join(new.changed(old))} changed"
+    return f"{_shown(old)} -> {_shown(new)}"
 
 
 def _shown(value: Any) -> str:

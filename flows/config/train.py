@@ -6,15 +6,17 @@ and how long it is run, and may change.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
 from flows.config.fields import NamedOrOwn, Names
+from flows.config.problems import Config
 from storage.places.schemes import place_of
-from storage.runs.names import default_root
+from storage.runs.names import SUFFIX, default_root
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.table import SPLITS
 from tasks.networks.losses import LOSSES
@@ -22,11 +24,12 @@ from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
 from tasks.tables import spelled
 
+LONGEST_NAME = 255
+"""Bytes of a folder's name, as file systems have them."""
 
-class Dealing(BaseModel):
+
+class Dealing(Config):
     """Which examples, and how they are dealt to partitions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: NamedOrOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
@@ -77,12 +80,17 @@ def _known_place(root: Any) -> Any:
     return root
 
 
-class Placement(BaseModel):
+def _short_enough(name: str) -> str:
+    """The name as it is; raises `ValueError` where no folder can be called so."""
+    if len(os.fsencode(f"{name}{SUFFIX}")) > LONGEST_NAME:
+        raise ValueError(f"name {name[:20]}… is too long; give one of {LONGEST_NAME - len(SUFFIX)} bytes at most")
+    return name
+
+
+class Placement(Config):
     """Where work is run, and where its results are kept."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str | None = Field(
+    name: Annotated[str, AfterValidator(_short_enough)] | None = Field(
         default=None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
     )
     root: Annotated[Path, BeforeValidator(_known_place)] = Field(

@@ -13,11 +13,11 @@ from flows.config.resolving import short_name
 from flows.merging.choosing import Choice
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
+from flows.stored import Run
 from flows.training.preparing import provenance
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import write_checkpoint
 from storage.runs.names import run_path
-from storage.runs.run import Run
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
@@ -86,6 +86,7 @@ def _keep_run(
         "config": recorded | standing,
         "algorithm": f"merge of {len(orders)} networks, matched by {config.match}",
         "data": {"examples": described.examples if described else 0, "held_out": score.examples if score else 0},
+        "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": None,
         **provenance(),
     }
@@ -95,7 +96,7 @@ def _keep_run(
     ]
     path = run_path(config.root, name)
     keep_merge(path, model.build(), plan.states, matches, merged, attributes, score)
-    return Run(path)
+    return Run(path, config.root)
 
 
 def _written(plan: MergePlan, result: MergeResult, merged: Tensors) -> MergeResult:

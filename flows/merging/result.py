@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.stored import Run
 from storage.rounds.commits import Score
-from storage.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,6 +11,7 @@ from flows.config.train import Placement
 from flows.reporting.listening import notice
 from flows.serving.server import prefect_api, start_server
 from storage.errors import ClusterError
+from storage.places.schemes import place_of
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 
@@ -39,6 +40,7 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
     The cluster comes up meanwhile, and neither is started for values that cannot be had.
     """
     config = resolved.config
+    place_of(config.root).make()
     start_server(config.root)
     with _executor(config) as executor, ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""Prefect's API server as a process of its own: ``python -m flows.serving.api_server``.
+"""Prefect's API server as a process of its own, which runs this file and imports nothing else of the project.
 
 Its settings come by the environment; it prints its port, and it ends when its standard input does, so it cannot
 outlive the process that started it, however that one ends.

@@ -41,7 +41,8 @@ class Server:
         places = {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
         with (home / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "flows.serving.api_server"],
+                # Not as a module: the folder that the user is in may have flows of its own.
+                [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
                 env=own | SETTINGS | places | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

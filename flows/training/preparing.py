@@ -76,7 +76,8 @@ def _described(resolved: Resolved, executor: Executor) -> Resolved:
     partitions = resolved.partitions
     descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
     description = combine(descriptions)
-    partitions = replace(partitions, digests=tuple(part.digest for part in descriptions))
+    digests = tuple(part.digest for part in descriptions)
+    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
     wanted = objective_for(resolved.config, description)
     (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
     algorithm = resolved.algorithm.bound(objective, partitions)
@@ -122,10 +123,12 @@ def _create(config: TrainConfig, path: Path, work: Work, description: Descriptio
         extras=algorithm.map.extras,
         matches=algorithm.reduce.matches,
     )
+    model = work.objective.model
     attributes = {
         "config": config.model_dump(mode="json", exclude={"root", "path"}),
         "algorithm": repr(algorithm),
         "data": asdict(description),
+        "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **provenance(),
     }
@@ -139,9 +142,10 @@ def provenance() -> dict[str, Any]:
 
 
 def _new_name(config: TrainConfig) -> str:
-    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has."""
-    parts = config.algorithm.label, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
-    return "-".join(re.sub(r"[^\w.]+", "", part) for part in parts)
+    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has; of own code file and name."""
+    algorithm = config.algorithm.label.replace(".py:", ".")
+    parts = algorithm, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
+    return "-".join(re.sub(r"[^\w.]+", "", part)[:60] for part in parts)
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:

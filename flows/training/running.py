@@ -6,7 +6,7 @@ from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.reporting.bar import bar_of_rounds
 from flows.serving.ahead import ahead
-from storage.runs.run import Run
+from flows.stored import Run
 
 
 def train(config: TrainConfig) -> Run:
@@ -20,4 +20,4 @@ def train(config: TrainConfig) -> Run:
         from flows.reporting.engine import run_flow  # Prefect is slow to import, and its server slower to start
         from flows.training.flow import train_flow
 
-        return run_flow(train_flow, resolved.config)
+        return Run(run_flow(train_flow, resolved.config).path, config.root)

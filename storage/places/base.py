@@ -17,7 +17,7 @@ class Place(Protocol):
 
     A content is there as a whole or not at all, also for readers in other processes and after a writer's death.
     A key that leads out of the place raises `StoreError`, and so does a link on its way, which could lead there;
-    what the disk or the network says is an `OSError`.
+    what the disk or the network refuses is a `PlaceError`.
     As text it is what messages call it, and `place_of` gives it back.
     """
 
@@ -50,6 +50,9 @@ class Place(Protocol):
 
     def sync(self) -> None:
         """Make all that is here survive a power loss."""
+
+    def make(self) -> None:
+        """Make the place, where it is not there; raises `PlaceError` where nothing can be written in it."""
 
     def aside(self) -> AbstractContextManager[Place]:
         """An empty place whose contents come here all at once at the end, or never; raises `PlaceTaken`."""

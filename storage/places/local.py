@@ -6,19 +6,21 @@ each folder on the way is opened in the one before it, and a link in its place r
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 
-from storage.errors import PlaceTaken, StoreDamaged, StoreError
+from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError
 from storage.places.base import Piece
 
 if TYPE_CHECKING:
@@ -26,6 +28,40 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 """How the names of half-written files end."""
+
+
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there; what is committed is kept"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give a folder that you may write"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "name a folder"),
+    errno.ENAMETOOLONG: "give it a shorter name",
+}
+"""What to do about what the system says."""
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Have a method of a place tell what the system refuses as a `PlaceError`, in one line."""
+
+    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(method)
+        def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+            try:
+                return method(*arguments, **options)
+            except StoreError:
+                raise
+            except OSError as error:
+                place, *keys = map(str, arguments)
+                path = Path(place, *keys[:1])
+                remedy = REMEDIES.get(error.errno or 0, "is the disk sound?")
+                raise PlaceError(f"cannot {act} {path}: {error.strerror or error}; {remedy}") from error
+
+        return telling
+
+    return decorate
 
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -54,18 +90,21 @@ class LocalPlace:
         """The folder under this one."""
         return replace(self, path=self.path.joinpath(*self._parts(prefix)))
 
+    @_telling("read")
     def has(self, key: str) -> bool:
         """Whether there is a file."""
         with suppress(*NOT_THERE), self._around(key) as (folder, name):
             return stat.S_ISREG(self._mode(key, folder, name))
         return False
 
+    @_telling("read")
     def names(self, prefix: str = "") -> list[str]:
         """The names in a folder, ascending; half-written files are not there."""
         with suppress(*NOT_THERE), self._folder(self._parts(prefix)) as folder, os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if not entry.name.endswith(PARTIAL))
         return []
 
+    @_telling("read")
     def read(self, key: str, most: int | None = None) -> memoryview | None:
         """The bytes of a file, None where there is none; raises `StoreDamaged` for more than so many."""
         with suppress(*NOT_THERE), self._around(key) as (folder, name):
@@ -79,6 +118,7 @@ class LocalPlace:
                 return np.fromfile(file, np.uint8).data
         return None
 
+    @_telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a file, and its folders."""
         with self._written_beside(key, pieces, durable) as (folder, partial, name):
@@ -86,6 +126,7 @@ class LocalPlace:
             if durable:
                 os.fsync(folder)
 
+    @_telling("write")
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create a file that is not there; a link to a name that is taken fails, also against other processes."""
         with self._written_beside(key, pieces, durable) as (folder, partial, name):
@@ -97,6 +138,7 @@ class LocalPlace:
                 os.fsync(folder)
         return True
 
+    @_telling("delete")
     def delete(self, prefix: str) -> None:
         """Delete a file, or a folder with all that is in it; of a link, the link."""
         with suppress(*NOT_THERE), self._around(prefix) as (folder, name):
@@ -105,6 +147,7 @@ class LocalPlace:
             else:
                 os.unlink(name, dir_fd=folder)
 
+    @_telling("write")
     def sweep(self) -> None:
         """Delete half-written files, here and below."""
         with suppress(*NOT_THERE), self._folder([]) as top:
@@ -113,6 +156,7 @@ class LocalPlace:
                     if name.endswith(PARTIAL):
                         _remove(name, folder)
 
+    @_telling("write")
     def sync(self) -> None:
         """Make all files here and below survive a power loss, and the folder's own name with those above it."""
         with self._folder([]) as top:
@@ -128,14 +172,22 @@ class LocalPlace:
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
         """A folder beside this one, which gets its name at the end."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}{PARTIAL}")
+        # Not named after it, whose name may be as long as names can be.
+        partial = self.path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
+        replace(self, path=self.path.parent).make()
         try:
             yield replace(self, path=partial)
             self._take(partial)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
+    @_telling("write")
+    def make(self) -> None:
+        """Make the folder, where it is not there; raises `PlaceError` where nothing can be written in it."""
+        with self._written_beside("any", (), durable=False):
+            pass
+
+    @_telling("write")
     def _take(self, folder: Path) -> None:
         try:
             folder.rename(self.path)

@@ -12,17 +12,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import psutil
 
-from storage.errors import RoundweaveError, RunBusy
+from storage.errors import PlaceError, RoundweaveError, RunBusy
 from storage.parsing import from_json
 from storage.places.base import Place
 
 SECONDS = 30.0
 """How long a lease holds without being renewed."""
+
+
+FAR = 1e11
+"""Seconds since the epoch that no clock shows."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def _alive(pid: int, born: float) -> bool:
         process = psutil.Process(pid)
         # A zombie has ended, and only its parent has not asked how.
         return bool(abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
         return False
 
 
@@ -61,9 +66,23 @@ def read_lease(place: Place) -> Lease | None:
     """The last claim on the run at this place, fresh or not; one that cannot be read claims nothing."""
     content = place.read(_key(_last_epoch(place)))
     try:
-        return None if content is None else Lease(**from_json(bytes(content)))
+        return None if content is None else _parsed(from_json(bytes(content)))
     except (ValueError, TypeError):
         return None
+
+
+def _parsed(value: dict[str, Any]) -> Lease:
+    """The claim; raises `TypeError` for other fields or types, `ValueError` for an end that never comes."""
+    lease = Lease(**value)
+    kinds = {"host": str, "pid": int, "born": float, "token": str, "epoch": int, "expiry": float}
+    for name, kind in kinds.items():
+        if type(getattr(lease, name)) is not kind:
+            raise TypeError(f"{name} is no {kind.__name__}")
+    if not isinstance(lease.failure, str | None):
+        raise TypeError("failure is no text")
+    if not lease.expiry < FAR:
+        raise ValueError("it would hold for ever")
+    return lease
 
 
 @contextmanager
@@ -85,7 +104,8 @@ def hold_lease(place: Place, token: str) -> Iterator[Lease]:
     finally:
         done.set()
         renewal.join()
-        _write(place, replace(lease, expiry=0.0, failure=failure))
+        with suppress(PlaceError):  # of a full disk the run has told; the claim ends by itself
+            _write(place, replace(lease, expiry=0.0, failure=failure))
 
 
 def _claim(place: Place, token: str) -> Lease:
@@ -106,7 +126,8 @@ def _claim(place: Place, token: str) -> Lease:
 
 def _renew(place: Place, lease: Lease, done: threading.Event) -> None:
     while not done.wait(SECONDS / 4):
-        _write(place, replace(lease, expiry=time.time() + SECONDS))
+        with suppress(PlaceError):  # what cannot be written fails the run where it must be
+            _write(place, replace(lease, expiry=time.time() + SECONDS))
 
 
 def _write(place: Place, lease: Lease) -> None:

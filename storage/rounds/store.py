@@ -56,7 +56,7 @@ class RoundStore:
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
             version = self.attributes["version"]
             self.schema = Schema.from_json(self.attributes["schema"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotARun(f"{self.place} is not a run of Roundweave; `roundweave runs` lists them") from error
         if version != VERSION:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")

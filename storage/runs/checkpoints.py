@@ -18,11 +18,11 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from storage.errors import CheckpointError, UsageError, one_line
+from storage.errors import CheckpointError, PlaceError, UsageError, one_line, reason
 from storage.places.schemes import place_of
 from storage.runs.names import near, nearest, run_path, stored_round
 from storage.runs.run import open_run
-from storage.values.tensors import dtype_name
+from storage.values.tensors import dtype_name, is_dense
 
 SAFETENSORS = ".safetensors"
 
@@ -97,8 +97,8 @@ def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> 
     content = _encoded(path, {name: _dense(path, name, tensor) for name, tensor in tensors.items()})
     try:
         place_of(path.parent).write(path.name, content)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
+    except PlaceError as error:
+        raise CheckpointError(f"{path} cannot be written: {reason(error.__cause__ or error)}") from error
 
 
 def check_checkpoint(
@@ -200,7 +200,7 @@ def _unwrapped(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
+    if not is_dense(tensor):
         raise CheckpointError(f"{path}: {name!r} is no dense tensor with values; save it as one")
     return tensor.detach()
 

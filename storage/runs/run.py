@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import NotARun, StoreDamaged, TensorMissing
+from storage.errors import NotARun, StoreError, TensorMissing
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -40,24 +40,21 @@ def open_run(run: str | Path, root: str | Path | None = None) -> Run:
 
 def list_runs(root: str | Path | None = None) -> list[Run]:
     """All runs under the root that can be opened, the oldest first."""
-    return sorted(_opened(root)[0], key=lambda run: run.created)
+    return [run for run in looked_through(root).values() if isinstance(run, Run)]
 
 
-def damaged_runs(root: str | Path | None = None) -> dict[str, str]:
-    """Why runs under the root cannot be opened, by name."""
-    return _opened(root)[1]
-
-
-def _opened(root: str | Path | None) -> tuple[list[Run], dict[str, str]]:
-    folder, runs, damaged = Path(root or default_root()), [], {}
+def looked_through(root: str | Path | None = None) -> dict[str, Run | StoreError]:
+    """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
+    folder = Path(root or default_root())
+    began: list[tuple[float, str, Run]] = []
+    damaged: dict[str, Run | StoreError] = {}
     for name in _names(folder):
         try:
-            runs.append(Run(folder / name))
-        except NotARun:
-            continue
-        except StoreDamaged as error:
-            damaged[name.removesuffix(SUFFIX)] = str(error)
-    return runs, damaged
+            run = Run(folder / name)
+            began.append((run.created, run.name, run))
+        except StoreError as error:
+            damaged[name.removesuffix(SUFFIX)] = error
+    return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
 
 
 def _names(root: Path) -> list[str]:
@@ -77,6 +74,7 @@ class Run:
     def refresh(self) -> Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
+        self._config, self._algorithm, self._created = _recorded(self._store)
         log = self._store.log
         self._rounds, self._done = log.rounds(), log.newest()
         self._damaged = [round for round in log.damaged() if round in self._rounds or round > self.done]
@@ -105,12 +103,8 @@ class Run:
 
     @property
     def algorithm(self) -> str:
-        """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
-        try:
-            name: Any = self.config["algorithm"]["name"]
-            return str(name["name"] if isinstance(name, dict) else name)
-        except (KeyError, TypeError) as error:
-            raise NotARun(f"{self.path}: its record names no algorithm; Roundweave did not make it") from error
+        """The name of its algorithm, ``FILE.py:function`` of the user's; ``merge`` where networks were merged."""
+        return self._algorithm
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -120,7 +114,7 @@ class Run:
     @property
     def created(self) -> float:
         """Seconds since the epoch."""
-        return float(self._store.attributes["created"])
+        return self._created
 
     @property
     def rounds(self) -> int:
@@ -264,6 +258,17 @@ class Run:
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
         return f"<Run {' · '.join(parts)}>"
+
+
+def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:
+    """Configuration, algorithm and when it began; `NotARun` for a record of another form."""
+    try:
+        config, created = store.attributes["config"], float(store.attributes["created"])
+        name: Any = config["algorithm"]["name"]
+        own = f"{Path(name['path']).name}:{name['name']}".lstrip(":") if isinstance(name, dict) else str(name)
+        return config, own, created
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotARun(f"{store.place}: its record names no algorithm or no beginning; it is damaged") from error
 
 
 COUNTS = {"examples", "accepted"}

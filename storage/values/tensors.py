@@ -26,9 +26,18 @@ RAW = {"bfloat16": "uint16"}
 """Logical dtypes that numpy lacks, and the dtype that carries their bits."""
 
 
+UNSUMMED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types of integers that torch hardly computes with."""
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """``torch.float32`` -> ``"float32"``."""
     return str(dtype).removeprefix("torch.")
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether it has a value at each place of memory of its own: no sparse, meta, nested or quantized tensor."""
+    return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

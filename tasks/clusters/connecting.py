@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import dask
@@ -33,8 +35,9 @@ LOCAL_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
     "distributed.logging.distributed": "critical",
-    # One module for its `dask_setup`; the other brings torch, while whose import a worker is silent.
-    "distributed.worker.preload": ["tasks.clusters.plugins", "tasks.rounds.committing"],
+    # The first finds our packages before the user's, the next is for its `dask_setup`; the last brings torch,
+    # while whose import a worker is silent.
+    "distributed.worker.preload": ["roundweave", "tasks.clusters.plugins", "tasks.rounds.committing"],
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.scheduler.allowed-failures": 5,
@@ -48,16 +51,16 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
     """A client of the scheduler at an address or in a file; else the current client; else a local cluster."""
     if scheduler is not None:
         with _client(scheduler) as client:
-            yield _loosened(client)
+            yield _ready(client)
         return
     current = _current_client()
     if current is not None:
-        yield _loosened(current)
+        yield _ready(current)
         return
     with local_cluster(workers) as cluster, Client(cluster, set_as_default=False) as client:
         client.register_plugin(PromptScheduler())
         client.register_plugin(PromptWorker())
-        yield _loosened(client)
+        yield _ready(client)
 
 
 @contextmanager
@@ -85,13 +88,17 @@ def _client(scheduler: str) -> Client:
         ) from error
 
 
-def _loosened(client: Client) -> Client:
+def _ready(client: Client) -> Client:
+    """The client, once scheduler and workers have Roundweave's packages and not others that are called so."""
+    take_packages = partial(import_module, "roundweave")
     try:
-        client.register_plugin(Loosen())
-    except ModuleNotFoundError as error:
+        client.run_on_scheduler(take_packages)
+        client.register_worker_callbacks(take_packages)
+    except ImportError as error:
         raise ClusterError(
-            f"the scheduler has no Roundweave ({error}); install it there, as on the workers"
+            f"the scheduler or a worker has no Roundweave ({error}); install it there, as on the others"
         ) from error
+    client.register_plugin(Loosen())
     return client
 
 

@@ -21,7 +21,8 @@ SCALE = "turbo"
 def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
     """Training examples of each label in each partition under a split: rows partitions, columns labels and `size`.
 
-    Targets that are no single labels have the column `size` only. Raises `DataError`.
+    Labels with names are called by them, unless one is called size. Targets that are no single labels have the
+    column `size` only. Raises `DataError`.
     """
     targets = partitions.train_targets(number)
     counts = pd.DataFrame(index=pd.RangeIndex(len(targets), name="partition"))
@@ -29,7 +30,8 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
         counted = [part.bincount() for part in targets]
         labels = range(max(map(len, counted)))
         counts = pd.DataFrame([dict(enumerate(part.tolist())) for part in counted], counts.index, labels)
-        counts = counts.fillna(0).astype(int)
+        names = partitions.describe(0).class_names
+        counts = counts.fillna(0).astype(int).rename(columns={} if "size" in names else dict(enumerate(names)))
     counts.columns.name = "label"
     return counts.assign(size=[len(part) for part in targets])
 

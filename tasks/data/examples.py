@@ -28,7 +28,8 @@ class Dataset(Record):
     """All examples of a source, as stored; `scaling` (divisor, mean, deviation) applies when they are used.
 
     `columns` are what a split may go by: by name, numbers or texts (examples,) of the training examples. `classes`
-    is the number of classes where the source knows of more than its targets show, such as a vocabulary.
+    is the number of classes where the source knows of more than its targets show, such as a vocabulary, and
+    `class_names` what they were called before they were coded as numbers.
     """
 
     train: Examples
@@ -36,6 +37,7 @@ class Dataset(Record):
     scaling: tuple[float, float, float] | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     classes: int = 0
+    class_names: tuple[str, ...] = ()
 
     def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
         """Some `rows` (examples,), ready to train on: as (x / divisor - mean) / deviation, floats in `dtype`."""
@@ -67,6 +69,23 @@ def check_values(examples: Examples, name: str) -> None:
         raise DataError(
             f"{name}: label {int(examples.targets[worst])} of example {worst} is out of range; labels start at 0"
         )
+
+
+def check_alike(dataset: Dataset, name: str) -> None:
+    """Raise `DataError` where held-out examples are of another shape or type than those to train on."""
+    if dataset.held_out is None:
+        return
+    for kind in ("inputs", "targets"):
+        train, held_out = (_kind(getattr(part, kind)) for part in (dataset.train, dataset.held_out))
+        if train != held_out:
+            raise DataError(
+                f"{name}: {kind} held out are {held_out}, and those to train on {train}; make them alike"
+            )
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    number = "numbers" if tensor.is_floating_point() else "integers"
+    return f"{number} of shape {tuple(tensor.shape[1:])}"
 
 
 def is_label(targets: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from storage.errors import DataError, UsageError
 from storage.values.digests import json_digest, tensor_digest
-from tasks.data.examples import Dataset, Examples, are_labels, is_label
+from tasks.data.examples import Dataset, Examples, are_labels, check_alike, is_label
 from tasks.data.sources.base import Source
 from tasks.data.splits.base import Pool, Rows
 from tasks.data.splits.held_out import hold_out
@@ -30,7 +30,9 @@ class Partition:
 class Description:
     """What must be known of the examples before a network is built; shapes are of one example.
 
-    `labels` says whether targets are class labels, one an example (shape ()) or one a place, such as (time,).
+    `labels` says whether targets are class labels, one an example (shape ()) or one a place, such as (time,);
+    `class_names` what they were called before they were coded as numbers. `shared` is the digest of held-out
+    examples that every partition was given, and that are counted once; empty where they were not.
     """
 
     examples: int
@@ -40,6 +42,8 @@ class Description:
     labels: bool
     classes: int
     digest: str
+    class_names: tuple[str, ...] = ()
+    shared: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Partitions:
     """All examples of a run by partition: what a worker needs to load its own.
 
     `digests` are those of what the source must load: of each partition, or of everything; none are not checked.
+    With `shared` each partition is given the same held-out examples, and scores its part of them.
     """
 
     source: Source
@@ -54,6 +59,7 @@ class Partitions:
     dtype: str = "float32"
     held_out: float = 0.1
     digests: tuple[str, ...] = ()
+    shared: bool = False
 
     def __post_init__(self) -> None:
         # Nothing is dealt out where each partition is loaded on its own, so no other split may seem to be used.
@@ -71,6 +77,8 @@ class Partitions:
         train, held_out = _whole_rows(self, number) if whole else self.rows(dataset, number)
         given = dataset.held_out is not None
         place = partition if whole else 0
+        if self.shared:
+            held_out = [np.array_split(held_out[0], self.split.partitions)[partition]]
         return Partition(
             dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
         )
@@ -116,6 +124,8 @@ class Partitions:
             labels=labels,
             classes=max(dataset.classes, *(int(t.max()) + 1 for t in every)) if labels else 0,
             digest=digest,
+            class_names=dataset.class_names,
+            shared=_digest(dataset.held_out) if dataset.held_out and self.source.partitioned else "",
         )
 
     def assignment(self, number: int) -> np.ndarray:
@@ -141,10 +151,15 @@ def _whole_rows(partitions: Partitions, number: int) -> tuple[list[Rows], list[R
 @functools.lru_cache(maxsize=1)
 def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str]:
     dataset = source.load(partition, partitions)
+    check_alike(dataset, str(source))
     parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
     digests = [tensor_digest("", tensor) for part in parts for tensor in (part.inputs, part.targets)]
     columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
     return dataset, json_digest([*digests, *columns])
+
+
+def _digest(examples: Examples) -> str:
+    return json_digest([tensor_digest("", tensor) for tensor in (examples.inputs, examples.targets)])
 
 
 def pool_of(dataset: Dataset) -> Pool:
@@ -170,12 +185,15 @@ def combine(descriptions: Sequence[Description]) -> Description:
                 f"partition {number} has inputs {other.inputs} and targets {other.targets}, "
                 f"partition 0 has {first.inputs} and {first.targets}"
             )
+    shared = first.shared if len({d.shared for d in descriptions}) == 1 else ""
     return Description(
         sum(d.examples for d in descriptions),
-        sum(d.held_out for d in descriptions),
+        first.held_out if shared else sum(d.held_out for d in descriptions),
         first.inputs,
         first.targets,
         first.labels,
         max(d.classes for d in descriptions),
         json_digest([d.digest for d in descriptions]),
+        first.class_names,
+        shared,
     )

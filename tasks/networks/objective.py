@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from torch import nn
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
-from storage.values.tensors import pack, specs_of, views
+from storage.values.tensors import UNSUMMED, dtype_name, is_dense, pack, specs_of, views
 from tasks.networks.losses import LOSSES, Loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.numerics import derive_seed, pinned
@@ -47,13 +48,24 @@ class ModelSpec:
                 network = self.model.load()(**options)
             else:
                 network = MODELS[self.model](self.inputs, self.outputs, **options)
-        if not isinstance(network, nn.Module):
-            raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
-        if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
-            raise ModelError(f"model {name} has lazy parameters; run it once on an example before returning it")
-        if not any(parameter.requires_grad for parameter in network.parameters()):
-            raise ModelError(f"model {name} has no parameter to train")
-        return network.to(getattr(torch, self.dtype)).train()
+        return _checked(network, name).to(getattr(torch, self.dtype)).train()
+
+
+def _checked(network: Any, name: str) -> nn.Module:
+    """The network; raises `ModelError` for what cannot be trained or kept."""
+    if not isinstance(network, nn.Module):
+        raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
+    if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
+        raise ModelError(f"model {name} has lazy parameters; run it once on an example before returning it")
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ModelError(f"model {name} has no parameter to train")
+    for key, tensor in network.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor) and (not is_dense(tensor) or tensor.dtype in UNSUMMED):
+            raise ModelError(
+                f"model {name}: {key} is sparse, without values, or {dtype_name(tensor.dtype)}, which cannot be "
+                "averaged and kept; make it a dense tensor of float32 or int64, or a buffer with persistent=False"
+            )
+    return network
 
 
 @functools.lru_cache(maxsize=4)

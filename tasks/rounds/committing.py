@@ -54,7 +54,8 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
         store.write_update(round, mapped.partition, mapped.update)
         updates[mapped.partition] = None if mapped.refused else mapped.update
         began = time.perf_counter()
-    return BlockResult(fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates), records)
+    nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
+    return BlockResult(nodes, records, job.work.code)
 
 
 def _check_machine(job: Job) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from dataclasses import dataclass, field
-from typing import Any
-
-import cloudpickle
 
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore, open_store
@@ -16,14 +12,14 @@ from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
 from tasks.numerics import Fingerprint, derive_seed
 from tasks.rounds.plan import RoundPlan
-from tasks.user_code import Code
+from tasks.user_code import Code, WithCode
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(WithCode):
     """What decides the bits of a round besides the state before it; `fingerprint` None accepts any machine.
 
-    `code` is the user's code that its values are made of, which a process runs before it unpickles them.
+    `code` is the user's code that its values are made of.
     """
 
     objective: Objective
@@ -35,18 +31,9 @@ class Work:
     fingerprint: Fingerprint | None = None
     code: tuple[Code, ...] = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.code, cloudpickle.dumps(vars(self)))
-
     def map_seed(self, round: int, partition: int) -> int:
         """What a map's randomness is drawn from; partition -1 is the reduce."""
         return derive_seed(self.seed, round, partition)
-
-
-def _unpickled(code: tuple[Code, ...], content: bytes) -> Work:
-    for module in code:
-        module.load()
-    return Work(**pickle.loads(content))
 
 
 @dataclass(frozen=True)

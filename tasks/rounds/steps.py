@@ -25,6 +25,7 @@ from tasks.rounds.guard import checked, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.pace import mapping
 from tasks.rounds.scoring import Tally, tally
+from tasks.user_code import Code, WithCode
 
 Nodes = Mapping[tuple[int, int], Node | None]
 """Nodes of the tree over partitions by (first, last); None where no partition of it has a sound update."""
@@ -44,11 +45,15 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class BlockResult:
-    """What a block's maps give: nodes of the tree for the reduce, records of its updates for the commit."""
+class BlockResult(WithCode):
+    """What a block's maps give: nodes of the tree for the reduce, records of its updates for the commit.
+
+    `code` is the user's code whose classes the nodes may be of.
+    """
 
     nodes: Nodes
     records: Mapping[int, UpdateRecord]
+    code: tuple[Code, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def test_a_changed_file_is_other_code(own) -> None:
 
 
 def test_the_digest_is_that_of_function_source_and_siblings_wherever_they_lie(tmp_path) -> None:
-    source = "import helper\ndef f(): return 1\ndef g(): return 2"
+    source = "import helper\ndef f(): return helper.A\ndef g(): return 2"
     one, moved, other = (
         write(tmp_path / name, mine=source, helper=helper)
         for name, helper in (("one", "A = 1"), ("moved", "A = 1"), ("other", "A = 2"))
@@ -162,6 +162,24 @@ def test_a_function_knows_the_place_of_its_file(tmp_path, monkeypatch) -> None:
             del sys.modules[name]
         found.append(find_code(reference).load()())
     assert found == [str(path)] * 3
+
+
+def test_what_is_not_used_may_change_in_the_file_and_beside_it(tmp_path) -> None:
+    source = "import helper\ndef f(): return helper.used\ndef g(): return {}"
+    folder = write(tmp_path / "with", mine=source.format(1), helper="used = 1\nunused = 1")
+    code = find_code(f"{folder}/mine.py:f")
+    write(folder, mine=source.format(2), helper="used = 1\nunused = 2")
+    assert find_code(f"{folder}/mine.py:f").digest == code.digest
+    assert elsewhere(code) == "1"
+    write(folder, helper="used = 2\nunused = 2")
+    assert find_code(f"{folder}/mine.py:f").changed(code) == ["helper.used"]
+    with pytest.raises(CodeError, match="which has changed or gone; restore it"):
+        code.load()
+
+
+def test_a_renamed_file_is_the_same_code(own) -> None:
+    source = "def f(): return g\ng = 1"
+    assert find_code(f"{own(source)}:f").digest == find_code(f"{own(source, 'other')}:f").digest
 
 
 # Siblings.
@@ -248,6 +266,15 @@ def test_a_file_that_does_not_serve_is_refused_in_one_line(own, source: str, rea
         find_code(f"{path}:f")
     assert str(caught.value).startswith(f"{path}:f")
     assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_is_called_as_a_package_of_ours_is_to_be_renamed(own) -> None:
+    beside = own("def helper(): pass", "tasks")
+    path = own("from tasks import helper\ndef f(): pass")
+    with pytest.raises(
+        CodeError, match=f"cannot import name 'helper' .*; rename {beside}, for tasks is Roundweave's"
+    ):
+        find_code(f"{path}:f")
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from flows.command.printing.console import console
 from flows.config.resolving import short_name
 from flows.reporting.scores import shown
+from storage.errors import StoreError
 from storage.runs.run import Run
 
 SHOWN_ROUNDS = 12
 """Rounds of a longer history that `show` prints: the first ones and the last ones."""
+
+SHOWN_CLASSES = 12
+"""So many labels are shown with their names."""
 
 
 def run_summary(run: Run) -> dict[str, Any]:
@@ -39,6 +43,16 @@ def run_summary(run: Run) -> dict[str, Any]:
     }
 
 
+def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
+    """The same, or of a run that is damaged why."""
+    try:
+        if isinstance(run, Run):
+            return run_summary(run)
+        raise run
+    except StoreError as error:
+        return {"run": name, "status": "damaged", "failure": str(error)}
+
+
 def _last(column: Any) -> float | None:
     return None if not len(column) or math.isnan(column.iloc[-1]) else float(column.iloc[-1])
 
@@ -46,23 +60,24 @@ def _last(column: Any) -> float | None:
 def print_result(run: Run, seconds: dict[str, Any]) -> None:
     """One run that has just been trained."""
     summary = run_summary(run)
-    console = Console(highlight=False)
+    out = console()
     scores = {
         name: value for name, value in {"loss": summary["loss"], **summary["scores"]}.items() if value is not None
     }
     said = ", ".join(f"{name} {shown(name, value)}" for name, value in scores.items()) or "not scored"
-    console.print(f"[bold]{run.name}[/bold]: {summary['status']}, {run.done} rounds, {said}")
+    out.print(run.name, style="bold", end="")
+    out.print(f": {summary['status']}, {run.done} rounds, {said}")
     if seconds["seconds_per_round"] is not None:
-        console.print(
+        out.print(
             f"first round after {seconds['first_round_seconds']:.1f} s, then {seconds['seconds_per_round']:.3f} s "
             f"a round; {seconds['seconds']:.1f} s in all"
         )
     for remark in _remarks(run):
-        console.print(remark, style="yellow", markup=False)
+        out.print(remark, style="yellow")
     if summary["refused"]:
         refused = f"{summary['refused']} updates were refused; `roundweave show {run.name}` names them"
-        console.print(refused, style="yellow", markup=False)
-    console.print(f"stored in {run.path}, digest {summary['digest'][:16]}")
+        out.print(refused, style="yellow")
+    out.print(f"stored in {run.path}, digest {summary['digest'][:16]}", soft_wrap=True)
 
 
 def _remarks(run: Run) -> list[str]:
@@ -94,17 +109,17 @@ def _spans(numbers: list[int]) -> str:
 
 def print_run(run: Run) -> None:
     """What a run is, and its history."""
-    console = Console(highlight=False)
-    console.print(repr(run), markup=False, soft_wrap=True)
+    out = console()
+    out.print(repr(run), soft_wrap=True)
     for name, value in _facts(run).items():
-        console.print(f"[bold]{name:10}[/bold]", end=" ")
-        console.print(value, markup=False, soft_wrap=True)
-    console.print(_history_table(run))
+        out.print(f"{name:10}", style="bold", end=" ")
+        out.print(value, soft_wrap=True)
+    out.print(_history_table(run))
     for remark in _remarks(run):
-        console.print(remark, style="yellow", markup=False)
+        out.print(remark, style="yellow")
     for number in run.committed:
         for partition, reason in run.round(number).refused.items():
-            console.print(f"round {number} refused partition {partition}: {reason}", style="yellow", markup=False)
+            out.print(f"round {number} refused partition {partition}: {reason}", style="yellow")
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -112,12 +127,20 @@ def _facts(run: Run) -> dict[str, str]:
     facts = {
         "algorithm": run.attributes["algorithm"],
         "data": f"{_named(config['data'])}, {data['examples']} examples to train on, {data['held_out']} held out",
+        "classes": _classes(data.get("class_names", ())),
         "model": f"{_named(config['model'])} {config['model_options'] or ''}",
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "stored in": str(run.path),
         "digest": run.digest,
     }
-    return facts | ({"failed": run.failure} if run.failure else {})
+    facts |= {"failed": run.failure or ""}
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _classes(names: Sequence[str]) -> str:
+    """What the first labels mean."""
+    shown = ", ".join(f"{label} {name}" for label, name in enumerate(names[:SHOWN_CLASSES]))
+    return shown + (f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else "")
 
 
 def _named(value: Any) -> str:
@@ -143,23 +166,30 @@ def _history_table(run: Run) -> Table:
     return table
 
 
-def print_runs(runs: list[Run], damaged: Mapping[str, str]) -> None:
-    """A line for each run, and for each that cannot be opened the reason by its name."""
-    for name, reason in damaged.items():
-        Console(highlight=False).print(
-            f"{name} is damaged: {reason}", style="yellow", markup=False, soft_wrap=True
-        )
+def print_runs(runs: Mapping[str, Run | StoreError]) -> None:
+    """A line for each run, and for each that is damaged why."""
+    out = console()
     if not runs:
-        Console().print("no runs here; `roundweave train` makes one")
+        out.print("no runs here; `roundweave train` makes one")
         return
-    longest = max(len(run.name) for run in runs)  # a name is there to be copied
+    longest = max(map(len, runs))  # a name is there to be copied
     table = Table(box=None, pad_edge=False)
     for column in ("run", "status", "rounds", "algorithm", "data", "loss", "scores"):
         table.add_column(column, no_wrap=column == "run", min_width=None if column != "run" else longest)
-    for run in runs:
-        summary = run_summary(run)
-        scores = ", ".join(f"{name} {shown(name, value)}" for name, value in summary["scores"].items())
-        data = short_name(_named(run.config["data"]))
-        rounds = f"{run.done}/{run.rounds}"
-        table.add_row(run.name, run.status, rounds, run.algorithm, data, shown("loss", summary["loss"]), scores)
-    Console(highlight=False).print(table)
+    damaged = []
+    for name, run in runs.items():
+        summary = summary_or_damage(name, run)
+        if summary["status"] == "damaged":
+            damaged.append(f"{name} is damaged: {summary['failure']}")
+        elif isinstance(run, Run):
+            table.add_row(name, *_row(run, summary))
+    out.print(table)
+    for line in damaged:
+        out.print(line, style="yellow", soft_wrap=True)
+
+
+def _row(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    """What the list tells of a run besides its name."""
+    scores = ", ".join(f"{name} {shown(name, value)}" for name, value in summary["scores"].items())
+    data = short_name(_named(run.config["data"]))
+    return [run.status, f"{run.done}/{run.rounds}", run.algorithm, data, shown("loss", summary["loss"]), scores]

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json, given, with_options
+from flows.command.printing.console import console
 from flows.config.resolving import deal
 from flows.config.train import Dealing
 from flows.reporting.plots import check_plot
@@ -44,7 +44,7 @@ def split_command(
 
 
 def _print(counts: pd.DataFrame, split: str, plot: Path | None) -> None:
-    console = Console(highlight=False, markup=False)
+    out = console()
     labels = counts.drop(columns="size")
     shown = labels if len(labels.columns) <= SHOWN_LABELS else (labels > 0).sum(axis=1).to_frame("labels")
     table = Table("partition: label", *map(str, shown.columns), "examples", box=None, pad_edge=False)
@@ -52,7 +52,7 @@ def _print(counts: pd.DataFrame, split: str, plot: Path | None) -> None:
         column.justify = "right"
     for (partition, row), size in zip(shown.iterrows(), counts["size"], strict=True):
         table.add_row(str(partition), *(str(count or "·") for count in row), str(size))
-    console.print(table)
-    console.print(f"{counts['size'].sum()} examples to train on, {split}, in {len(counts)} partitions")
+    out.print(table)
+    out.print(f"{counts['size'].sum()} examples to train on, {split}, in {len(counts)} partitions")
     if plot:
-        console.print(f"drawn in {plot}", soft_wrap=True)
+        out.print(f"drawn in {plot}", soft_wrap=True)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json
+from flows.command.printing.console import console
 from flows.config.algorithms import options_of
 from tasks.algorithms import ALGORITHMS
 from tasks.applies.schedules import SCHEDULES
@@ -83,12 +83,12 @@ def _listed(options: Mapping[str, Any]) -> str:
 
 
 def _print(tables: Mapping[str, list[Row]]) -> None:
-    console = Console(highlight=False, markup=False)
+    out = console()
     for title, rows in tables.items():
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
         for column in rows[0]:
             table.add_column(column, no_wrap=column == "name")
         for row in rows:
             table.add_row(*row.values())
-        console.print(table)
-        console.print()
+        out.print(table)
+        out.print()

@@ -10,7 +10,7 @@ import typer
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json, Root
 from flows.command.printing import tables
-from storage.runs.run import damaged_runs, list_runs, open_run
+from storage.runs.run import looked_through, open_run
 
 
 def show_command(
@@ -35,9 +35,8 @@ def runs_command(
 ) -> None:
     """List the runs under a root."""
     with clear_errors(as_json):
-        stored, damaged = list_runs(root), damaged_runs(root)
+        stored = looked_through(root)
         if as_json:
-            broken = [{"run": name, "status": "damaged", "failure": why} for name, why in damaged.items()]
-            print_json([*map(tables.run_summary, stored), *broken])
+            print_json([tables.summary_or_damage(name, run) for name, run in stored.items()])
         else:
-            tables.print_runs(stored, damaged)
+            tables.print_runs(stored)

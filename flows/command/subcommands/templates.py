@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,7 +53,7 @@ def init_command(
     with clear_errors():
         for path in write_templates(folder):
             typer.echo(f"wrote {path}")
-        typer.echo("now: roundweave train train.toml")
+        typer.echo(f"now: roundweave train {shlex.quote(str(folder / 'train.toml'))}")
 
 
 def write_templates(folder: Path) -> list[Path]:
@@ -75,7 +76,7 @@ def config_text() -> str:
         f"The options of {algorithm}; those of others: roundweave list algorithms.": options_of(str(algorithm)),
         "The execution: how it runs.": Execution.model_fields,
     }
-    lines = ["# roundweave train train.toml", ""]
+    lines = ["# roundweave train train.toml; paths go from this file.", ""]
     for title, fields in parts.items():
         lines += [f"# {title}", ""]
         for name, field in fields.items():

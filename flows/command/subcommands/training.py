@@ -11,15 +11,17 @@ from flows.command.errors import INTERRUPTED, clear_errors, print_json
 from flows.command.options import Json, Root, given, with_options
 from flows.command.printing import tables
 from flows.command.printing.timing import train_timed
+from flows.config.files import read_toml
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
-from storage.errors import UsageError
-from storage.parsing import from_toml
 
 
 @with_options(Experiment, Execution)
 def train_command(
-    config: Annotated[Path | None, typer.Argument(help="a TOML file with any of the options below")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
+    ] = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -28,7 +30,7 @@ def train_command(
     The options of an algorithm: `roundweave train --algorithm NAME --help`. `roundweave list` has the names.
     """
     with clear_errors(as_json, INTERRUPTED):
-        values = _read_toml(config) if config else {}
+        values = read_toml(config) if config else {}
         flags = given(options, Experiment, Execution)
         if "algorithm" in flags and isinstance(values.get("algorithm"), dict):
             flags["algorithm"] = values["algorithm"] | {"name": flags["algorithm"]}
@@ -54,12 +56,3 @@ def _train(config: TrainConfig, as_json: bool) -> None:
         print_json(tables.run_summary(run) | seconds)
     else:
         tables.print_result(run, seconds)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return from_toml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); `roundweave init` writes one") from error
-    except ValueError as error:
-        raise UsageError(f"{path} is no TOML file: {error}") from error

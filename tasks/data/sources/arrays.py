@@ -10,7 +10,8 @@ import psutil
 import torch
 
 from storage.errors import DataError
-from tasks.data.examples import Examples
+from storage.values.tensors import UNSUMMED, dtype_name, is_dense
+from tasks.data.examples import Examples, is_label
 
 PIXELS = (255.0, 0.0, 1.0)
 """Divisor, mean and deviation that bring bytes to 0 to 1."""
@@ -18,18 +19,24 @@ PIXELS = (255.0, 0.0, 1.0)
 
 def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
     """Inputs (examples, *) and targets (examples, *) as tensors; raises `DataError` where they are no arrays."""
-    examples = Examples(tensor_of(inputs, name), tensor_of(targets, name))
+    known = tensor_of(targets, name)
+    examples = Examples(tensor_of(inputs, name), known.to(torch.int64) if is_label(known) else known)
     if not len(examples.inputs) or len(examples.inputs) != len(examples.targets):
         raise DataError(f"{name} gives {len(examples.inputs)} inputs and {len(examples.targets)} targets")
     return examples
 
 
 def tensor_of(value: Any, name: str) -> torch.Tensor:
-    """An array in any form as a contiguous tensor (examples, *); raises `DataError`."""
+    """An array in any form as a dense and contiguous tensor (examples, *); raises `DataError`."""
     try:
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} gives a {type(value).__name__} that is no array: {error}") from error
+    if not is_dense(tensor):
+        raise DataError(f"{name} gives a tensor that is sparse, nested or without values; make it a dense one")
+    tensor = tensor.to(torch.int64) if tensor.dtype in UNSUMMED else tensor
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        raise DataError(f"{name} gives numbers of type {dtype_name(tensor.dtype)}; give float32")
     if tensor.ndim == 0:
         raise DataError(f"{name} gives a single number where an array of examples belongs")
     return tensor.contiguous()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import DataError, one_line
+from storage.errors import DataError, reason
 from tasks.data.examples import Dataset, Examples, check_values
 from tasks.data.sources.arrays import check_memory, examples_of, pixel_scaling
 from tasks.data.sources.base import Source
@@ -59,7 +59,7 @@ def _headers(file: str) -> dict[str, int]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{file} cannot be read as an .npz file: {one_line(error)}") from error
+        raise DataError(f"{file} cannot be read as an .npz file: {reason(error)}") from error
 
 
 def _size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> int:
@@ -81,7 +81,7 @@ def _read(file: str, names: list[str]) -> dict[str, np.ndarray]:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{file} cannot be read as an .npz file: {one_line(error)}") from error
+        raise DataError(f"{file} cannot be read as an .npz file: {reason(error)}") from error
 
 
 def _examples(arrays: dict[str, np.ndarray], inputs: str, targets: str, file: str) -> Examples:

@@ -24,6 +24,9 @@ class Own(Source):
 
     code: Code
 
+    def __str__(self) -> str:
+        return self.code.reference
+
     @property
     def partitioned(self) -> bool:
         """Whether the function takes (partition, partitions)."""

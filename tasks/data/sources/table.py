@@ -51,7 +51,7 @@ def _builder(data: str | Code) -> Callable[..., Source]:
 
         return partial(Own, data)
     entry, place = find("data", data, SOURCES)
-    return partial(entry.load(), *([str(Path(place).resolve())] if place else []))
+    return partial(entry.load(), *([place] if place else []))
 
 
 def is_source(data: str) -> bool:
@@ -60,10 +60,13 @@ def is_source(data: str) -> bool:
 
 
 def keep_source(data: str | Code) -> str | Code:
-    """A name of the table as it is, or the user's function kept by value; raises `UsageError`, `CodeError`."""
+    """A name of the table with the path after it made absolute, or the user's function kept by value.
+
+    Raises `UsageError`, `CodeError`.
+    """
     if isinstance(data, Code):
         return data
     if not is_source(data) and is_reference(data):
         return find_code(data)
-    find("data", data, SOURCES, "FILE.py:function")
-    return data
+    _, place = find("data", data, SOURCES, "FILE.py:function")
+    return f"{data.partition(':')[0]}:{Path(place).resolve()}" if place else data

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from storage.errors import DataError, one_line
+from storage.errors import ColumnMissing, DataError, reason
 from tasks.data.examples import Dataset, check_values
 from tasks.data.sources.arrays import check_memory, examples_of
 from tasks.data.sources.base import Source
@@ -37,15 +37,17 @@ class Tabular(Source):
         target = self.target or (others[-1] if others else "")
         self._check(table, target)
         inputs = table[[name for name in others if name != target]].to_numpy(np.float32)
-        examples = examples_of(inputs, _targets(table[target]), self.file)
+        targets, names = _targets(table[target])
+        examples = examples_of(inputs, targets, self.file)
         check_values(examples, self.file)
-        return Dataset(examples, columns={self.by: np.array(table[self.by].tolist())} if self.by else {})
+        columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
+        return Dataset(examples, columns=columns, class_names=names)
 
     def _check(self, table: pd.DataFrame, target: str) -> None:
         """Raise `DataError` for what cannot be learned from."""
         for name in filter(None, (self.target, self.by)):
             if name not in table.columns:
-                raise DataError(f"{self.file} has no column {name!r}; it has {', '.join(table.columns)}")
+                raise ColumnMissing(f"{self.file} has no column {name!r}; it has {', '.join(table.columns)}")
         inputs = table.drop(columns=[name for name in (target, self.by) if name in table.columns])
         if table.empty or inputs.empty:
             raise DataError(f"{self.file} has {len(table)} rows and {len(inputs.columns)} columns of inputs")
@@ -73,7 +75,7 @@ def _read(format: str, file: str) -> pd.DataFrame:
     except DataError:
         raise
     except (OSError, ValueError, ImportError, NotImplementedError) as error:
-        raise DataError(f"{file} cannot be read as {format}: {one_line(error)}") from error
+        raise DataError(f"{file} cannot be read as {format}: {reason(error)}") from error
 
 
 def _cells(file: str) -> int:
@@ -100,11 +102,11 @@ def _check_values_given(table: pd.DataFrame, file: str) -> None:
         )
 
 
-def _targets(column: pd.Series) -> np.ndarray:
-    """Labels int64 of whole numbers and of texts, else float64 (rows,)."""
+def _targets(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels int64 of whole numbers and of texts, else float64 (rows,); and the texts in label order."""
     from pandas.api import types
 
     if _numeric(column):
-        return column.to_numpy(np.float64 if types.is_float_dtype(column) else np.int64)
-    texts = np.array([str(value) for value in column])
-    return np.unique(texts, return_inverse=True)[1].astype(np.int64)
+        return column.to_numpy(np.float64 if types.is_float_dtype(column) else np.int64), ()
+    names, labels = np.unique(np.array([str(value) for value in column]), return_inverse=True)
+    return labels.astype(np.int64), tuple(names.tolist())

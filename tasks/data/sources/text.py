@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError, one_line
+from storage.errors import DataError, reason
 from storage.parsing import from_json
 from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.base import Source
@@ -40,7 +40,8 @@ class Text(Source):
         roles = np.repeat(list(texts), [len(half) for half, _ in windows])
         named = Path(self.file).suffix == ".json"
         columns = {"role": roles} if named else {}
-        return Dataset(Examples(inputs, targets), columns=columns, classes=len(vocabulary))
+        names = tuple(map(chr, vocabulary.tolist()))
+        return Dataset(Examples(inputs, targets), columns=columns, classes=len(vocabulary), class_names=names)
 
 
 def characters(place: str) -> Text:
@@ -62,7 +63,7 @@ def _read(path: Path) -> dict[str, str]:
         text = path.read_text(encoding="utf-8")
         texts = from_json(text) if path.suffix == ".json" else {"": text}
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as text: {one_line(error)}") from error
+        raise DataError(f"{path} cannot be read as text: {reason(error)}") from error
     if not isinstance(texts, dict) or not texts or not all(isinstance(value, str) for value in texts.values()):
         raise DataError(f"{path} must be a JSON object of texts by name, such as {{'HAMLET': 'To be'}}")
     return texts

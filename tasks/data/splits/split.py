@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import DataError, UsageError
+from storage.errors import ColumnMissing, DataError, UsageError
 from tasks.data.splits.base import Deal, Pool, Rows
 from tasks.data.splits.table import find_split
 from tasks.numerics import derive_seed
@@ -64,4 +64,4 @@ class Split:
             raise DataError(f"split {self.kind} needs class labels, and the targets are none")
         if self.deal.column and self.deal.column not in pool.columns:
             known = ", ".join(pool.columns) or "none"
-            raise DataError(f"split {self.kind}: the data has no column {self.deal.column!r}; it has {known}")
+            raise ColumnMissing(f"split {self.kind}: the data has no column {self.deal.column!r}; it has {known}")

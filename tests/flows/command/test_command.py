@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -78,12 +79,19 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         (["--data", "{mine}:five", "--model", "{mine}:model"], 1, "gives 2 outputs, but labels go up to 4"),
         (["--data", "{mine}:with_nan"], 1, "1 of 50 examples have NaN or infinite inputs, the first is number 17"),
         (["--data", "{mine}:negative"], 1, "label -1 of example 0 is out of range"),
+        (["--name", "n" * 251], 2, "name nnnnnnnnnnnnnnnnnnnn… is too long; give one of 250 bytes at most"),
+        (["--root", "{table}"], 1, "table.csv: Not a directory; name a folder"),
+        (["--split", "by:role"], 2, "has no column 'role'"),
+        (["--data", "csv:{table}", "--target", "c"], 2, "has no column 'c'; it has a, b"),
         (["--scheduler", "nowhere.json"], 1, "no scheduler file nowhere.json"),
     ],
 )
 def test_bad_input_is_one_clear_line(capsys, own, tmp_path, arguments, code, says) -> None:
     mine = own(MINE)
-    arguments = [argument.replace("{mine}", mine) for argument in arguments]
+    (tmp_path / "table.csv").write_text("a,b\n1,0\n2,1\n")
+    places = {"{mine}": mine, "{table}": str(tmp_path / "table.csv")}
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
     found, out, err = run(capsys, "train", *arguments)
     assert (found, out) == (code, "")
     assert err.startswith("error: ")
@@ -98,6 +106,24 @@ def test_a_truncated_idx_file_is_named(capsys, tmp_path) -> None:
     code, _, err = run(capsys, "train", "--data", f"mnist:{tmp_path}")
     assert code == 1
     assert f"{tmp_path}/train-images-idx3-ubyte.gz is truncated" in err
+
+
+def test_the_longest_name_can_be_used(capsys) -> None:
+    name = "n" * 250
+    assert (
+        run(capsys, "train", "--name", name, "--rounds", "1", "--executor", "inline", "--model", "linear")[0] == 0
+    )
+    assert open_run(name).done == 1
+
+
+def test_a_complete_run_cannot_be_resumed_with_fewer_rounds(train, capsys) -> None:
+    train(model="logistic", partitions=2, rounds=6, name="sixty")
+    code, out, err = run(capsys, "resume", "sixty", "--rounds", "2", "--executor", "inline")
+    assert (code, out) == (2, "")
+    assert err == "error: sixty has 6 rounds already; give --rounds a larger number\n"
+    assert run(capsys, "resume", "sixty", "--executor", "inline")[1].startswith("sixty: complete, 6 rounds")
+    again = ["--model", "logistic", "--partitions", "2", "--name", "sixty", "--executor", "inline"]
+    assert run(capsys, "train", *again, "--rounds", "2")[1].startswith("sixty: complete, 6 rounds")
 
 
 def test_an_unknown_field_of_a_file_names_the_nearest(capsys, tmp_path) -> None:
@@ -194,6 +220,16 @@ def test_a_run_from_init_to_show(capsys, tmp_path, monkeypatch) -> None:
     code, out, _ = run(capsys, "runs", "--json")
     assert [found["run"] for found in json.loads(out)] == ["mine"]
     assert not (home / ".prefect").exists()
+
+
+def test_init_says_what_trains_from_where_the_user_stands(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "init", "my project")
+    assert code == 0
+    told = shlex.split(out.splitlines()[-1].removeprefix("now: roundweave "))
+    assert told == ["train", "my project/train.toml"]
+    assert run(capsys, *told, "--rounds", "1", "--executor", "inline", "--name", "told")[0] == 0
+    assert open_run("told").config["model"]["path"] == str(tmp_path / "my project/mine.py")
 
 
 def test_code_of_a_foreign_store_needs_trust(capsys, own, train, tmp_path) -> None:

@@ -7,10 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from flows.config.algorithms import MODELS, options_of
-from flows.config.problems import problems
 from flows.config.recorded import differences
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
@@ -25,9 +23,9 @@ def algorithm(sharpness: float = 2.0):
 
 
 def wrong(**fields: Any) -> str:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(UsageError) as caught:
         TrainConfig(**fields)
-    return "; ".join(problems(caught.value))
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -87,6 +85,24 @@ def test_experiments_differ_by_the_options_of_their_algorithms(own) -> None:
     assert set(differences(recorded, after.experiment)) == {"mu 0.1 -> 0.2", "seed 0 -> 3"}
     other = TrainConfig(algorithm="fed_avg").experiment
     assert differences(recorded, other) == ["algorithm fed_prox -> fed_avg"]
+
+
+def test_code_that_differs_is_said_by_the_definitions_that_changed(own) -> None:
+    source = """
+from torch import nn
+WIDTH = {}
+def model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH))
+def unused():
+    return {}
+"""
+
+    def config(*numbers: int) -> TrainConfig:
+        return resolve(TrainConfig(model=f"{own(source.format(*numbers))}:model")).config
+
+    recorded = config(10, 1).model_dump(mode="json")
+    assert differences(recorded, config(10, 2).experiment) == []
+    assert differences(recorded, config(12, 1).experiment) == ["model mine.py:model, of which WIDTH changed"]
 
 
 def test_prefects_form_has_every_algorithm_with_its_options() -> None:

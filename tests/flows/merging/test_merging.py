@@ -136,6 +136,11 @@ def test_the_stored_merge_is_the_mean_of_the_permuted_networks(root, two, three)
         assert result.run.partitions == len(states)
 
 
+def test_a_merge_gives_its_network(two) -> None:
+    network = two.run.network()
+    assert all(torch.equal(network.state_dict()[n], tensor) for n, tensor in two.run.round(-1).tensors.items())
+
+
 def test_merging_again_gives_the_same_bits_and_so_does_a_cluster(merge, two) -> None:
     again = merge("mlp0@-1", "mlp1@-1")
     assert again.run.digest == two.run.digest

@@ -13,7 +13,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import PlaceTaken, StoreDamaged, StoreError, UsageError
+from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError, UsageError
 from storage.places.base import Place
 from storage.places.local import LocalPlace
 from storage.places.schemes import SCHEMES, place_of
@@ -301,3 +301,35 @@ def test_a_scheme_in_the_table_makes_the_place(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize("address", ["runs", "/tmp/a:b/c", "a:b", "C:/runs", "./s3:", "a b://c"])
 def test_a_path_is_a_folder(address) -> None:
     assert place_of(address) == place_of(Path(address)) == LocalPlace(Path(address))
+
+
+# What the system refuses.
+
+
+def test_what_cannot_be_written_is_one_clear_line(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    under = LocalPlace(tmp_path / "file")
+    for act in (lambda: under.write("a", b""), lambda: under.create("a", b""), under.make):
+        with pytest.raises(PlaceError, match=r"cannot write .*file.*: .*; name a folder") as refused:
+            act()
+        assert isinstance(refused.value, OSError)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(PlaceError, match=r"cannot write .*; name a folder"), under.at("b").aside():
+        pass
+    for act in (LocalPlace(tmp_path).has, LocalPlace(tmp_path).read, LocalPlace(tmp_path).names):
+        with pytest.raises(PlaceError, match=r"cannot read .*: File name too long; give it a shorter name"):
+            act("n" * 300)
+
+
+def test_a_place_with_the_longest_name_there_is_can_be_made(tmp_path) -> None:
+    with LocalPlace(tmp_path / ("n" * 255)).aside() as aside:
+        aside.write("a", b"x")
+    assert content(LocalPlace(tmp_path / ("n" * 255)), "a") == b"x"
+
+
+def test_to_make_a_place_leaves_nothing_in_it(tmp_path) -> None:
+    place = LocalPlace(tmp_path / "deep" / "down")
+    place.make()
+    place.make()
+    assert place.path.is_dir()
+    assert list(place.path.iterdir()) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -150,3 +151,37 @@ def test_a_zombie_is_no_writer(tmp_path) -> None:
             assert lease.epoch == 2
     finally:
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        *(
+            {"pid": "many"},
+            {"pid": 10**30},
+            {"pid": -1},
+            {"pid": 1.5},
+            {"born": "long ago"},
+            {"host": 3},
+            {"failure": 3},
+        ),
+        *(
+            {"expiry": "soon"},
+            {"expiry": None},
+            {"expiry": 1e300},
+            {"expiry": math.inf},
+            {"epoch": "last"},
+            {"x": 1},
+        ),
+    ],
+)
+def test_a_claim_of_nonsense_keeps_nobody_out(tmp_path, nonsense: dict[str, object]) -> None:
+    LocalPlace(tmp_path).write("commits/leases/1.json", json.dumps(asdict(mine()) | nonsense).encode())
+    with hold_lease(LocalPlace(tmp_path), "mine") as lease:
+        assert lease.epoch == 2
+
+
+def test_a_claim_of_deep_brackets_keeps_nobody_out(tmp_path) -> None:
+    LocalPlace(tmp_path).write("commits/leases/1.json", b"[" * 100_000)
+    with hold_lease(LocalPlace(tmp_path), "mine"):
+        pass

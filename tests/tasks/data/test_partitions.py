@@ -295,3 +295,24 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
     theirs = load_digits()
     assert np.array_equal(examples.inputs.numpy()[:, 0] * 16, theirs.images)
     assert np.array_equal(examples.targets.numpy(), theirs.target)
+
+
+class Validated(Apart):
+    """Apart, with held-out examples that each partition is given."""
+
+    def __init__(self, differ: bool) -> None:
+        self.differ = differ
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        held = torch.arange(7).float().reshape(-1, 1) + (partition if self.differ else 0)
+        return replace(super().load(partition, partitions), held_out=Examples(held, torch.arange(7) % 2))
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_held_out_examples_that_all_partitions_share_are_counted_once(differ: bool) -> None:
+    partitions = Partitions(Validated(differ), Split(3))
+    described = combine([partitions.describe(partition) for partition in range(3)])
+    assert bool(described.shared) is not differ
+    shared = replace(partitions, shared=bool(described.shared))
+    scored = [len(shared.load(0, partition).held_out) for partition in range(3)]
+    assert (scored, described.held_out) == (([7, 7, 7], 21) if differ else ([3, 2, 2], 7))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +15,8 @@ from storage.errors import RoundFailed
 from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
+from tasks.rounds.steps import BlockResult
+from tasks.user_code import find_code
 
 COUNTING = """
 from dataclasses import dataclass, replace
@@ -168,6 +173,25 @@ def test_classes_of_ones_own_file_travel_to_workers(train, own) -> None:
     with connect(None, 2) as client:
         run = train(GraphExecutor(client), 2, **fields, name="there")
     assert run.digest == reference.digest
+
+
+def test_classes_of_ones_own_file_travel_on_a_cluster_of_processes(train, own, dask_processes, tmp_path) -> None:
+    """The workers began elsewhere, and know of the file only by what they are sent."""
+    fields = {"algorithm": f"{own(REDUCE)}:algorithm", "model": "logistic", "partitions": 5, "rounds": 4}
+    reference = train(**fields, name="here")
+    with connect(dask_processes(tmp_path), 2) as client:
+        run = train(GraphExecutor(client), 2, **fields, name="there")
+    assert run.digest == reference.digest
+
+
+def test_what_a_block_gives_is_of_ones_own_classes_in_a_process_that_has_nothing_else(own) -> None:
+    """A worker that just joined may be sent the results of maps before it is sent the work."""
+    code = find_code(f"{own(REDUCE)}:algorithm")
+    kept = code.load()().reduce.join("left", "right")
+    content = pickle.dumps(BlockResult({(0, 2): kept}, {}, (code,)))
+    script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).nodes[0, 2].updates)"
+    done = subprocess.run([sys.executable, "-c", script], input=content, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "('left', 'right')"
 
 
 def test_classes_of_a_notebook_travel_to_workers(train) -> None:

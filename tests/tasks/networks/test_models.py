@@ -318,3 +318,31 @@ def test_one_output_an_example_is_none_for_a_sequence(own) -> None:
     says = r"gives outputs of shape \(2, 15\), but one for each class of each label is \(2, 5, 65\)"
     with pytest.raises(ModelError, match=says):
         check_fit(Objective(spec, "cross_entropy"), partitions, partitions.describe(0), 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("net = nn.Linear(4, 2, device='meta')", "weight is sparse, without values"),
+        ("net.register_buffer('s', torch.eye(3).to_sparse())", "s is sparse, without values"),
+        ("net.register_buffer('s', torch.ones(3, dtype=torch.uint16))", "or uint16, which cannot be averaged"),
+    ],
+)
+def test_a_model_whose_tensors_cannot_be_averaged_and_kept_is_refused(own, line: str, says: str) -> None:
+    path = own(
+        f"import torch\nfrom torch import nn\ndef f():\n    net = nn.Linear(4, 2)\n    {line}\n    return net"
+    )
+    with pytest.raises(ModelError, match=says):
+        ModelSpec(find_code(f"{path}:f"), (4,), 2, "float32", 0).build()
+
+
+def test_a_sparse_buffer_that_is_not_kept_is_no_matter(own) -> None:
+    source = """
+import torch
+def f():
+    net = torch.nn.Linear(4, 2)
+    net.register_buffer("graph", torch.eye(3).to_sparse(), persistent=False)
+    return net
+"""
+    network = ModelSpec(find_code(f"{own(source)}:f"), (4,), 2, "float32", 0).build()
+    assert network.graph.is_sparse

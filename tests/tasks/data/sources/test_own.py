@@ -10,7 +10,9 @@ import torch
 
 from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples
+from tasks.data.partitions import Partitions
 from tasks.data.sources.own import Own
+from tasks.data.splits import Split
 from tasks.user_code import find_code
 
 HEAD = "import numpy as np, torch\n"
@@ -146,3 +148,33 @@ def test_held_out_rows_are_taken_from_the_held_out_examples() -> None:
     assert dataset.take(np.array([0]), "float32", held_out=True).inputs.item() == 1
     assert dataset.take(np.array([0]), "float32").inputs.item() == 0
     assert math.isclose(dataset.take(np.array([0]), "bfloat16", held_out=True).targets.item(), 1)
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64", "int32", "uint8"])
+def test_labels_of_any_integers_are_labels(source, kind: str) -> None:
+    targets = source(f"return np.zeros((4, 2)), np.array([0, 1, 2, 1], np.{kind})").load().train.targets
+    assert (targets.dtype, targets.tolist()) == (torch.int64, [0, 1, 2, 1])
+
+
+@pytest.mark.parametrize("how", ["to_sparse()", "to('meta')"])
+def test_tensors_that_are_not_dense_are_refused(source, how: str) -> None:
+    with pytest.raises(DataError, match="sparse, nested or without values; make it a dense one"):
+        source(f"return torch.eye(4).{how}, torch.arange(4)").load()
+
+
+@pytest.mark.parametrize(
+    ("held_out", "says"),
+    [
+        ("torch.zeros(3, 5), torch.arange(3)", r"inputs held out are numbers of shape \(5,\), .* of shape \(2,\)"),
+        ("torch.zeros(3, 2).long(), torch.arange(3)", "inputs held out are integers of shape"),
+        (
+            "torch.zeros(3, 2), torch.zeros(3)",
+            r"targets held out are numbers of .* integers of shape \(\)",
+        ),
+    ],
+)
+def test_held_out_examples_of_another_kind_are_refused(source, held_out: str, says: str) -> None:
+    own = source(f"return (torch.zeros(4, 2), torch.arange(4)), ({held_out})")
+    with pytest.raises(DataError, match=says) as refused:
+        Partitions(own, Split(2)).describe(0)
+    assert str(refused.value).startswith(f"{own.code.reference}: ")

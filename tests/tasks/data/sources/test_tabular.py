@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from storage.errors import DataError
+from tasks.data.distribution import label_counts
 from tasks.data.partitions import Partitions
 from tasks.data.sources.table import find_source
+from tasks.data.sources.tabular import Tabular
 from tasks.data.splits import Split
 
 TABLE = pd.DataFrame(
@@ -103,6 +105,21 @@ def test_what_cannot_be_learned_from_is_one_clear_line(write, table, options, sa
         find_source(data, **options).load(0, 1)
     assert data.partition(":")[2] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_labels_were_called_is_kept(write) -> None:
+    partitions = Partitions(find_source(write(TABLE.drop(columns="ward"))), Split(1), held_out=0.0)
+    assert partitions.describe(0).class_names == ("apple", "fig", "pear")
+    assert label_counts(partitions).loc[0].to_dict() == {"apple": 2, "fig": 1, "pear": 1, "size": 4}
+
+
+def test_a_file_that_is_not_there_is_named_once(tmp_path) -> None:
+    with pytest.raises(DataError) as missing:
+        Tabular("csv", f"{tmp_path}/no.csv").load()
+    assert (
+        str(missing.value)
+        == f"{tmp_path}/no.csv cannot be read as csv: FileNotFoundError: No such file or directory"
+    )
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])

@@ -1,0 +1,14 @@
+"""Where the command prints: text as it is, and where it is read by another program as long as it is."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+WIDE = 10_000
+"""Columns where no terminal is, so that nothing is cut."""
+
+
+def console() -> Console:
+    """Standard output; brackets in texts of the user's are no markup."""
+    out = Console(highlight=False, markup=False)
+    return out if out.is_terminal else Console(highlight=False, markup=False, width=WIDE)

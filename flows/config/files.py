@@ -1,0 +1,47 @@
+"""A configuration in a TOML file: fields of `TrainConfig` and options of the algorithm; paths go from the file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from storage.errors import UsageError
+from tasks.data.sources.table import SOURCES
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a file, each path in them as seen from here; raises `UsageError`."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path} ({error.strerror}); `roundweave init` writes one") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no TOML file: {error}") from error
+    return {key: _seen(path.parent, key, value) for key, value in values.items()}
+
+
+def _seen(folder: Path, key: str, value: Any) -> Any:
+    """A value of a file in a folder, its paths as seen from where the folder's own path is."""
+    match key, value:
+        case "algorithm", {"name": name}:
+            return value | {"name": _seen(folder, key, name)}
+        case "scores", str() | list():
+            names = value.split(",") if isinstance(value, str) else value
+            return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
+        case "data" | "model" | "loss" | "algorithm", str():
+            return _place(folder, value)
+        case "root", str():
+            return str(folder / value)
+        case "scheduler", str() if value.endswith(".json"):
+            return str(folder / value)
+    return value
+
+
+def _place(folder: Path, text: str) -> str:
+    """A ``FILE.py:function`` or ``csv:FILE`` of the folder; other texts, such as names, as they are."""
+    place, _, function = text.rpartition(":")
+    if place.endswith(".py"):
+        return f"{folder / place}:{function}"
+    name, _, place = text.partition(":")
+    return f"{name}:{folder / place}" if place and name in SOURCES else text

@@ -1,0 +1,98 @@
+"""Looking at runs: one that is damaged hides no other, and texts are printed as they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.command import app
+from flows.command.printing.tables import summary_or_damage
+from storage.runs.run import looked_through
+
+MINE = """
+import roundweave as rw
+def algorithm():
+    return rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1))
+"""
+CONTENTS = {"nothing": b"", "bytes": b"\xff" * 50, "{}": b"{}", "[]": b"[]", "deep": b"[" * 100_000}
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command in this process."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["roundweave", *arguments])
+        app.main()
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_run_with_any_one_file_damaged_hides_nothing(train, tmp_path: Path, content: str) -> None:
+    path = train(model="logistic", partitions=2, rounds=1, name="hurt").path
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        before = file.read_bytes()
+        file.write_bytes(CONTENTS[content])
+        ((name, found),) = looked_through(tmp_path / "runs").items()
+        summary = summary_or_damage(name, found)
+        assert summary["run"] == "hurt"
+        if summary["status"] == "damaged":
+            assert summary["failure"].count("\n") == 0
+        file.write_bytes(before)
+
+
+def test_runs_lists_the_others_and_says_which_is_damaged(train, capsys) -> None:
+    for name in ("first", "second", "third"):
+        train(model="logistic", partitions=2, rounds=1, name=name)
+    damaged = train(model="logistic", partitions=2, rounds=1, name="damaged").path
+    (damaged / "commits/1.json").write_text("{")
+    (damaged / "zarr.json").write_text("{")
+    code, out, _ = run(capsys, "runs")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["run", "first", "second", "third", "damaged"]
+    assert "damaged is damaged: " in out
+    code, out, _ = run(capsys, "runs", "--json")
+    assert {found["run"]: found["status"] for found in json.loads(out)}["damaged"] == "damaged"
+
+
+def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:
+    folder = tmp_path / "[bold]" / "[/red]"
+    folder.mkdir(parents=True)
+    (folder / "table.csv").write_text("a,b\n" + "1,[x]\n2,[/y]\n" * 10)
+    path = train(data=f"csv:{folder}/table.csv", model="logistic", partitions=2, rounds=1, name="first").path
+    (path / "commits/failure.txt").write_text("the loss [/bold] is [red]unsound[/red] [/]")
+    for arguments in (
+        ["show", "first"],
+        ["runs"],
+        ["split", "--data", f"csv:{folder}/table.csv", "--split", "iid"],
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert (code, err) == (0, "")
+    code, out, _ = run(capsys, "show", "first")
+    assert f"csv:{folder}/table.csv" in out
+    assert "classes    0 [/y], 1 [x]" in out
+
+
+def test_own_algorithms_are_told_apart(train, own, capsys) -> None:
+    for name in ("trim", "clip"):
+        own(MINE, name)
+        train(algorithm=f"{own(MINE, name)}:algorithm", model="logistic", partitions=2, rounds=1)
+    _, out, _ = run(capsys, "runs")
+    assert "trim.py:algorithm" in out
+    assert "clip.py:algorithm" in out
+    assert {name.partition("-")[0] for name in looked_through()} == {"trim.algorithm", "clip.algorithm"}
+
+
+def test_nothing_is_cut_where_no_terminal_is(train, tmp_path: Path) -> None:
+    name = "n" * 200
+    train(model="logistic", partitions=2, rounds=1, name=name, scores="accuracy,top5")
+    script = "from roundweave import main; main()"
+    line = [sys.executable, "-c", script, "runs", str(tmp_path / "runs")]
+    out = subprocess.run(line, capture_output=True, check=True, text=True).stdout
+    (row,) = [each for each in out.splitlines() if name in each]
+    assert "…" not in out
+    assert row.split()[:3] == [name, "complete", "1/1"]
+    assert "accuracy" in row

@@ -1,0 +1,64 @@
+"""A configuration in a file: its paths go from the file, wherever the user stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.config.files import read_toml
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from storage.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('data = "mine.py:data"', "proj/mine.py:data"),
+        ('data = "csv:a, b.csv"', "csv:proj/a, b.csv"),
+        ('data = "text:play.txt:32"', "text:proj/play.txt:32"),
+        ('data = "mnist:/data/mnist"', "mnist:/data/mnist"),
+        ('data = "digits"', "digits"),
+        ('model = "../models.py:wide"', "proj/../models.py:wide"),
+        ('model = "package.models:wide"', "package.models:wide"),
+        ('loss = "mine.py:loss"', "proj/mine.py:loss"),
+        ('scores = "accuracy, mine.py:score"', ["accuracy", "proj/mine.py:score"]),
+        ('scores = ["mine.py:score", "mae"]', ["proj/mine.py:score", "mae"]),
+        ('algorithm = "fed_avg"', "fed_avg"),
+        ('algorithm = "trim.py:algorithm"', "proj/trim.py:algorithm"),
+        ('algorithm = {name = "trim.py:algorithm", lr = 0.1}', {"name": "proj/trim.py:algorithm", "lr": 0.1}),
+        ('algorithm = {name = "fed_prox", mu = 0.3}', {"name": "fed_prox", "mu": 0.3}),
+        ('root = "runs"', "proj/runs"),
+        ('scheduler = "scheduler.json"', "proj/scheduler.json"),
+        ('scheduler = "tcp://host:8786"', "tcp://host:8786"),
+        ('split = "by:role"', "by:role"),
+        ("rounds = 3", 3),
+    ],
+)
+def test_paths_go_from_the_file(tmp_path: Path, monkeypatch, line: str, value: object) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("proj").mkdir()
+    Path("proj", "train.toml").write_text(line)
+    assert list(read_toml(Path("proj", "train.toml")).values()) == [value]
+
+
+def test_beside_the_file_they_are_as_they_are_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.toml").write_text('model = "mine.py:model"\nroot = "runs"')
+    assert read_toml(Path("train.toml")) == {"model": "mine.py:model", "root": "runs"}
+
+
+@pytest.mark.parametrize("text", ["lr = ", "\x00"])
+def test_what_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"a\.toml is no TOML file"):
+        read_toml(tmp_path / "a.toml")
+
+
+def test_data_are_recorded_by_a_path_that_holds_elsewhere(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "table.csv").write_text("a,b\n" + "1,0\n2,1\n" * 10)
+    monkeypatch.chdir(tmp_path)
+    recorded = resolve(TrainConfig(data="csv:table.csv", model="logistic")).config.model_dump(mode="json")
+    monkeypatch.chdir("/")
+    assert resolve(TrainConfig(**recorded)).config.data == f"csv:{tmp_path}/table.csv"

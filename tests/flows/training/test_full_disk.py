@@ -1,0 +1,45 @@
+"""A disk that is full at any moment of a run: one clear line, and once there is room the same bits."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from storage.errors import PlaceError
+from storage.places import local
+from storage.places.local import LocalPlace
+
+FIELDS = {"model": "logistic", "partitions": 2, "rounds": 3}
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """So many files can be made: the last number counts."""
+    write = local._write
+    room = [10**6]
+
+    def limited(descriptor: int, *arguments: object) -> None:
+        room[0] -= 1
+        if room[0] < 0:
+            os.close(descriptor)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(descriptor, *arguments)
+
+    monkeypatch.setattr(local, "_write", limited)
+    return room
+
+
+# While the run is made, at its lease, at its split, at updates, a state, a commit and a history, and at its end.
+@pytest.mark.parametrize("room", [0, 5, 24, 25, 27, 28, 30, 31, 33, 40, 45, 48, 60])
+def test_a_full_disk_is_one_clear_line_and_costs_no_round(train, files, tmp_path, room: int) -> None:
+    reference = train(**FIELDS, name="reference")
+    files[0] = room
+    with pytest.raises(PlaceError, match=r"cannot write \S+: No space left on device; make room there") as full:
+        train(**FIELDS, name="full")
+    assert "\n" not in str(full.value)
+    files[0] = 10**6
+    # The claim could not be given back, and would end by itself in 30 s.
+    LocalPlace(tmp_path / "runs/full.zarr").delete("commits/leases")
+    assert train(**FIELDS, name="full").digest == reference.digest
