@@ -19,9 +19,9 @@ from flows.merging.preparing import MergePlan, plan_merge
 from flows.merging.result import MergeResult
 from flows.reporting.progress import artifact_key, leave_plot
 from flows.serving.ahead import started
+from storage.checkpoints.writing import write_checkpoint
 from storage.errors import UsageError
 from storage.rounds.commits import Score
-from storage.runs.checkpoints import write_checkpoint
 from tasks.executors.base import Executor
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.search.activations import Moments, summed

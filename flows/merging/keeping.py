@@ -14,8 +14,8 @@ from flows.merging.choosing import Choice
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
 from flows.training.preparing import provenance
+from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
-from storage.runs.checkpoints import write_checkpoint
 from storage.runs.names import run_path
 from storage.runs.run import Run
 from storage.values.state import Match

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import UnitsUnsound
-from tasks.matching.groups import UnitGroups
+from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.tracing.exporting import plain_attention
 
 TOLERANCE = 1e-10
@@ -34,10 +34,16 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
     doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
     with torch.no_grad(), plain_attention(), _AllDouble():
         before = _outputs(network, doubled)
-        state = network.state_dict()
-        network.load_state_dict(units.permute(state, units.random(generator)))
+        _permute(network, units, units.random(generator))
         after = _outputs(network, doubled)
     return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+
+
+def _permute(network: nn.Module, units: UnitGroups, order: Permutation) -> None:
+    """Give the units of a network an order, tensor by tensor: a second copy of all may not fit in memory."""
+    own = dict([*network.named_parameters(), *network.named_buffers()])
+    for name in units.tensors:
+        own[name].copy_(units.permuted(name, own, order))
 
 
 def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:

@@ -47,14 +47,6 @@ class Gallery:
         return _read(place, self.root, self.objective.model, _stamp(place, self.root))
 
 
-def fitted(tensors: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
-    """Named tensors in the types of the expected ones, of the same shapes, and absent integer scalars of these.
-
-    They must have passed `check_checkpoint`.
-    """
-    return {name: tensors.get(name, wanted).to(wanted.dtype) for name, wanted in expected.items()}
-
-
 @functools.lru_cache(maxsize=8)
 def _read(place: str, root: Path, model: ModelSpec, stamp: str) -> dict[str, torch.Tensor]:
     return fitted(read_checkpoint(place, root), model.build().state_dict())

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from tasks.matching.search.terms import Metric, MomentTerm, Term, WeightTerm
+from tasks.matching.search.terms import HERE, Metric, MomentTerm, Term, WeightTerm
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,14 @@ class Compared:
     """A term whose one label is the group that is compared; its products are kept."""
 
     term: Term
+
+    @property
+    def size(self) -> int:
+        """How many numbers it keeps once its products are known."""
+        if not isinstance(self.term, WeightTerm):
+            return self.term.moments.numel()
+        units = self.term.target.shape[self.term.labels.index(HERE)]
+        return 2 * self.term.target.numel() + units**2
 
     @cached_property
     def scores(self) -> torch.Tensor:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from flows.command import app
-from storage.runs.checkpoints import read_checkpoint, write_checkpoint
+from storage.checkpoints.writing import write_checkpoint
+from storage.runs.checkpoints import read_checkpoint
 from storage.runs.run import open_run
 
 MINE = """

@@ -12,8 +12,9 @@ from torch.nn import functional
 
 import roundweave as rw
 from flows.merging.result import MergeResult, barrier
+from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError, UsageError
-from storage.runs.checkpoints import read_checkpoint, write_checkpoint
+from storage.runs.checkpoints import read_checkpoint
 from storage.runs.run import list_runs, open_run
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits
