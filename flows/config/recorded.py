@@ -11,6 +11,7 @@ from storage.errors import UsageError
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
 from tasks.data.sources.table import SOURCES
+from tasks.networks.start import Start
 from tasks.user_code import Code, is_reference
 
 
@@ -32,6 +33,7 @@ def check_trust(run: Run, root: Path | None, trust: bool) -> None:
     own = path.parent == (root or default_root()).resolve()
     values = [run.config.get(field) for field in ("data", "model", "loss")]
     values.append((run.config.get("algorithm") or {}).get("name"))
+    values += run.config["data"] if isinstance(run.config.get("data"), list) else []
     code = [reference for value in values if (reference := _code(value))]
     if code and not own and not trust:
         raise UsageError(
@@ -72,8 +74,8 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Any:
-    return value.digest if isinstance(value, Code) else value
+    return value.digest if isinstance(value, Code | Start) else value
 
 
 def _shown(value: Any) -> str:
-    return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code) else str(value)
+    return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from flows.config.train import Dealing, TrainConfig
+from storage.errors import UsageError
 from tasks.algebra import Algorithm
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
@@ -20,6 +21,7 @@ from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
+from tasks.networks.start import Start, find_start
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
 
@@ -42,6 +44,7 @@ class Resolved:
 def resolve(config: TrainConfig) -> Resolved:
     """The values of a configuration; raises what is wrong with it, its code, its data or its network."""
     config = _complete(config)
+    _check_start(config)
     algorithm = config.algorithm.build()
     partitions = deal(config, config.dtype)
     if partitions.source.partitioned:
@@ -50,6 +53,8 @@ def resolve(config: TrainConfig) -> Resolved:
     partitions.split.check(whole.examples)
     partitions, description = replace(partitions, digests=(whole.digest,)), combine([whole])
     objective = check_fit(objective_for(config, description), partitions, description, 0)
+    if isinstance(config.start_from, Start):
+        config.start_from.check(objective)
     return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
 
 
@@ -66,9 +71,15 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "model": named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
+        "start_from": config.start_from and find_start(config.start_from, config.root),
         "algorithm": config.algorithm.kept().over(config.rounds),
     }
     return config.model_copy(update=own)
+
+
+def _check_start(config: TrainConfig) -> None:
+    if config.start_from and config.algorithm.options.get("init") == "per-partition":
+        raise UsageError("init = per-partition gives each partition weights of its own; leave out start_from")
 
 
 def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Code:

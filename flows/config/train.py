@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
-from flows.config.fields import NamedOrOwn, Names
+from flows.config.fields import EachOwn, NamedOrOwn, Names
 from storage.places.schemes import place_of
 from storage.runs.names import default_root
 from tasks.data.sources.table import SOURCES
@@ -20,6 +20,7 @@ from tasks.data.splits.table import SPLITS
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
+from tasks.networks.start import Start
 from tasks.tables import spelled
 
 
@@ -28,7 +29,7 @@ class Dealing(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: NamedOrOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
+    data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
     held_out: float = Field(
         default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
@@ -40,6 +41,12 @@ class Dealing(BaseModel):
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
     seed: int = Field(default=0, ge=0, description="decides every random number")
 
+    @model_validator(mode="after")
+    def _dealt(self) -> Dealing:
+        if isinstance(self.data, tuple) and len(self.data) != self.partitions:
+            raise ValueError(f"{len(self.data)} data sets are as many partitions, not {self.partitions}")
+        return self
+
 
 class Experiment(Dealing):
     """What the run is; resuming compares it."""
@@ -48,6 +55,9 @@ class Experiment(Dealing):
     model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(
         default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
+    )
+    start_from: str | Start | None = Field(
+        default=None, description="a checkpoint or stored round RUN@12 to begin with; default: weights by the seed"
     )
     scores: Names | None = Field(
         default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"

@@ -1,12 +1,7 @@
 """The flow that merges networks: it wires observing, matching, scoring and keeping together."""
 
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 
 from prefect import flow, task
 from prefect.artifacts import create_table_artifact
@@ -14,12 +9,13 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.config.merge import MergeConfig
 from flows.merging.choosing import choose
+from flows.merging.going_on import rounds_after, with_rounds
 from flows.merging.keeping import keep
-from flows.merging.preparing import MergePlan, plan_merge
+from flows.merging.preparing import MergePlan, aligned, plan_merge
 from flows.merging.result import MergeResult
 from flows.reporting.progress import artifact_key, leave_plot
 from flows.serving.ahead import started
-from storage.checkpoints.writing import write_checkpoint
+from flows.training.flow import train_flow
 from storage.errors import UsageError
 from storage.rounds.commits import Score
 from tasks.executors.base import Executor
@@ -55,7 +51,7 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
     if config.match == "none" or not plan.units.groups:
         return [plan.units.identity() for _ in plan.states]
     with pinned(0, threads=1):
-        evidence = Evidence(plan.states, plan.units, config.match, config.metric, moments)
+        evidence = Evidence(plan.states, plan.units, config.match or "weights", config.metric, moments)
         if config.soft is not None:
             return list(match_each(evidence, config.soft or None, config.temperature))
         return list(match_all(evidence, config.together))
@@ -70,36 +66,24 @@ def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> 
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
-    with started(plan_merge, config) as (plan, executor), _room(config.root) as folder:
-        config = plan.config
-        observed = config.match in ("activations", "mixed")
+    with started(plan_merge, config) as (plan, executor):
+        observed = plan.config.match in ("activations", "mixed")
         moments = observe_units(executor, plan) if observed else {}
         orders = match_units(plan, moments)
-        aligned = [plan.units.permute(state, order) for state, order in zip(plan.states, orders, strict=True)]
-        places = tuple(str(folder / f"{number}.pt") for number in range(len(aligned)))
-        for place, state in zip(places, aligned, strict=True):
-            write_checkpoint(place, state)
-        choice = choose(plan, places, partial(score_networks, executor, plan))
-        result = keep(plan, orders, aligned, choice)
+        scorer = partial(score_networks, executor, plan)
+        with aligned(plan, orders) as networks:
+            choice = choose(plan, networks.places, scorer)
+            result = keep(plan, orders, networks.states, choice)
+        if plan.config.rounds:
+            result = with_rounds(plan, result, train_flow(rounds_after(plan, result)), scorer)
     report(result)
     return result
 
 
 def report(result: MergeResult) -> None:
     """Leave the scores as a table, and the path as a plot, on Prefect's pages."""
-    name = result.run.name
+    name = result.name
     rows = [{"network": network, **score.row()} for network, score in result.scores.items()]
     create_table_artifact(rows, key=f"{artifact_key(name)}-scores", description=f"networks of {name}")
     if result.paths:
         leave_plot(result.figure(), name)
-
-
-@contextmanager
-def _room(root: Path) -> Iterator[Path]:
-    """A folder that the workers see, for as long as they score."""
-    folder = root.resolve() / f".merge-{secrets.token_hex(4)}"
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 class MergeResult:
     """The merged network and how it compares.
 
-    `scores` has a row for each parent, the ensemble, the plain mean, the merged and the repaired network; `paths`
-    has scores at evenly spaced points from the first network to the second, by what is done on the way.
+    `run` is None where only a file was asked for; `rounds` is the run in which the network went on. `scores` has a
+    row for each parent, the ensemble, the plain mean, the merged and the repaired network, and after each round;
+    `paths` has scores at evenly spaced points from the first network to the second, by what is done on the way.
     `coefficients` are those of the merged network; `moved` is the share of units that were moved, by network.
     `cycle_error` is the share of units that do not come home when three networks are matched pair by pair.
     """
 
-    run: Run
+    name: str
+    run: Run | None = None
     scores: dict[str, Score] = field(default_factory=dict)
     paths: dict[str, list[Score]] = field(default_factory=dict)
     coefficients: tuple[float, ...] = ()
@@ -32,6 +34,7 @@ class MergeResult:
     function_error: float = 0.0
     coverage: float = 0.0
     cycle_error: float | None = None
+    rounds: Run | None = None
     out: str | None = None
     plot: str | None = None
 
@@ -50,8 +53,9 @@ class MergeResult:
     def summary(self) -> dict[str, Any]:
         """All numbers, for machines."""
         return {
-            "run": self.run.name,
-            "path": str(self.run.path),
+            "run": self.run and self.run.name,
+            "path": self.run and str(self.run.path),
+            "rounds": self.rounds and self.rounds.name,
             "out": self.out,
             "plot": self.plot,
             "scores": {name: score.row() for name, score in self.scores.items()},

@@ -38,24 +38,34 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
     """
     config = resolved.config
     start_server(config.root)
-    with _executor(config) as executor, prefect_api(config.root):
-        token = _ahead.set((resolved, executor))
-        try:
-            yield
-        finally:
-            _ahead.reset(token)
+    with _executor(config) as executor, prefect_api(config.root), _within(resolved, executor):
+        yield
 
 
 @contextmanager
 def started(resolve: Resolve[AnyConfig, AnyResolved], config: AnyConfig) -> Iterator[tuple[AnyResolved, Executor]]:
-    """The values and the executor that were made ahead of a flow, else new ones, the values first."""
+    """The values and the executor that were made ahead of a flow, else new ones, the values first.
+
+    A flow within a flow has values of its own, and the same executor.
+    """
     made = _ahead.get()
-    if made is not None:
+    if made is None:
+        resolved = resolve(config)
+        with _executor(resolved.config) as executor, _within(resolved, executor):
+            yield resolved, executor
+    elif made[0].config == config:
         yield made
-        return
-    resolved = resolve(config)
-    with _executor(resolved.config) as executor:
-        yield resolved, executor
+    else:
+        yield resolve(config), made[1]
+
+
+@contextmanager
+def _within(resolved: HasConfig, executor: Executor) -> Iterator[None]:
+    token = _ahead.set((resolved, executor))
+    try:
+        yield
+    finally:
+        _ahead.reset(token)
 
 
 def _executor(config: Placement) -> AbstractContextManager[Executor]:

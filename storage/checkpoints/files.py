@@ -119,7 +119,8 @@ def _safetensors_names(path: Path) -> list[str]:
 
 def _safetensors_tensor(name: str, path: Path) -> torch.Tensor:
     with safe_open(path, "pt") as file:
-        return file.get_tensor(name).clone()  # of its own: the file's pages may go
+        tensor: torch.Tensor = file.get_tensor(name)
+        return tensor.clone()  # of its own: the file's pages may go
 
 
 def _torch_names(path: Path) -> list[str]:

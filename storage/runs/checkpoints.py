@@ -47,6 +47,14 @@ def open_checkpoint(place: str | Path, root: Path | None = None) -> Mapping[str,
     return open_shards(path) if is_index(path) else open_file(path)
 
 
+def lasting(place: str | Path, root: Path | None = None) -> str:
+    """A place by its full path, a round by its number, so that it names the same from any folder and later on."""
+    if stored := stored_round(place):
+        run = open_run(stored[0], root)
+        return f"{run.path.resolve()}@{run.round(stored[1]).number}"
+    return str(_existing(place, root).resolve())
+
+
 def check_checkpoint(
     place: str | Path, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
 ) -> None:
@@ -66,19 +74,21 @@ def check_checkpoint(
             raise CheckpointError(f"{place}: {name!r} has {number}; take an earlier checkpoint")
 
 
+def outline(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What a network's tensors, (*shape), are like: integer scalars as they are, others without their values."""
+    return {n: t if _described(t) == INTEGER else torch.empty_like(t, device="meta") for n, t in tensors.items()}
+
+
 def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> LazyTensors:
     """Named tensors in the types of the expected ones, of the same shapes, and absent integer scalars of these.
 
-    They must have passed `check_checkpoint`, and are read when they are asked for. Of `expected` no other values
-    are kept than those of integer scalars.
+    They must have passed `check_checkpoint`, and are read when they are asked for; an `outline` is enough.
     """
-    dtypes = {name: tensor.dtype for name, tensor in expected.items()}
-    scalars = {name: tensor for name, tensor in expected.items() if _described(tensor) == INTEGER}
 
     def read(name: str) -> torch.Tensor:
-        return (tensors[name] if name in tensors else scalars[name]).to(dtypes[name])
+        return tensors.get(name, expected[name]).to(expected[name].dtype)
 
-    return LazyTensors(tuple(dtypes), read)
+    return LazyTensors(tuple(expected), read)
 
 
 def _existing(place: str | Path, root: Path | None) -> Path:

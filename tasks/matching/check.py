@@ -28,22 +28,28 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
     `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at
     random first: with a head of zeros nothing would show.
     """
+    before = _outputs(_drawn(model, seed)[0], inputs)
+    # Another network, which has not seen the inputs: one that has may keep what it computed of its parameters.
+    network, generator = _drawn(model, seed)
+    _permute(network, units, units.random(generator))
+    after = _outputs(network, inputs)
+    return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+
+
+def _drawn(model: nn.Module, seed: int) -> tuple[nn.Module, torch.Generator]:
+    """A copy of the module in float64 with parameters drawn at random, and the generator after that."""
     generator = torch.Generator().manual_seed(seed)
     network = copy.deepcopy(model).double().eval()
     randomise(network, generator)
-    doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
-    with torch.no_grad(), plain_attention(), _AllDouble():
-        before = _outputs(network, doubled)
-        _permute(network, units, units.random(generator))
-        after = _outputs(network, doubled)
-    return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+    return network, generator
 
 
 def _permute(network: nn.Module, units: UnitGroups, order: Permutation) -> None:
     """Give the units of a network an order, tensor by tensor: a second copy of all may not fit in memory."""
     own = dict([*network.named_parameters(), *network.named_buffers()])
-    for name in units.tensors:
-        own[name].copy_(units.permuted(name, own, order))
+    with torch.no_grad():
+        for name in units.tensors:
+            own[name].copy_(units.permuted(name, own, order))
 
 
 def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:
@@ -70,8 +76,10 @@ class _AllDouble(TorchDispatchMode):
 
 
 def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    # `clone`, since a network may hand out one of its own tensors.
-    return [leaf.double().clone() for leaf in _tensors(pytree.tree_leaves(network(*inputs)))]
+    doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
+    with torch.no_grad(), plain_attention(), _AllDouble():
+        # `clone`, since a network may hand out one of its own tensors.
+        return [leaf.double().clone() for leaf in _tensors(pytree.tree_leaves(network(*doubled)))]
 
 
 def _tensors(values: Iterable[object]) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import UsageError
 from tasks.tables import Entry, find
@@ -28,12 +28,18 @@ SOURCES: Mapping[str, Entry] = {
 }
 
 
-def find_source(data: str | Code, target: str | None = None, by: str | None = None) -> Source:
+def find_source(
+    data: str | Code | tuple[str | Code, ...], target: str | None = None, by: str | None = None
+) -> Source:
     """Where the examples come from: a name of the table, or the user's function; nothing is loaded yet.
 
     `target` names the column of the targets, and `by` one that the split reads and that is no input. Raises
     `UsageError` for an unknown name, an argument too many or too few, or a target where there are no columns.
     """
+    if isinstance(data, tuple):
+        from tasks.data.sources.each import Each
+
+        return Each(tuple(find_source(one, target, by) for one in data))
     kept = keep_source(data)
     build = _builder(kept)
     taken = inspect.signature(build).parameters
@@ -54,8 +60,13 @@ def _builder(data: str | Code) -> Callable[..., Source]:
     return partial(entry.load(), *([str(Path(place).resolve())] if place else []))
 
 
-def keep_source(data: str | Code) -> str | Code:
-    """A name of the table as it is, or the user's function kept by value; raises `UsageError`, `CodeError`."""
+def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
+    """A name of the table as it is, or the user's function kept by value; raises `UsageError`, `CodeError`.
+
+    Of several, one for each partition, each.
+    """
+    if isinstance(data, tuple):
+        return tuple(map(keep_source, data))
     if isinstance(data, Code):
         return data
     if data.partition(":")[0] not in SOURCES and is_reference(data):

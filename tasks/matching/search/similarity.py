@@ -20,10 +20,10 @@ class Compared:
     @property
     def size(self) -> int:
         """How many numbers it keeps once its products are known."""
-        if not isinstance(self.term, WeightTerm):
-            return self.term.moments.numel()
-        units = self.term.target.shape[self.term.labels.index(HERE)]
-        return 2 * self.term.target.numel() + units**2
+        term = self.term
+        if isinstance(term, WeightTerm):
+            return 2 * term.target.numel() + term.target.shape[term.labels.index(HERE)] ** 2
+        return term.moments.numel() if isinstance(term, MomentTerm) else 0
 
     @cached_property
     def scores(self) -> torch.Tensor:
