@@ -43,8 +43,8 @@ class Resolved:
 
 def resolve(config: TrainConfig) -> Resolved:
     """The values of a configuration; raises what is wrong with it, its code, its data or its network."""
-    config = _complete(config)
-    _check_start(config)
+    start = _found_start(config)
+    config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
     partitions = deal(config, config.dtype)
     if partitions.source.partitioned:
@@ -53,8 +53,8 @@ def resolve(config: TrainConfig) -> Resolved:
     partitions.split.check(whole.examples)
     partitions, description = replace(partitions, digests=(whole.digest,)), combine([whole])
     objective = check_fit(objective_for(config, description), partitions, description, 0)
-    if isinstance(config.start_from, Start):
-        config.start_from.check(objective)
+    if start is not None:
+        start.check(objective)
     return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
 
 
@@ -71,15 +71,16 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "model": named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
-        "start_from": config.start_from and find_start(config.start_from, config.root),
         "algorithm": config.algorithm.kept().over(config.rounds),
     }
     return config.model_copy(update=own)
 
 
-def _check_start(config: TrainConfig) -> None:
+def _found_start(config: TrainConfig) -> Start | None:
+    """What the run is to begin with, where it is not recorded yet: what goes on needs no such file any more."""
     if config.start_from and config.algorithm.options.get("init") == "per-partition":
         raise UsageError("init = per-partition gives each partition weights of its own; leave out start_from")
+    return find_start(config.start_from, config.root) if isinstance(config.start_from, str) else None
 
 
 def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Code:

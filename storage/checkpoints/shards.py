@@ -65,4 +65,4 @@ def _beside(index: Path, shard: str) -> Path:
 
 
 def _is_plain(name: str) -> bool:
-    return name == Path(name).name and "\\" not in name and "\0" not in name
+    return name not in ("", "..") and name == Path(name).name and "\\" not in name and "\0" not in name

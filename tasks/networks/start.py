@@ -48,10 +48,8 @@ class Start:
         return fitted(opened, expected)
 
 
-def find_start(place: str | Start, root: Path) -> Start:
+def find_start(place: str, root: Path) -> Start:
     """The start that a file or a stored round is, as it is now; raises what `open_checkpoint` does."""
-    if isinstance(place, Start):
-        return place
     reference = lasting(place, root)
     return Start(reference, _digest(open_checkpoint(reference)))
 
