@@ -3,7 +3,10 @@
 Each is also the builtin that a caller would expect, so ``except KeyError`` finds a missing round.
 """
 
+import threading
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class RoundweaveError(Exception):
@@ -100,3 +103,21 @@ def located(error: BaseException) -> str:
     """The same, with the file and line where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
+
+
+@contextmanager
+def failing_as(told: Callable[[BaseException], RoundweaveError]) -> Iterator[None]:
+    """Within runs code of the user's: what it fails with is told as an error of ours, which passes as it is.
+
+    So are `sys.exit()`, and a KeyboardInterrupt where no Ctrl-C can be meant, which would end a worker.
+    """
+    try:
+        yield
+    except RoundweaveError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise told(error) from error
+    except KeyboardInterrupt as error:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        raise told(error) from error

@@ -6,10 +6,13 @@ import functools
 import hashlib
 import os
 import platform
+import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from storage.errors import NumericsMismatch
@@ -30,20 +33,40 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
+_one_at_a_time = threading.RLock()
+"""Generators and settings belong to the process, and a worker may have several threads."""
+
+
 @contextmanager
 def pinned(seed: int, threads: int) -> Iterator[None]:
-    """Torch with this seed, this many threads and deterministic algorithms; the caller's settings return."""
-    before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-    with torch.random.fork_rng(devices=[]):
+    """Torch with so many threads and deterministic algorithms, and all global generators with this seed.
+
+    They are torch's, numpy's and Python's. One thread of the process at a time; the caller's settings return.
+    """
+    with _one_at_a_time, _seeded(seed):
+        before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         torch.set_num_threads(threads)
         # use_deterministic_algorithms(True) sets the same switch but imports the compiler, a second and more.
         torch.set_deterministic_debug_mode("error")
-        torch.default_generator.manual_seed(seed)
         try:
             yield
         finally:
             torch.set_num_threads(before[0])
             torch.set_deterministic_debug_mode(before[1])
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    before = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # numpy takes 32 bits at a time
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(before[0])
+            random.setstate(before[1])
 
 
 @functools.cache

@@ -147,7 +147,7 @@ def _module(code: Code) -> ModuleType:
     sys.modules[name] = module
     try:
         exec(compile(code.source, code.path, "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise CodeError(f"{code.reference}: the file does not run: {one_line(error)}") from error
     return module

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import typer
 
 from flows.command.errors import BAD_USAGE, FAILED, fail
+from flows.command.interrupts import ended_by_interrupts
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
@@ -29,12 +31,13 @@ COMMANDS = {
 def main() -> None:
     """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
     arguments = sys.argv[1:] or ["--help"]
-    try:
-        code = application(arguments)(arguments, standalone_mode=False)
-    except typer.TyperException as error:
-        fail(error.format_message().replace("Value error, ", ""), BAD_USAGE)
-    except typer.Abort:
-        fail("aborted", FAILED)
+    with ended_by_interrupts(partial(fail, "interrupted", FAILED)):
+        try:
+            code = application(arguments)(arguments, standalone_mode=False)
+        except typer.TyperException as error:
+            fail(error.format_message().replace("Value error, ", ""), BAD_USAGE)
+        except typer.Abort:
+            fail("aborted", FAILED)
     sys.exit(code)
 
 

@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import typer
 
+from flows.command.interrupts import interruptible
 from storage.errors import CodeError, RoundweaveError, UsageError
 
 FAILED, BAD_USAGE = 1, 2
@@ -22,7 +24,8 @@ def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Ite
     from pydantic import ValidationError
 
     try:
-        yield
+        with interruptible(partial(fail, interrupted, FAILED, as_json)):
+            yield
     except ValidationError as error:
         from flows.config.problems import problems
 
@@ -31,8 +34,6 @@ def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Ite
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
         fail(str(error), FAILED, as_json)
-    except KeyboardInterrupt:
-        fail(interrupted, FAILED, as_json)
 
 
 def fail(message: str, code: int, as_json: bool = False) -> NoReturn:

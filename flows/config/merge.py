@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.config.fields import NamedOrOwn, Numbers
+from flows.config.fields import EachOwn, NamedOrOwn, Numbers
 from flows.config.train import Placement
 
 
@@ -21,7 +21,7 @@ class Architecture(BaseModel):
     model_options: dict[str, Any] | None = Field(
         default=None, description="keyword arguments of the model, such as hidden"
     )
-    data: NamedOrOwn | None = Field(
+    data: NamedOrOwn | EachOwn | None = Field(
         default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")

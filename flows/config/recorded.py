@@ -1,54 +1,81 @@
-"""What the record of a stored run allows: going on with it, running its code, and being the same experiment."""
+"""What the record of a stored run allows: going on with it, running its code, and being the same experiment.
+
+A store outside the root that the user works in may come from anybody. Nothing of its execution is taken, since a
+scheduler that it names could answer with any code, and its own code is run only where the user says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.config.algorithms import Named
+from flows.config.merge import Architecture
 from flows.config.train import Experiment, TrainConfig
 from storage.errors import UsageError
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
-from tasks.data.sources.table import SOURCES
+from tasks.algorithms import ALGORITHMS
+from tasks.data.sources.table import is_source
+from tasks.networks.losses import LOSSES
+from tasks.networks.reference import MODELS
+from tasks.networks.scores import SCORES
 from tasks.networks.start import Start
 from tasks.user_code import Code, is_reference
+
+BUILT_IN: Mapping[str, Callable[[str], bool]] = {
+    "data": is_source,
+    "model": MODELS.__contains__,
+    "loss": LOSSES.__contains__,
+    "scores": SCORES.__contains__,
+    "algorithm": ALGORITHMS.__contains__,
+    "input": lambda text: not is_reference(text),
+}
+"""The fields that may be code, and whether a text names what is built in; all else would be run."""
 
 
 def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
     """The configuration kept in a run's store, with changes to its execution; `UsageError` for foreign code."""
+    root = root or default_root()
     stored = open_run(run, root)
     if stored.algorithm == "merge":
         raise UsageError(f"{stored.name} is a merge, which has nothing to go on with; merge again instead")
-    check_trust(stored, root, trust)
     if changes.get("rounds", stored.done) < stored.done:
         raise UsageError(f"{stored.name} has {stored.done} rounds already; give --rounds a larger number")
-    fixed = {"root": stored.path.resolve().parent, "name": stored.name, "rounds": stored.rounds}
-    return TrainConfig(**stored.config | fixed | changes)
+    taken = stored.config.keys() if is_own(stored, root) else Experiment.model_fields.keys()
+    recorded = {name: value for name, value in stored.config.items() if name in taken}
+    fixed = {"root": root, "path": stored.path.resolve(), "name": stored.name, "rounds": stored.rounds}
+    config = TrainConfig(**recorded | fixed | changes)
+    check_trust(stored, root, trust, config)
+    return config
 
 
-def check_trust(run: Run, root: Path | None, trust: bool) -> None:
-    """Raise `UsageError` where a run from outside the root holds code that the user does not trust."""
-    path = run.path.resolve()
-    own = path.parent == (root or default_root()).resolve()
-    values = [run.config.get(field) for field in ("data", "model", "loss")]
-    values.append((run.config.get("algorithm") or {}).get("name"))
-    values += run.config["data"] if isinstance(run.config.get("data"), list) else []
-    code = [reference for value in values if (reference := _code(value))]
-    if code and not own and not trust:
+def is_own(run: Run, root: Path) -> bool:
+    """Whether a run lies in the root that the user works in, and not only a link to it."""
+    return run.path.resolve().parent == root.resolve()
+
+
+def check_trust(
+    run: Run, root: Path, trust: bool, config: Experiment | Architecture, taken: Iterable[str] = BUILT_IN
+) -> None:
+    """Raise `UsageError` where fields that are taken from a run outside the root are code, and not trusted."""
+    code = [str(value) for field in taken for value in _values(config, field) if not _is_built_in(field, value)]
+    if code and not trust and not is_own(run, root):
         raise UsageError(
-            f"{path} is outside {root or default_root()} and holds code ({', '.join(code)}); "
+            f"{run.path.resolve()} is outside {root} and holds code ({', '.join(code)}); "
             "read it, then use --trust to run it, or --root for a root of your own"
         )
 
 
-def _code(value: Any) -> str | None:
-    """The reference of the user's own function, None for what is built in."""
-    if isinstance(value, dict):
-        return str(value["reference"])
-    if isinstance(value, str) and is_reference(value) and value.partition(":")[0] not in SOURCES:
-        return value
-    return None
+def _values(config: Experiment | Architecture, field: str) -> tuple[Any, ...]:
+    value = getattr(config, field, None)
+    value = value.name if isinstance(value, Named) else value
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def _is_built_in(field: str, value: Any) -> bool:
+    return field not in BUILT_IN or (isinstance(value, str) and BUILT_IN[field](value))
 
 
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:

@@ -69,7 +69,7 @@ class Experiment(Dealing):
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
         default="float32", description="type of the parameters"
     )
-    threads: int = Field(default=1, ge=1, description="torch threads of a map")
+    threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
@@ -103,6 +103,9 @@ class Placement(BaseModel):
     executor: Literal["graph", "inline"] = Field(
         default="graph", description="Dask cluster, or a loop in this process"
     )
+    worker_timeout: float = Field(
+        default=60, ge=5, description="seconds without a heartbeat after which a worker's work is done elsewhere"
+    )
 
 
 class Execution(Placement):
@@ -122,6 +125,10 @@ class TrainConfig(Experiment, Execution):
     """All there is to say about a training run; what is no field of it is an option of its algorithm."""
 
     model_config = ConfigDict(json_schema_extra=allow_options)
+
+    path: Path | None = Field(
+        default=None, description="where the run lies that goes on; default: by its name under the root"
+    )
 
     @model_validator(mode="before")
     @classmethod

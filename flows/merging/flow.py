@@ -3,9 +3,7 @@
 from functools import partial
 from itertools import combinations
 
-from prefect import flow, task
-from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 
 from flows.config.merge import MergeConfig
 from flows.merging.choosing import choose
@@ -13,7 +11,8 @@ from flows.merging.going_on import rounds_after, with_rounds
 from flows.merging.keeping import keep
 from flows.merging.preparing import MergePlan, aligned, plan_merge
 from flows.merging.result import MergeResult
-from flows.reporting.progress import artifact_key, leave_plot
+from flows.reporting.engine import step
+from flows.reporting.progress import flow_page
 from flows.serving.ahead import started
 from flows.training.flow import train_flow
 from storage.errors import UsageError
@@ -30,7 +29,7 @@ from tasks.numerics import pinned
 # No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
 
 
-@task(name="observe", cache_policy=NO_CACHE, persist_result=False)
+@step("observe")
 def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
     """The moments of the networks' activations, a map over blocks of examples."""
     pairs = list(combinations(range(len(plan.states)), 2))
@@ -44,7 +43,7 @@ def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
     return found
 
 
-@task(name="match", cache_policy=NO_CACHE, persist_result=False)
+@step("match")
 def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutation]:
     """An order, or a mixture, for each network's units."""
     config = plan.config
@@ -57,7 +56,7 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
         return list(match_all(evidence, config.together))
 
 
-@task(name="score", cache_policy=NO_CACHE, persist_result=False)
+@step("score")
 def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> list[Score | None]:
     """The scores of blends of networks, a map over blends."""
     return executor.gather(partial(score_blend, plan.gallery, blends), range(len(blends)))
@@ -81,9 +80,12 @@ def merge_flow(config: MergeConfig) -> MergeResult:
 
 
 def report(result: MergeResult) -> None:
-    """Leave the scores as a table, and the path as a plot, on Prefect's pages."""
-    name = result.name
-    rows = [{"network": network, **score.row()} for network, score in result.scores.items()]
-    create_table_artifact(rows, key=f"{artifact_key(name)}-scores", description=f"networks of {name}")
-    if result.paths:
-        leave_plot(result.figure(), name)
+    """Leave the scores as a table, and the path as a plot, on Prefect's page."""
+    with flow_page(result.name) as page:
+        if page is None:
+            return
+        page.leave_table(
+            [{"network": network, **score.row()} for network, score in result.scores.items()], "scores"
+        )
+        if result.paths:
+            page.leave_plot(result.figure())

@@ -160,10 +160,11 @@ def _with_recorded(config: MergeConfig) -> MergeConfig:
         if stored := stored_round(place):
             run = open_run(stored[0], config.root)
             recorded = {field: value for field, value in run.config.items() if value is not None}
-            check_trust(run, config.root, config.trust)
             open_fields = set(Architecture.model_fields) - config.model_fields_set
             if "model" not in open_fields:
                 open_fields -= {"model_options"}
             taken: dict[str, Any] = {field: recorded[field] for field in open_fields if field in recorded}
-            return MergeConfig(**config.model_dump(exclude_unset=True) | taken)
+            known = MergeConfig(**config.model_dump(exclude_unset=True) | taken)
+            check_trust(run, config.root, config.trust, known, taken)
+            return known
     return config

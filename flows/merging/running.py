@@ -16,6 +16,6 @@ def merge(config: MergeConfig) -> MergeResult:
     plan = plan_merge(config)
     with ahead(plan):
         from flows.merging.flow import merge_flow
+        from flows.reporting.engine import run_flow
 
-        result: MergeResult = merge_flow(plan.config)
-        return result
+        return run_flow(merge_flow, plan.config)

@@ -58,7 +58,8 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
         raise UsageError("which model? give --model FILE.py:function, or one of " + ", ".join(MODELS))
     if config.data is None:
         return _without_data(config, config.model)
-    resolved = resolve(training(config, blocks))
+    each = config.data if isinstance(config.data, tuple) else ()
+    resolved = resolve(training(config, len(each) or blocks))
     partitions = resolved.partitions
     objective = resolved.objective or _tried_on_first(resolved)
     inputs = partitions.load(0, 0).train.inputs
@@ -78,11 +79,21 @@ def parents_data(config: MergeConfig) -> Any:
     runs = parents(config)
     if config.data is not None or len(runs) < len(config.networks):
         return config.data
-    for run in runs:
-        check_trust(run, config.root, config.trust)
-    every = tuple(TrainConfig(data=run.config["data"]).data for run in runs if run.config["data"])
+    every = [_recorded_data(run, config) for run in runs]
+    if None in every:
+        return None
     same = all(_identity(data) == _identity(every[0]) for data in every)
-    return (every[0] if same else every) if len(every) == len(runs) else None
+    return every[0] if same else tuple(every)
+
+
+def _recorded_data(run: Run, config: MergeConfig) -> Any:
+    """What a run was trained on; None where it is not one data set."""
+    data = run.config["data"]
+    if data is None or isinstance(data, list):
+        return None
+    recorded = TrainConfig(data=data)
+    check_trust(run, config.root, config.trust, recorded, ("data",))
+    return recorded.data
 
 
 def _identity(data: Any) -> Any:

@@ -1,106 +1,158 @@
-"""How a run reports while it works: to a listener in this process, and to Prefect as events and artifacts."""
+"""What Prefect shows of a run: its name, a bar, rounds as events and lines of the log, a table and a plot."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.context import FlowRunContext
 from prefect.events import emit_event
+from prefect.logging import get_run_logger
 
-from flows.reporting.listening import listener
+from flows.reporting.listening import listening
 from flows.reporting.plots import as_markdown
+from flows.reporting.reporter import Reporter, reporting
+from flows.reporting.scores import shown_score
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-SECONDS_BETWEEN_UPDATES = 1.0
-
-
-def artifact_key(name: str) -> str:
-    """A name as Prefect allows it in keys: lowercase letters, digits and dashes."""
-    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+SECONDS_BETWEEN_REPORTS = 1.0
 
 
-def leave_plot(figure: Figure, name: str) -> None:
-    """Leave a figure as an artifact."""
-    create_markdown_artifact(as_markdown(figure, name), key=f"{artifact_key(name)}-plot")
+class FlowPage:
+    """The page of a flow run at Prefect, which has the name of what the flow makes."""
+
+    def __init__(self, reporter: Reporter, flow_run: UUID, name: str) -> None:
+        self.reporter = reporter
+        self.flow_run = flow_run
+        self.name = name
+        self.key = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")  # as Prefect allows it
+        reporter.put(self._rename)
+
+    def leave_table(self, rows: Iterable[Mapping[Any, Any]], kind: str) -> None:
+        """Leave rows as an artifact."""
+        self._leave("table", kind, json.dumps([_finite(dict(row)) for row in rows]))
+
+    def leave_plot(self, figure: Figure) -> None:
+        """Leave a figure as an artifact."""
+        self._leave("markdown", "plot", as_markdown(figure, self.name))
+
+    def artifact(self, type: str, kind: str, data: Any) -> ArtifactCreate:
+        """An artifact of this flow run, its key made of the run's name and its kind."""
+        key, description = f"{self.key}-{kind}", f"{kind} of {self.name}"
+        return ArtifactCreate(type=type, key=key, description=description, data=data, flow_run_id=self.flow_run)
+
+    def _leave(self, type: str, kind: str, data: str) -> None:
+        self.reporter.put(_create_artifacts, self.artifact(type, kind, data))
+
+    def _rename(self, client: SyncPrefectClient, _: list[None]) -> None:
+        client.set_flow_run_name(self.flow_run, self.name)
+
+
+@contextmanager
+def flow_page(name: str) -> Iterator[FlowPage | None]:
+    """The page of the flow run that is going on, None where Prefect knows of none."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        yield None
+        return
+    with reporting() as reporter:
+        yield FlowPage(reporter, context.flow_run.id, name)
+
+
+@contextmanager
+def rounds_reported(path: Path, rounds: int, done: int) -> Iterator[None]:
+    """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
+    with flow_page(path.stem) as page:
+        if page is None:
+            yield
+            return
+        progress = Progress(page, rounds, done)
+        with listening(progress):
+            try:
+                yield
+            finally:
+                progress.report()
+        run = Run(path)
+        page.leave_table(run.history().reset_index().to_dict("records"), "history")
+        page.leave_plot(run.plot())
 
 
 class Progress:
-    """What Prefect's pages show of a run: a bar, an event for each round, and a table and a plot at its end."""
+    """A listener that reports the rounds of a run to Prefect."""
 
-    def __init__(self, name: str, rounds: int, done: int) -> None:
-        self.name = name
+    def __init__(self, page: FlowPage, rounds: int, done: int) -> None:
+        self.page = page
         self.rounds = rounds
         self.done = done
-        self._key = artifact_key(name)
         self._waiting: list[Commit] = []
-        self._updated = time.monotonic()
-        key, description = f"{self._key}-progress", f"rounds of {name}"
-        bar: Any = create_progress_artifact(self._percent(), key=key, description=description)
-        self._bar: UUID = bar
+        self._bar: UUID | None = None
+        self._shown: float | None = None
+        self.report()
 
-    def committed(self, commit: Commit) -> None:
-        """Report a round: at once where rounds are long, with its window where they are short."""
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Log a round at once, and report it, with others, at most once a second."""
         self.done = commit.round
         self._waiting.append(commit)
-        listening = listener.get()
-        if listening:
-            listening(commit, self.rounds)
-        if commit.seconds >= SECONDS_BETWEEN_UPDATES:
-            self._emit()
-        if time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
-            self._update_bar()
+        get_run_logger().info("round %d/%d: %s", commit.round, rounds, shown_score(commit.score) or "not scored")
+        if time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS:
+            self.report()
 
-    def window_done(self) -> None:
+    def notice(self, text: str) -> None:
+        """Log one line."""
+        get_run_logger().warning(text)
+
+    def report(self) -> None:
         """Report what has not been reported."""
-        self._emit()
+        self._reported = time.monotonic()
+        self.page.reporter.put(self._update_bar)
+        if self._waiting:
+            name = self.page.name
+            emit_event(
+                event="roundweave.round.committed",
+                resource={"prefect.resource.id": f"roundweave.run.{name}", "prefect.resource.name": name},
+                payload={"rounds": [_row(commit) for commit in self._waiting]},
+            )
+            self._waiting = []
 
-    def finished(self, run: Run) -> None:
-        """Leave the history as a table and a plot."""
-        self._update_bar()
-        history = run.history().reset_index()
-        rows = [
-            {str(name): value if math.isfinite(value) else None for name, value in row.items()}
-            for row in history.to_dict("records")
-        ]
-        create_table_artifact(rows, key=f"{self._key}-history", description=f"rounds of {self.name}")
-        leave_plot(run.plot(), self.name)
+    def _update_bar(self, client: SyncPrefectClient, _: list[None]) -> None:
+        """Called by the reporter, perhaps much later: what counts is how far the run is then."""
+        percent = 100.0 * self.done / self.rounds
+        if self._bar is None:
+            self._bar = client.create_artifact(self.page.artifact("progress", "progress", percent)).id
+        elif percent != self._shown:
+            client.update_artifact(self._bar, ArtifactUpdate(data=percent))
+        self._shown = percent
 
-    def _emit(self) -> None:
-        if not self._waiting:
-            return
-        rounds = [
-            {
-                "round": c.round,
-                "state": c.state,
-                "seconds": c.seconds,
-                "score": asdict(c.score) if c.score else None,
-            }
-            for c in self._waiting
-        ]
-        emit_event(
-            event="roundweave.round.committed" if len(rounds) == 1 else "roundweave.rounds.committed",
-            resource={"prefect.resource.id": f"roundweave.run.{self.name}", "prefect.resource.name": self.name},
-            payload={"rounds": rounds},
-        )
-        self._waiting = []
 
-    def _update_bar(self) -> None:
-        update_progress_artifact(self._bar, progress=self._percent())
-        self._updated = time.monotonic()
+def _create_artifacts(client: SyncPrefectClient, artifacts: list[ArtifactCreate]) -> None:
+    for artifact in artifacts:
+        client.create_artifact(artifact)
 
-    def _percent(self) -> float:
-        return 100.0 * self.done / self.rounds
+
+def _row(commit: Commit) -> dict[str, Any]:
+    """What an event tells of a round."""
+    score = asdict(commit.score) if commit.score else None
+    row: dict[str, Any] = _finite(
+        {"round": commit.round, "state": commit.state, "seconds": commit.seconds, "score": score}
+    )
+    return row
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON has it: None for numbers that are none."""
+    if isinstance(value, dict):
+        return {str(key): _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

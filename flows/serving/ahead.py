@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from flows.config.train import Placement
+from flows.reporting.listening import notice
 from flows.serving.server import prefect_api, start_server
+from storage.errors import ClusterError
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 
@@ -32,14 +34,19 @@ _ahead: ContextVar[tuple[Any, Executor] | None] = ContextVar("ahead", default=No
 
 @contextmanager
 def ahead(resolved: HasConfig) -> Iterator[None]:
-    """Within, flows find these values and an executor, and report to Prefect.
+    """Within, flows find these values and an executor, and report to Prefect if its server comes up.
 
-    The cluster comes up while Prefect's server does, and neither is started for values that cannot be had.
+    The cluster comes up meanwhile, and neither is started for values that cannot be had.
     """
     config = resolved.config
     start_server(config.root)
-    with _executor(config) as executor, prefect_api(config.root), _within(resolved, executor):
-        yield
+    with _executor(config) as executor, ExitStack() as stack:
+        try:
+            stack.enter_context(prefect_api(config.root))
+        except ClusterError as error:
+            notice(f"{error}; nothing is reported")
+        with _within(resolved, executor):
+            yield
 
 
 @contextmanager
@@ -69,4 +76,4 @@ def _within(resolved: HasConfig, executor: Executor) -> Iterator[None]:
 
 
 def _executor(config: Placement) -> AbstractContextManager[Executor]:
-    return open_executor(config.executor, config.scheduler, config.workers)
+    return open_executor(config.executor, config.scheduler, config.workers, config.worker_timeout)

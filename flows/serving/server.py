@@ -15,7 +15,7 @@ from pathlib import Path
 
 from storage.errors import ClusterError
 
-START_SECONDS = 120
+START_SECONDS, STOP_SECONDS = 60, 3
 
 
 SETTINGS = {
@@ -71,7 +71,7 @@ class Server:
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
         try:
-            self.process.wait(10)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -129,7 +129,6 @@ def prefect_api(root: Path) -> Iterator[None]:
         with _without_heartbeat():
             yield
     finally:
-        _send_what_waits()
         for key, value in before.items():
             if value is None:
                 os.environ.pop(key, None)
@@ -159,16 +158,6 @@ def _without_heartbeat() -> Iterator[None]:
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
-
-
-def _send_what_waits() -> None:
-    """Prefect's senders of events and logs stay with the server they first met; the next flow gets new ones."""
-    if "prefect.events.worker" in sys.modules:
-        from prefect.events.worker import EventsWorker
-        from prefect.logging.handlers import APILogWorker
-
-        for sender in (EventsWorker, APILogWorker):
-            sender.drain_all(timeout=START_SECONDS, at_exit=False)
 
 
 def _refresh_settings() -> None:

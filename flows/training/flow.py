@@ -1,11 +1,12 @@
 """The flow that trains: it wires the executor, the store and the reports together."""
 
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.reporting.progress import Progress
+from flows.reporting.engine import step
+from flows.reporting.listening import tell_commit
+from flows.reporting.progress import rounds_reported
 from flows.serving.ahead import started
 from flows.training.preparing import Prepared, prepared
 from storage.rounds.commits import Commit
@@ -16,12 +17,11 @@ from tasks.rounds.plan import window_size
 # No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
 
 
-@task(name="rounds", task_run_name="rounds {first} to {last}", cache_policy=NO_CACHE, persist_result=False)
-def run_window(executor: Executor, run: Prepared, progress: Progress, first: int, last: int) -> Commit:
+@step("rounds", "rounds {first} to {last}")
+def run_window(executor: Executor, run: Prepared, first: int, last: int) -> Commit:
     """Run a window of rounds; the last commit that was made."""
     for commit in executor.run(run.job, first, last):
-        progress.committed(commit)
-    progress.window_done()
+        tell_commit(commit, run.job.attempt.rounds)
     return commit
 
 
@@ -29,11 +29,10 @@ def run_window(executor: Executor, run: Prepared, progress: Progress, first: int
 def train_flow(config: TrainConfig) -> Run:
     """Train in rounds, from the last committed one of the run of this name to `config.rounds`."""
     with started(resolve, config) as (resolved, executor), prepared(resolved, executor) as run:
-        progress = Progress(run.name, config.rounds, run.done)
         commit = run.store.log.read(run.done)
-        while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
-            size = window_size(config.window, commit.seconds if commit.round > run.done else None)
-            last = min(commit.round + size, config.rounds)
-            commit = run_window(executor, run, progress, commit.round + 1, last)
-        progress.finished(Run(run.store.path))
+        with rounds_reported(run.store.path, config.rounds, run.done):
+            while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
+                size = window_size(config.window, commit.seconds if commit.round > run.done else None)
+                last = min(commit.round + size, config.rounds)
+                commit = run_window(executor, run, commit.round + 1, last)
     return Run(run.store.path)

@@ -22,7 +22,7 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
-from storage.runs.names import run_path
+from storage.runs.names import run_name, run_path
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.executors.base import Executor
 from tasks.networks.fit import check_fit
@@ -45,7 +45,7 @@ class Prepared:
     @property
     def name(self) -> str:
         """The run's name."""
-        return self.store.path.stem
+        return run_name(self.store.path)
 
 
 @contextmanager
@@ -99,8 +99,8 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
-    path = run_path(config.root, config.name or _new_name(config))
-    if not path.exists():
+    path = config.path or run_path(config.root, config.name or _new_name(config))
+    if config.path is None and not path.exists():
         return _create(config, path, work, description)
     store = RoundStore(path, config.fsync)
     _check_same_experiment(store, config, description)
@@ -123,7 +123,7 @@ def _create(config: TrainConfig, path: Path, work: Work, description: Descriptio
         matches=algorithm.reduce.matches,
     )
     attributes = {
-        "config": config.model_dump(mode="json", exclude={"root"}),
+        "config": config.model_dump(mode="json", exclude={"root", "path"}),
         "algorithm": repr(algorithm),
         "data": asdict(description),
         "fingerprint": work.fingerprint,
@@ -150,7 +150,7 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         differing.append("data: other examples")
     if differing:
         raise ExperimentDiffers(
-            f"{store.path.stem} is another experiment ({'; '.join(differing)}); give this one another --name"
+            f"{run_name(store.path)} is another experiment ({'; '.join(differing)}); give this one another --name"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.reporting.bar import bar_of_rounds
 from flows.serving.ahead import ahead
 from storage.runs.run import Run
 
@@ -11,11 +12,12 @@ from storage.runs.run import Run
 def train(config: TrainConfig) -> Run:
     """Train as a Prefect flow: on the user's Prefect API, or with a server whose files lie under the root.
 
-    Raises `RoundweaveError`; what is wrong with the configuration is said before anything is started.
+    Prefect only shows how it goes: whatever becomes of its server, the training goes on. Raises `RoundweaveError`;
+    what is wrong with the configuration is said before anything is started.
     """
     resolved = resolve(config)
-    with ahead(resolved):
-        from flows.training.flow import train_flow  # Prefect is slow to import, and its server slower to start
+    with bar_of_rounds(config.rounds), ahead(resolved):
+        from flows.reporting.engine import run_flow  # Prefect is slow to import, and its server slower to start
+        from flows.training.flow import train_flow
 
-        run: Run = train_flow(resolved.config)
-        return run
+        return run_flow(train_flow, resolved.config)

@@ -16,7 +16,8 @@ class Place(Protocol):
     """Contents by key, on a disk or elsewhere; keys are relative posix paths such as ``params/w/c/0``.
 
     A content is there as a whole or not at all, also for readers in other processes and after a writer's death.
-    A key that leads out of the place raises `StoreError`; what the disk or the network says is an `OSError`.
+    A key that leads out of the place raises `StoreError`, and so does a link on its way, which could lead there;
+    what the disk or the network says is an `OSError`.
     As text it is what messages call it, and `place_of` gives it back.
     """
 
@@ -29,8 +30,11 @@ class Place(Protocol):
     def names(self, prefix: str = "") -> list[str]:
         """What comes next in the keys under ``prefix/``, ascending; nothing where there is no such key."""
 
-    def read(self, key: str) -> memoryview | None:
-        """A content, in memory of its own that may be written to; None where there is none."""
+    def read(self, key: str, most: int | None = None) -> memoryview | None:
+        """A content, in memory of its own that may be written to; None where there is none.
+
+        Raises `StoreDamaged`, before memory is taken, where it has more than so many bytes.
+        """
 
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a content; a durable one survives a power loss."""

@@ -1,19 +1,24 @@
-"""A folder of the local disk: all that touches the files of a run."""
+"""A folder of the local disk: all that touches the files of a run.
+
+A run may come from anybody, so below its folder no link is followed, nor anything opened that is no plain file:
+each folder on the way is opened in the one before it, and a link in its place refused.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from storage.errors import PlaceTaken, StoreError
+from storage.errors import PlaceTaken, StoreDamaged, StoreError
 from storage.places.base import Piece
 
 if TYPE_CHECKING:
@@ -21,6 +26,19 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 """How the names of half-written files end."""
+
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+# A pipe that is opened to be read waits for its writer, unless it is told not to.
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
 @dataclass(frozen=True)
@@ -34,61 +52,66 @@ class LocalPlace:
 
     def at(self, prefix: str) -> LocalPlace:
         """The folder under this one."""
-        return replace(self, path=self._path(prefix))
+        return replace(self, path=self.path.joinpath(*self._parts(prefix)))
 
     def has(self, key: str) -> bool:
         """Whether there is a file."""
-        return self._path(key).is_file()
+        with suppress(*NOT_THERE), self._around(key) as (folder, name):
+            return stat.S_ISREG(self._mode(key, folder, name))
+        return False
 
     def names(self, prefix: str = "") -> list[str]:
         """The names in a folder, ascending; half-written files are not there."""
-        try:
-            with os.scandir(self._path(prefix)) as entries:
-                return sorted(entry.name for entry in entries if not entry.name.endswith(PARTIAL))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        with suppress(*NOT_THERE), self._folder(self._parts(prefix)) as folder, os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.endswith(PARTIAL))
+        return []
 
-    def read(self, key: str) -> memoryview | None:
-        """The bytes of a file, None where there is none."""
-        try:
-            return np.fromfile(self._path(key), np.uint8).data
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
+    def read(self, key: str, most: int | None = None) -> memoryview | None:
+        """The bytes of a file, None where there is none; raises `StoreDamaged` for more than so many."""
+        with suppress(*NOT_THERE), self._around(key) as (folder, name):
+            mode = self._mode(key, folder, name)
+            if not stat.S_ISREG(mode):
+                return None
+            with open(os.open(name, FILE, dir_fd=folder), "rb", buffering=0) as file:  # noqa: PTH123
+                size = os.fstat(file.fileno()).st_size
+                if most is not None and size > most:
+                    raise StoreDamaged(f"{self.path / key} has {size} bytes, where at most {most} belong")
+                return np.fromfile(file, np.uint8).data
+        return None
 
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a file, and its folders."""
-        path = self._path(key)
-        with _written_beside(path, pieces, durable) as partial:
-            partial.replace(path)
-        if durable:
-            _sync_folder(path.parent)
+        with self._written_beside(key, pieces, durable) as (folder, partial, name):
+            os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+            if durable:
+                os.fsync(folder)
 
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create a file that is not there; a link to a name that is taken fails, also against other processes."""
-        path = self._path(key)
-        with _written_beside(path, pieces, durable) as partial:
+        with self._written_beside(key, pieces, durable) as (folder, partial, name):
             try:
-                os.link(partial, path)
+                os.link(partial, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return False
-        if durable:
-            _sync_folder(path.parent)
+            if durable:
+                os.fsync(folder)
         return True
 
     def delete(self, prefix: str) -> None:
-        """Delete a file, or a folder with all that is in it."""
-        path = self._path(prefix)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        """Delete a file, or a folder with all that is in it; of a link, the link."""
+        with suppress(*NOT_THERE), self._around(prefix) as (folder, name):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                shutil.rmtree(name, dir_fd=folder)
+            else:
+                os.unlink(name, dir_fd=folder)
 
     def sweep(self) -> None:
         """Delete half-written files, here and below."""
-        for folder, _, names in os.walk(self.path):
-            for name in names:
-                if name.endswith(PARTIAL):
-                    Path(folder, name).unlink(missing_ok=True)
+        with suppress(*NOT_THERE), self._folder([]) as top:
+            for _, _, names, folder in os.fwalk(dir_fd=top):
+                for name in names:
+                    if name.endswith(PARTIAL):
+                        _remove(name, folder)
 
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
@@ -115,43 +138,98 @@ class LocalPlace:
 
         return LocalStore(self.path, read_only=True)
 
-    def _path(self, key: str) -> Path:
-        if key.startswith("/") or ".." in key.split("/"):
+    def _parts(self, key: str) -> list[str]:
+        """The names of a key; none leads out, or is another spelling of the place it stands in."""
+        parts = key.split("/") if key else []
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise StoreError(f"{key!r} leads out of {self}")
-        return self.path / key
+        return parts
+
+    @contextmanager
+    def _folder(self, parts: list[str], make: bool = False, durable: bool = False) -> Iterator[int]:
+        """An open folder below this one; the folders that are missing are made where they are wanted."""
+        folder = self._top(make)
+        try:
+            for depth in range(len(parts)):
+                above, folder = folder, self._descend(folder, parts[: depth + 1], make, durable)
+                os.close(above)
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _top(self, make: bool) -> int:
+        try:
+            return os.open(self.path, FOLDER)
+        except FileNotFoundError:
+            if not make:
+                raise
+        self.path.mkdir(parents=True, exist_ok=True)
+        return os.open(self.path, FOLDER)
+
+    def _descend(self, folder: int, parts: list[str], make: bool, durable: bool) -> int:
+        """Open the last of these folders in the open one before it."""
+        try:
+            return os.open(parts[-1], FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        except FileNotFoundError:
+            if not make:
+                raise
+            _make(parts[-1], folder, durable)
+            return self._descend(folder, parts, False, durable)
+        except NotADirectoryError:
+            self._mode("/".join(parts), folder, parts[-1])
+            raise
+
+    @contextmanager
+    def _around(self, key: str, make: bool = False, durable: bool = False) -> Iterator[tuple[int, str]]:
+        """The open folder that a key is in, and its name there."""
+        parts = self._parts(key)
+        with self._folder(parts[:-1], make, durable) as folder:
+            yield folder, parts[-1]
+
+    def _mode(self, key: str, folder: int, name: str) -> int:
+        """What kind of thing has a name in an open folder; raises `StoreError` for a link."""
+        mode = os.lstat(name, dir_fd=folder).st_mode
+        if stat.S_ISLNK(mode):
+            raise StoreError(f"{self.path / key} is a link, which may lead anywhere; put what it stands for there")
+        return mode
+
+    @contextmanager
+    def _written_beside(
+        self, key: str, pieces: tuple[Piece, ...], durable: bool
+    ) -> Iterator[tuple[int, str, str]]:
+        """A folder, the name in it of a half-written file with all of the pieces, and the name it is to have."""
+        # Not named after the file, whose name may be as long as names can be.
+        partial = f".{secrets.token_hex(8)}{PARTIAL}"
+        with self._around(key, make=True, durable=durable) as (folder, name):
+            try:
+                _write(os.open(partial, NEW, 0o666, dir_fd=folder), pieces, durable)
+                yield folder, partial, name
+            finally:
+                _remove(partial, folder)
 
 
-@contextmanager
-def _written_beside(path: Path, pieces: tuple[Piece, ...], durable: bool) -> Iterator[Path]:
-    """A half-written file with all of the pieces, gone at the end unless it was renamed."""
-    # Not named after the file, whose name may be as long as names can be.
-    partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
+def _make(name: str, folder: int, durable: bool) -> None:
+    """Make a folder in an open one, unless another process has just done so."""
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=folder)
+    if durable:
+        os.fsync(folder)
+
+
+def _remove(name: str, folder: int) -> None:
+    """Delete a file in an open folder where it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _write(descriptor: int, pieces: tuple[Piece, ...], durable: bool) -> None:
+    """Write all of the pieces to an open file, and close it."""
     try:
-        with _opened(partial) as file:
-            for piece in pieces:
-                left = memoryview(piece)
-                while left:
-                    left = left[file.write(left) :]
-            if durable:
-                os.fsync(file.fileno())
-        yield partial
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _opened(path: Path) -> BinaryIO:
-    """A new file, in a folder that is made where it is not there."""
-    try:
-        return path.open("xb", buffering=0)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("xb", buffering=0)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(descriptor, left) :]
+        if durable:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

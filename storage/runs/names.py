@@ -12,6 +12,11 @@ SUFFIX = ".zarr"
 """How the names of runs' folders end."""
 
 
+def run_name(path: Path) -> str:
+    """What the run in this folder is called."""
+    return path.name.removesuffix(SUFFIX)
+
+
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
 
 

@@ -15,7 +15,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import plot_history
-from storage.runs.names import SUFFIX, default_root, nearest, run_path
+from storage.runs.names import SUFFIX, default_root, nearest, run_name, run_path
 from storage.runs.round import Round
 
 if TYPE_CHECKING:
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
-    """A run by its name under the root, or by its path; raises `NotARun`."""
+    """A run by its name under the root, its folder's name with ``.zarr`` or without, or by its path; `NotARun`."""
     named = run_path(root, run)
     there = _names(named.parent)
     if named.name in there:
         return Run(named)
-    if place_of(run).names():
-        return Run(run)
-    names = [name.removesuffix(SUFFIX) for name in there]
+    for path in (Path(root or default_root(), run), run):
+        if place_of(path).names():
+            return Run(path)
+    names = [run_name(Path(name)) for name in there]
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
 
@@ -65,6 +66,7 @@ class Run:
     def refresh(self) -> Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
+        self._config, self._algorithm = _recorded(self._store)
         log = self._store.log
         self._rounds = log.rounds()
         self._failure, self._damaged = log.failure, log.damaged()
@@ -82,19 +84,17 @@ class Run:
     @property
     def name(self) -> str:
         """The run's name under its root."""
-        return self.path.name.removesuffix(SUFFIX)
+        return run_name(self.path)
 
     @property
     def config(self) -> dict[str, Any]:
         """The configuration it was started with."""
-        config: dict[str, Any] = self._store.attributes["config"]
-        return config
+        return self._config
 
     @property
     def algorithm(self) -> str:
         """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
-        name: Any = self.config["algorithm"]["name"]
-        return str(name["name"] if isinstance(name, dict) else name)
+        return self._algorithm
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -246,6 +246,16 @@ class Run:
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
         return f"<Run {' · '.join(parts)}>"
+
+
+def _recorded(store: RoundStore) -> tuple[dict[str, Any], str]:
+    """The configuration of a run, and the name of its algorithm; raises `NotARun` for a record of another form."""
+    try:
+        config: dict[str, Any] = store.attributes["config"]
+        name: Any = config["algorithm"]["name"]
+        return config, str(name["name"] if isinstance(name, dict) else name)
+    except (KeyError, TypeError) as error:
+        raise NotARun(f"{store.place}: its record names no algorithm; it was not made by Roundweave") from error
 
 
 COUNTS = {"examples", "accepted"}

@@ -11,73 +11,72 @@ from distributed.client import FuturesCancelledError
 from distributed.scheduler import NoValidWorkerError
 
 from storage.errors import ClusterError
+from tasks.clusters.watching import LOOK_SECONDS, scheduler_gone
 
 WORKER_SECONDS = 60
+"""How long to wait for a worker to be there."""
 
-
-PATIENCE_SECONDS = 5
-"""How long to wait for a scheduler to answer, for a worker to be there, and before asking how a task is doing."""
+IDLE_LOOKS = 10
+"""So many looks in a row at which no worker does anything, and work is lost."""
 
 
 class LostWork(Exception):
     """Dask gave up or forgot a task; the store still has all that was committed."""
 
 
+class DeadlyWork(LostWork):
+    """Workers died at it, one after the other."""
+
+
 def usable_workers(client: Client) -> list[str]:
-    """The addresses of the workers, in order; raises `ClusterError` for none, or one of several threads."""
+    """The addresses of the workers, in order; raises `ClusterError` for none."""
     # Not client.scheduler_info(): a periodic callback may empty what it returns.
     deadline = time.monotonic() + WORKER_SECONDS
-    while not (threads := _threads(client)):
+    while not (workers := _workers(client)):
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the scheduler has no workers after {WORKER_SECONDS} s; start one with `dask worker ADDRESS`"
             )
         time.sleep(0.1)
-    for address, count in threads.items():
-        if count != 1:
-            raise ClusterError(
-                f"worker {address} has {count} threads; maps need a process each, "
-                "start workers with --nthreads 1 (and --nworkers for more of them)"
-            )
-    return sorted(threads)
+    return sorted(workers)
 
 
-def _threads(client: Client) -> dict[str, int]:
+def _workers(client: Client) -> list[str]:
     try:
-        threads: dict[str, int] = client.nthreads()
+        return list(client.nthreads())
     except (OSError, TimeoutError) as error:
-        raise ClusterError(
-            f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
-        ) from error
-    return threads
+        raise scheduler_gone(error) from error
 
 
-def finished(client: Client, future: Future[Any], unless: Callable[[], bool] = lambda: False) -> Future[Any]:
+def finished(
+    client: Client,
+    future: Future[Any],
+    unless: Callable[[], bool] = lambda: False,
+    look: Callable[[], None] = lambda: None,
+) -> Future[Any]:
     """Wait for a future, however long its work takes, or until `unless` says that it does not matter.
 
-    Raises the task's own error; `LostWork` when Dask gave the work up or forgot it.
+    Calls `look` now and then. Raises the task's own error; `LostWork` when Dask gave the work up or forgot it.
     """
     idle = 0
     while future.status == "pending" and not unless():
         try:
             with client.as_current():
-                wait([future], timeout=PATIENCE_SECONDS)
+                wait([future], timeout=LOOK_SECONDS)
         except TimeoutError:
+            look()
             usable_workers(client)
             idle = 0 if any(client.processing().values()) else idle + 1
-            if idle == 2:
+            if idle == IDLE_LOOKS:
                 raise LostWork("no worker is working on it") from None
         except FuturesCancelledError as error:
             raise LostWork("the connection to the scheduler was lost") from error
     if unless() or future.status == "finished":
         return future
     reason = future.exception() if future.status == "error" else None
-    if reason is None or isinstance(reason, (KilledWorker, NoValidWorkerError)):
-        raise LostWork(_why_lost(reason)) from reason
-    raise reason
-
-
-def _why_lost(reason: BaseException | None) -> str:
     if isinstance(reason, KilledWorker):
-        return f"{reason.allowed_failures + 1} workers died one after the other at its work; out of memory?"
-    return str(reason) if reason else "the scheduler forgot it"
+        workers = reason.allowed_failures + 1
+        raise DeadlyWork(f"{workers} workers died one after the other at its work; out of memory?") from reason
+    if reason is None or isinstance(reason, NoValidWorkerError):
+        raise LostWork(str(reason) if reason else "the scheduler forgot it") from reason
+    raise reason

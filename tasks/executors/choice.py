@@ -9,15 +9,21 @@ from tasks.executors.base import Executor
 
 
 @contextmanager
-def open_executor(name: str, scheduler: str | None, workers: int) -> Iterator[Executor]:
-    """`inline`, or `graph` on a Dask cluster (see `tasks.clusters`), which alone imports Dask."""
+def open_executor(
+    name: str, scheduler: str | None, workers: int, worker_timeout: float = 60.0
+) -> Iterator[Executor]:
+    """`inline`, or `graph` on a Dask cluster (see `tasks.clusters`), which alone imports Dask.
+
+    A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
+    without a heartbeat for so long is given up.
+    """
     if name == "inline":
         from tasks.executors.inline import InlineExecutor
 
-        yield InlineExecutor()
+        yield InlineExecutor(worker_timeout)
         return
     from tasks.clusters.connecting import connect
     from tasks.executors.graph import GraphExecutor
 
     with connect(scheduler, workers) as client:
-        yield GraphExecutor(client)
+        yield GraphExecutor(client, worker_timeout)

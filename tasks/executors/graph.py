@@ -6,7 +6,8 @@ earlier future, so a worker's death costs the window so far and no more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +17,10 @@ from distributed import Client, Future
 
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import LostWork, finished, usable_workers
+from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
+from tasks.clusters.watching import Watch
+from tasks.executors.notices import listed, lost_line
+from tasks.executors.on_worker import step, step_after
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.rounds.committing import (
     commit_round,
@@ -27,66 +31,100 @@ from tasks.rounds.committing import (
     score_outcome,
 )
 from tasks.rounds.job import Job
+from tasks.rounds.pace import Hangs, logger
+from tasks.rounds.plan import RoundPlan
 
 T = TypeVar("T")
 PLACED = ("data", "map", "score")
 """Kinds of tasks that prefer the worker that holds their examples; the small others overtake them."""
 
 Key = tuple[str, str, int, int]
-"""(kind, attempt and spread, round, block): Dask keeps durations by kind, and a key must never mean two things."""
+"""(kind, attempt with spread and number of blocks, round, block).
+
+Dask keeps durations by kind, and a key must never mean two things.
+"""
 
 RESUBMISSIONS = 2
 """How often in a row work that Dask lost is submitted again before a run gives up."""
 
 
 class GraphExecutor:
-    """Runs rounds on the workers of a Dask client."""
+    """Runs rounds on the workers of a Dask client; see `open_executor` for `worker_timeout`."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, worker_timeout: float = 60.0) -> None:
         self.client = client
+        self._watch = Watch(client, worker_timeout)
+        self._hangs = Hangs(worker_timeout)
+        self._deaths: Counter[int] = Counter()
         self._workers: list[str] = []
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
         client.run(_import_torch, wait=False)
 
     def fingerprints(self) -> dict[str, Fingerprint]:
-        """What each worker may do to the bits."""
-        usable_workers(self.client)
-        try:
-            found: dict[str, Fingerprint] = self.client.run(fingerprint)
-        except OSError as error:
-            raise ClusterError(f"a worker went away while the run began ({error}); start it again") from error
-        return found
+        """What each worker may do to the bits; one that comes later is asked with its first map."""
+        workers = usable_workers(self.client)
+        futures = [
+            self.client.submit(fingerprint, workers=[worker], allow_other_workers=True, pure=False)
+            for worker in workers
+        ]
+        return dict(zip(workers, map(self._result, futures), strict=True))
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
         """What a function gives for each partition, called on the workers."""
-        futures = self.client.map(function, partitions, pure=False)
-        return [finished(self.client, future).result() for future in futures]
+        futures = self.client.map(partial(step, function), partitions, pure=False)
+        return list(map(self._result, futures))
+
+    def _result(self, future: Future[Any]) -> Any:
+        try:
+            return finished(self.client, future, look=self._look).result()
+        except LostWork as error:
+            raise ClusterError(f"work before round 1 was lost ({error}); start again") from error
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop.
 
-        The store is the truth: what Dask loses is submitted again from the last commit.
+        The store is the truth: what Dask loses is submitted again from the last commit, one partition at a time,
+        so that a deadly one can be named.
         """
         lost = 0
         while first <= last:
+            spread = self._spread_over_workers(job, one_by_one=lost > 0)
             try:
-                for commit in self._submit(job, first, last):
+                for commit in self._submit(spread, first, first if lost else last):
                     yield commit
                     if commit.stop:
                         return
                     first, lost = commit.round + 1, 0
             except LostWork as error:
+                self._look(spread)
                 lost += 1
-                if lost > RESUBMISSIONS:
+                if lost > RESUBMISSIONS or (lost > 1 and isinstance(error, DeadlyWork)):
                     raise ClusterError(
-                        f"round {first} was lost {lost} times ({error}); rounds to {first - 1} are kept, "
-                        "`roundweave resume` goes on"
+                        f"round {first} was lost {lost} times ({self._suspects()}{error}); "
+                        f"rounds to {first - 1} are kept, `roundweave resume` goes on"
                     ) from error
                 self._forget()
+            except ClusterError as error:
+                raise ClusterError(f"{self._suspects()}{error}") from error
+
+    def _look(self, job: Job | None = None) -> None:
+        """Tell of workers that were lost and of maps that take long, and remember what workers died at."""
+        seen = self._watch.look()
+        self._hangs.look(seen.paces)
+        for lost in seen.lost:
+            self._deaths.update({partition for _, partition in _parts(job, lost.working, PLACED)})
+            again = _parts(job, (*lost.working, *lost.finished), ("map",))
+            logger.warning(lost_line(lost, [round for round, _ in again], [part for _, part in again]))
+
+    def _suspects(self) -> str:
+        """The partitions at which workers died most often since work was submitted, as the beginning of a line."""
+        most = max(self._deaths.values(), default=0)
+        at = listed(partition for partition, deaths in self._deaths.items() if deaths == most)
+        return f"workers died at partition {at}: " if most else ""
 
     def _submit(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        job = self._spread_over_workers(job)
+        self._deaths.clear()
         log = job.attempt.open().log
         home = {block: self._workers[block % len(self._workers)] for block in range(job.plan.blocks)}
         with annotate(
@@ -97,17 +135,20 @@ class GraphExecutor:
             commits = [self._key(job, "commit", round) for round in range(first, last + 1)]
             futures = self.client.get(self._window(job, first, last), commits, sync=False)
         for round, future in zip(range(first, last + 1), futures, strict=True):
-            finished(self.client, future, unless=partial(log.has, round))
+            finished(self.client, future, unless=partial(log.has, round), look=partial(self._look, job))
             yield log.read(round) if log.has(round) else future.result()
             future.release()
+        self._look(job)
 
-    def _spread_over_workers(self, job: Job) -> Job:
+    def _spread_over_workers(self, job: Job, one_by_one: bool) -> Job:
         """The job with a block for each worker there is now; who came or went moves the data."""
         workers = usable_workers(self.client)
         if workers != self._workers:
             self._forget()
             self._workers = workers
-        return replace(job, plan=replace(job.plan, blocks=min(len(workers), job.plan.partitions)))
+        partitions = job.plan.partitions
+        blocks = partitions if one_by_one else min(len(workers), partitions)
+        return replace(job, plan=RoundPlan(partitions, blocks, one_by_one))
 
     def _forget(self) -> None:
         """Begin anew: other keys, no data held. Futures are dropped, for cancelling would cut the connection."""
@@ -116,21 +157,21 @@ class GraphExecutor:
         self._workers = []
 
     def _key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
-        return kind, f"{job.attempt.token}-{self._spread}", round, block
+        return kind, f"{job.attempt.token}-{self._spread}-{job.plan.blocks}", round, block
 
     def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """A future that outlives its window: the job itself, and the examples."""
         if key not in self._held:
             home = [self._workers[key[3] % len(self._workers)]]
             self._held[key] = self.client.submit(
-                function, *arguments, key=key, workers=home, allow_other_workers=True
+                step, function, *arguments, key=key, workers=home, allow_other_workers=True
             )
         return self._held[key]
 
     def _window(self, job: Job, first: int, last: int) -> dict[Key, Any]:
         shared = self._hold(self._key(job, "job", 0), _itself, job)
         before = self._key(job, "read", first - 1)
-        graph: dict[Key, Any] = {before: (read_outcome, shared, first - 1)}
+        graph: dict[Key, Any] = {before: (step, read_outcome, shared, first - 1)}
         previous: Key | None = None
         for round in range(first, last + 1):
             graph |= self._round(job, shared, round, before, previous)
@@ -143,15 +184,17 @@ class GraphExecutor:
         """The tasks of one round: maps, the reduce, scores, the commit."""
         graph: dict[Key, Any] = {}
         after = self._key(job, "reduce", round)
-        mapped, scored = [], []
+        mapped: list[Key] = []
+        scored: list[Key] = []
         for block, examples in enumerate(self._data(job, shared, round)):
+            called = (step_after, mapped[-1]) if job.plan.one_by_one and mapped else (step,)
             mapped.append(self._key(job, "map", round, block))
-            graph[mapped[-1]] = (map_and_keep, shared, before, examples, block)
+            graph[mapped[-1]] = (*called, map_and_keep, shared, before, examples, block)
             if job.attempt.scored(round):
                 scored.append(self._key(job, "score", round, block))
-                graph[scored[-1]] = (score_outcome, shared, after, examples)
-        graph[after] = (reduce_round, shared, before, mapped)
-        graph[self._key(job, "commit", round)] = (commit_round, shared, after, scored, previous)
+                graph[scored[-1]] = (step, score_outcome, shared, after, examples)
+        graph[after] = (step, reduce_round, shared, before, mapped)
+        graph[self._key(job, "commit", round)] = (step, commit_round, shared, after, scored, previous)
         return graph
 
     def _data(self, job: Job, shared: Future[Any], round: int) -> list[Future[Any]]:
@@ -163,6 +206,15 @@ class GraphExecutor:
             k: f for k, f in self._held.items() if k[1] == token and (k[0] != "data" or k[2] >= number - 1)
         }
         return [self._hold(key, load_block, shared, number, key[3]) for key in keys]
+
+
+def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list[tuple[int, int]]:
+    """The (round, partition) of an attempt's tasks of some kinds; of examples, the number of their split."""
+    if job is None:
+        return []
+    ours = [key for key in keys if key[0] in kinds and key[1].startswith(f"{job.attempt.token}-")]
+    spans = [replace(job.plan, blocks=int(key[1].rpartition("-")[2])).span(key[3]) for key in ours]
+    return [(key[2], partition) for key, span in zip(ours, spans, strict=True) for partition in span]
 
 
 def _itself(value: Any) -> Any:

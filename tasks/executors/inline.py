@@ -17,14 +17,16 @@ from tasks.rounds.committing import (
     score_outcome,
 )
 from tasks.rounds.job import Job
+from tasks.rounds.pace import watched
 
 T = TypeVar("T")
 
 
 class InlineExecutor:
-    """Runs rounds here."""
+    """Runs rounds here, and tells of maps that take longer than `patience` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 60.0) -> None:
+        self.patience = patience
         self._data: tuple[str, int, list[Partition]] | None = None
 
     def fingerprints(self) -> dict[str, Fingerprint]:
@@ -40,7 +42,9 @@ class InlineExecutor:
         outcome = read_outcome(job, first - 1)
         for round in range(first, last + 1):
             data = self._load(job, round)
-            outcome = reduce_round(job, outcome, [map_and_keep(job, outcome, data, 0)])
+            with watched(self.patience):
+                mapped = map_and_keep(job, outcome, data, 0)
+            outcome = reduce_round(job, outcome, [mapped])
             tallies = [score_outcome(job, outcome, data)] if job.attempt.scored(round) else []
             commit = commit_round(job, outcome, tallies, None)
             yield commit

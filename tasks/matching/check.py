@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -12,9 +11,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from storage.errors import UnitsUnsound
+from storage.errors import ModelError, UnitsUnsound, one_line
 from tasks.matching.groups import Permutation, UnitGroups
-from tasks.matching.tracing.exporting import plain_attention
+from tasks.matching.tracing.exporting import evaluating, plain_attention
 
 TOLERANCE = 1e-10
 """Largest relative difference of outputs in float64 that rounding may make."""
@@ -26,7 +25,7 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
     """How much a random permutation changes the outputs: largest difference over an output's spread, in float64.
 
     `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at
-    random first: with a head of zeros nothing would show.
+    random first: with a head of zeros nothing would show. Raises `ModelError` where the module has no float64.
     """
     before = _outputs(_drawn(model, seed)[0], inputs)
     # Another network, which has not seen the inputs: one that has may keep what it computed of its parameters.
@@ -39,7 +38,7 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
 def _drawn(model: nn.Module, seed: int) -> tuple[nn.Module, torch.Generator]:
     """A copy of the module in float64 with parameters drawn at random, and the generator after that."""
     generator = torch.Generator().manual_seed(seed)
-    network = copy.deepcopy(model).double().eval()
+    network = evaluating(model).double()
     randomise(network, generator)
     return network, generator
 
@@ -72,14 +71,27 @@ class _AllDouble(TorchDispatchMode):
         dtype = given.get("dtype")
         if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
             given["dtype"] = torch.float64
+        if func is torch.ops.aten._grouped_mm.default and args[0].ndim == 2 and args[1].ndim == 3:
+            return _grouped_product(*args, **given)
         return func(*args, **given)
+
+
+def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Rows (rows, in) times matrices (runs, in, out), each for the rows up to its end; torch has no float64 of it."""
+    product = rows.new_zeros(len(rows), matrices.shape[-1])
+    for matrix, begin, end in zip(matrices, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        product[begin:end] = rows[begin:end] @ matrix
+    return product
 
 
 def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
-    with torch.no_grad(), plain_attention(), _AllDouble():
-        # `clone`, since a network may hand out one of its own tensors.
-        return [leaf.double().clone() for leaf in _tensors(pytree.tree_leaves(network(*doubled)))]
+    try:
+        with torch.no_grad(), plain_attention(), _AllDouble():
+            # `clone`, since a network may hand out one of its own tensors.
+            return [leaf.double().clone() for leaf in _tensors(pytree.tree_leaves(network(*doubled)))]
+    except Exception as error:
+        raise ModelError(f"{type(network).__name__} cannot be checked in float64: {one_line(error)}") from error
 
 
 def _tensors(values: Iterable[object]) -> list[torch.Tensor]:

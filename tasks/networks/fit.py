@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from storage.errors import ModelError, RoundweaveError, one_line
+from storage.errors import ModelError, RoundweaveError, failing_as, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
@@ -28,16 +28,13 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
     name = model.reference if isinstance(model, Code) else model
     where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
     try:
-        return _tried(objective, examples, description)
+        with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
+            return _tried(objective, examples, description)
     except _Misfit as misfit:
         raise ModelError(f"{where}{misfit}") from None
-    except RoundweaveError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{where} fails with {one_line(error)}") from error
 
 
-class _Misfit(Exception):
+class _Misfit(RoundweaveError):
     """What does not fit, as the end of a sentence."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from storage.errors import ModelError, RoundweaveError, one_line
+from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import pack, specs_of, views
@@ -39,16 +39,14 @@ class ModelSpec:
         """A new network with the initial weights that the seed decides."""
         name = self.model if isinstance(self.model, str) else self.model.reference
         options = json.loads(self.options)
-        with pinned(derive_seed(self.seed, "model"), threads=1):
-            try:
-                if isinstance(self.model, Code):
-                    network = self.model.load()(**options)
-                else:
-                    network = MODELS[self.model](self.inputs, self.outputs, **options)
-            except RoundweaveError:
-                raise
-            except Exception as error:
-                raise ModelError(f"model {name} with options {options} fails with {one_line(error)}") from error
+        with (
+            failing_as(lambda e: ModelError(f"model {name} with options {options} fails with {one_line(e)}")),
+            pinned(derive_seed(self.seed, "model"), threads=1),
+        ):
+            if isinstance(self.model, Code):
+                network = self.model.load()(**options)
+            else:
+                network = MODELS[self.model](self.inputs, self.outputs, **options)
         if not isinstance(network, nn.Module):
             raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
         if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from storage.errors import ModelError, RoundweaveError, one_line
+from storage.errors import ModelError, failing_as, one_line
 from tasks.data.examples import are_labels, is_label
 from tasks.data.partitions import Description
 from tasks.networks.losses import class_axis
@@ -75,12 +75,8 @@ def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor)
     """
     if isinstance(score, str):
         return SCORES[score](outputs, targets)
-    try:
+    with failing_as(lambda error: ModelError(f"score {score.reference} fails with {one_line(error)}")):
         found = score.load()(outputs, targets)
-    except RoundweaveError:
-        raise
-    except Exception as error:
-        raise ModelError(f"score {score.reference} fails with {one_line(error)}") from error
     items = torch.as_tensor(found) if isinstance(found, torch.Tensor | float | int) else None
     if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (len(outputs),)):
         what = type(found).__name__ if items is None else f"a tensor {tuple(items.shape)} of {items.dtype}"

@@ -20,12 +20,13 @@ NOTHING = Update({}, weight=0)
 
 
 def checked(
-    layout: Layout, found: Any, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
+    layout: Layout, found: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
 ) -> tuple[Update, str | None]:
     """What a map returned as it can be kept, and why it must be refused (None if it is sound).
 
-    Refused are those that are misshapen, have other slots than the map declares, hold non-finite numbers, or have
-    no positive integer weight, or report a metric under a name that cannot be stored.
+    Refused are those that are misshapen, have other slots than the map declares, hold non-finite numbers (but for
+    those of the `buffers`, (element,) by dtype, that the map was given), or have no positive integer weight, or
+    report a metric under a name that cannot be stored.
     """
     if not isinstance(found, Update):
         return NOTHING, f"the map returned {type(found).__name__}, not an Update"
@@ -47,7 +48,12 @@ def checked(
     weight = _positive(found.weight)
     if weight is None:
         return replace(found, weight=0), f"weight {found.weight!r} is no positive integer"
-    reasons = (f"{name} of {bad}" for name, group in groups.items() if (bad := non_finite(*group)))
+    before = {"buffers": buffers}
+    reasons = (
+        f"{name} of {bad}"
+        for name, group in groups.items()
+        if (bad := non_finite(*group, before=before.get(name, {})))
+    )
     return replace(found, weight=weight), misnamed or next(reasons, None)
 
 
@@ -64,16 +70,28 @@ def misshapen(specs: Specs, vectors: Vectors) -> str | None:
     return None
 
 
-def non_finite(specs: Specs, vectors: Vectors) -> str | None:
-    """The first tensor with a number that is not finite, None if there is none."""
+def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) -> str | None:
+    """The first tensor with a number that is not finite, None if there is none.
+
+    A number that is as it was `before`, (element,) by dtype, may be: a causal mask holds -inf.
+    """
     # One pass over each vector; names are looked for only where it finds something.
     if all(bool(torch.isfinite(vector).all()) for vector in vectors.values()):
         return None
-    for name, tensor in views(specs, vectors).items():
-        bad = int((~torch.isfinite(tensor)).sum())
+    wrong = {dtype: _wrong(vector, (before or {}).get(dtype)) for dtype, vector in vectors.items()}
+    for name, tensor in views(specs, wrong).items():
+        bad = int(tensor.sum())
         if bad:
             return f"{name} has {bad} non-finite of {tensor.numel()} numbers"
     return None
+
+
+def _wrong(vector: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+    """Which numbers (element,) are not finite, and new."""
+    wrong = ~torch.isfinite(vector)
+    if before is None:
+        return wrong
+    return wrong & (vector != before) & ~(vector.isnan() & before.isnan())
 
 
 def _positive(weight: Any) -> int | None:

@@ -9,10 +9,14 @@ from tasks.reduces.tree import cover
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Partitions in blocks of neighbours; a block is what one task maps. The number of blocks changes no bits."""
+    """Partitions in blocks of neighbours; a block is what one task maps, `one_by_one` or as many as can.
+
+    Neither changes bits.
+    """
 
     partitions: int
     blocks: int = 1
+    one_by_one: bool = False
 
     @property
     def root(self) -> tuple[int, int]:

@@ -6,11 +6,12 @@ A step that is run again, elsewhere, or on values that were stored gives the sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from storage.errors import RoundFailed, RoundweaveError, located
+from storage.errors import RoundFailed, failing_as, located
 from storage.rounds.commits import UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.layout import Layout
@@ -22,6 +23,7 @@ from tasks.numerics import pinned
 from tasks.reduces.tree import fold
 from tasks.rounds.guard import checked, misshapen, non_finite
 from tasks.rounds.job import Work
+from tasks.rounds.pace import mapping
 from tasks.rounds.scoring import Tally, tally
 
 Nodes = Mapping[tuple[int, int], Node | None]
@@ -69,7 +71,7 @@ def map_block(
     layout, rule = work.objective.layout, work.algorithm.map
     for partition, examples, carry in zip(partitions, data, carries, strict=True):
         returned = _map_partition(work, state, partition, examples, carry)
-        yield Mapped(partition, *checked(layout, returned, rule.carry, rule.extras))
+        yield Mapped(partition, *checked(layout, returned, state.buffers, rule.carry, rule.extras))
 
 
 def _map_partition(
@@ -77,15 +79,13 @@ def _map_partition(
 ) -> Update:
     round = state.round + 1
     seed = work.map_seed(round, partition)
-    try:
-        with pinned(seed, work.threads):
-            return work.algorithm.map(work.objective, state, examples.train, carry, seed)
-    except RoundweaveError:
-        raise
-    except Exception as error:
-        raise RoundFailed(
-            f"round {round}: the map of partition {partition} failed with {located(error)}"
-        ) from error
+    own_code = _own_code(round, f"the map of partition {partition}")
+    with own_code, pinned(seed, work.threads), mapping(round, partition):
+        return work.algorithm.map(work.objective, state, examples.train, carry, seed)
+
+
+def _own_code(round: int, what: str) -> AbstractContextManager[None]:
+    return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {located(error)}"))
 
 
 def fold_block(reduce: Reduce, nodes: Iterable[tuple[int, int]], updates: Mapping[int, Update | None]) -> Nodes:
@@ -105,16 +105,11 @@ def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> 
     records = dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
     accepted = _accepted(work, records, round)
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
-    try:
-        with pinned(work.map_seed(round, -1), work.threads):
-            root = fold(rules.reduce, (0, len(records)), lambda first, last: nodes[first, last])
-            reduced = rules.reduce.finish(before.state, root)
-            state = rules.apply(before.state, reduced)
-    except RoundweaveError:
-        raise
-    except Exception as error:
-        raise RoundFailed(f"round {round}: the reduce or apply failed with {located(error)}") from error
-    _check_state(work.objective.layout, state, round)
+    with _own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
+        root = fold(rules.reduce, (0, len(records)), lambda first, last: nodes[first, last])
+        reduced = rules.reduce.finish(before.state, root)
+        state = rules.apply(before.state, reduced)
+    _check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
@@ -134,18 +129,19 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
     return accepted
 
 
-def _check_state(layout: Layout, state: State, round: int) -> None:
-    for specs, vectors in ((layout.params, state.params), (layout.buffers, state.buffers)):
-        reason = misshapen(specs, vectors) or non_finite(specs, vectors)
-        if reason:
-            raise RoundFailed(
-                f"round {round}: the new state is unsound, {reason}. Rounds to {round - 1} are kept; "
-                "try a smaller lr or outer lr"
-            )
+def _check_state(layout: Layout, state: State, before: State) -> None:
+    params, buffers = (layout.params, state.params), (layout.buffers, state.buffers)
+    reason = misshapen(*params) or non_finite(*params)
+    reason = reason or misshapen(*buffers) or non_finite(*buffers, before=before.buffers)
+    if reason:
+        raise RoundFailed(
+            f"round {before.round + 1}: the new state is unsound, {reason}. Rounds to {before.round} are kept; "
+            "try a smaller lr or outer lr"
+        )
 
 
 def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
     """Score the network of a state on the held-out examples of some partitions."""
     network = work.objective.network(state).eval()
-    with torch.no_grad(), pinned(0, work.threads):
+    with _own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
         return [tally(work.objective, network, partition.held_out) for partition in data]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +27,8 @@ def settings_now() -> tuple[object, ...]:
         torch.get_deterministic_debug_mode(),
         torch.are_deterministic_algorithms_enabled(),
         torch.random.get_rng_state().tolist(),
+        [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],
+        random.getstate(),
     )
 
 
@@ -35,7 +40,9 @@ def test_everything_is_as_before_once_the_pin_is_out(fails: bool) -> None:
         with pinned(1, threads=torch.get_num_threads() + 1):
             torch.rand(3)
             torch.manual_seed(9)
-            assert settings_now() != before
+            np.random.rand(3)
+            random.random()
+            assert all(now != then for now, then in zip(settings_now(), before, strict=True))
             if fails:
                 raise ZeroDivisionError
     except ZeroDivisionError:
@@ -55,6 +62,37 @@ def test_inside_the_pin_seed_threads_and_determinism_are_set() -> None:
     with pinned(1, 1), pinned(2, 1):
         torch.rand(5)
     assert drawn(1) == drawn(1)
+
+
+@pytest.mark.parametrize("draw", [lambda: np.random.rand(3).tolist(), random.random])
+def test_inside_the_pin_numpys_and_pythons_generators_are_seeded(draw) -> None:
+    def drawn(seed: int) -> object:
+        draw()
+        with pinned(seed, threads=1):
+            return draw()
+
+    assert drawn(1) == drawn(1)
+    # All 63 bits of a seed count.
+    assert len({str(drawn(seed)) for seed in (0, 1, 2, 1 << 32, 1 << 62)}) == 5
+
+
+def test_one_thread_at_a_time_is_pinned() -> None:
+    """Two threads draw in turns as far as they are let: each draws what it would draw alone."""
+    met = threading.Barrier(2)
+    drawn: dict[int, list[float]] = {}
+
+    def draw(seed: int) -> None:
+        met.wait()
+        with pinned(seed, threads=1):
+            drawn[seed] = [torch.rand(1).item() for _ in range(2000)]
+
+    threads = [threading.Thread(target=draw, args=(seed,)) for seed in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed in (1, 2):
+        assert drawn[seed] == torch.rand(2000, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def test_a_pin_within_a_pin_gives_the_outer_one_back() -> None:

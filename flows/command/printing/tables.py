@@ -10,14 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.config.resolving import short_name
-from storage.rounds.commits import Score
+from flows.reporting.scores import shown
 from storage.runs.run import Run
 
 SHOWN_ROUNDS = 12
 """Rounds of a longer history that `show` prints: the first ones and the last ones."""
-
-SHARES = ("accuracy", "top5", "token_accuracy")
-"""Scores that are shown as percentages."""
 
 
 def run_summary(run: Run) -> dict[str, Any]:
@@ -43,19 +40,6 @@ def run_summary(run: Run) -> dict[str, Any]:
 
 def _last(column: Any) -> float | None:
     return None if not len(column) or math.isnan(column.iloc[-1]) else float(column.iloc[-1])
-
-
-def shown(name: str, value: float | None) -> str:
-    """A loss or a score for people: shares in per cent, a dash where there is none."""
-    if value is None or math.isnan(value):
-        return "–"
-    return format(value, ".2%" if name in SHARES else ".4f")
-
-
-def shown_score(score: Score | None) -> str:
-    """A loss and its scores in one line, empty where there are none."""
-    named = {} if score is None else {"loss": score.loss, **score.values}
-    return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
 
 
 def print_result(run: Run, seconds: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json, given, with_options
-from flows.command.printing.bar import quiet
 from flows.command.printing.merge_tables import print_merge, print_units
+from flows.command.printing.timing import quiet
 from flows.config.merge import Architecture, GoingOn, MergeConfig, Merging
 from flows.config.train import Placement
 from flows.merging.result import MergeResult

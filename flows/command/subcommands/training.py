@@ -11,7 +11,7 @@ import typer
 from flows.command.errors import INTERRUPTED, clear_errors, print_json
 from flows.command.options import Json, Root, given, with_options
 from flows.command.printing import tables
-from flows.command.printing.bar import train_with_bar
+from flows.command.printing.timing import train_timed
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
 from storage.errors import UsageError
@@ -49,7 +49,7 @@ def resume_command(
 
 
 def _train(config: TrainConfig, as_json: bool) -> None:
-    run, seconds = train_with_bar(config)
+    run, seconds = train_timed(config)
     if as_json:
         print_json(tables.run_summary(run) | seconds)
     else:

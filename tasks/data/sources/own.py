@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from storage.errors import DataError, one_line
+from storage.errors import DataError, failing_as, one_line
 from tasks.data.examples import Dataset, check_values
 from tasks.data.sources.arrays import examples_of, pixel_scaling
 from tasks.data.sources.base import Source
@@ -36,10 +36,8 @@ class Own(Source):
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """What the function returns, as tensors; a whole data set is checked for NaN and bad labels."""
         name = self.code.reference
-        try:
+        with failing_as(lambda error: DataError(f"{name} failed with {one_line(error)}")):
             value = self.code.load()(*((partition, partitions) if self.partitioned else ()))
-        except Exception as error:
-            raise DataError(f"{name} failed with {one_line(error)}") from error
         dataset = _dataset(value, name)
         if not self.partitioned:
             for examples in filter(None, (dataset.train, dataset.held_out)):

@@ -60,6 +60,11 @@ def _builder(data: str | Code) -> Callable[..., Source]:
     return partial(entry.load(), *([str(Path(place).resolve())] if place else []))
 
 
+def is_source(data: str) -> bool:
+    """Whether a text names an entry of the table, whatever follows its colon; it is then no code."""
+    return data.partition(":")[0] in SOURCES
+
+
 def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
     """A name of the table as it is, or the user's function kept by value; raises `UsageError`, `CodeError`.
 
@@ -69,7 +74,7 @@ def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
         return tuple(map(keep_source, data))
     if isinstance(data, Code):
         return data
-    if data.partition(":")[0] not in SOURCES and is_reference(data):
+    if not is_source(data) and is_reference(data):
         return find_code(data)
     find("data", data, SOURCES, "FILE.py:function")
     return data

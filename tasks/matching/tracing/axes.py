@@ -96,7 +96,12 @@ def expand(axis: Axis) -> Axis:
 def as_factors(axis: Axis) -> Segment:
     """The axis as one segment; a sum becomes a single atom that is cut into it."""
     axis = expand(axis)
-    return axis[0] if len(axis) == 1 else [Atom(length(axis), parts=axis)]
+    return axis[0] if len(axis) == 1 else [as_atom(axis)]
+
+
+def as_atom(axis: Axis) -> Atom:
+    """The axis as one atom: its own, or a new one that is cut and factored into it."""
+    return lone_atom(axis) or Atom(length(axis), parts=expand(axis))
 
 
 def lone_atom(axis: Axis) -> Atom | None:
@@ -168,7 +173,7 @@ def unify(left: Axis, right: Axis) -> None:
                 _clash([*left, *right], "cuts across a product of units")
                 return
         else:
-            _unify_products(left.pop(0), right.pop(0))
+            unify_products(left.pop(0), right.pop(0))
         left, right = expand(left), expand(right)
 
 
@@ -187,7 +192,8 @@ def _clash(axis: Axis, what: str) -> None:
     pin(axis, f"operation {OPERATION.get()} {what}")
 
 
-def _unify_products(left: Segment, right: Segment) -> None:
+def unify_products(left: Segment, right: Segment) -> None:
+    """Make two products of atoms carry the same units; both lists are used up."""
     left, right = factors(left), factors(right)
     while left and right:
         a, b = left.pop(), right.pop()
@@ -257,30 +263,3 @@ def broadcast(*tensors: Axes) -> Axes:
             unify(long[0], axis)
         stretched.append((long or paired)[0])
     return stretched[::-1]
-
-
-def view(axes: Axes, shape: Sequence[int]) -> Axes:
-    """The axes of the same elements in another shape."""
-    viewed: Axes = []
-    for run, sizes in _view_groups(axes, shape):
-        if len(run) == 1 and len(sizes) == 1:
-            viewed.append(run[0])
-            continue
-        targets = [Atom(size) for size in sizes]
-        _unify_products([atom for axis in run for atom in as_factors(axis)], list(targets))
-        viewed += [[[atom]] for atom in targets]
-    return viewed
-
-
-def _view_groups(axes: Axes, shape: Sequence[int]) -> Iterator[tuple[Axes, list[int]]]:
-    """The shortest runs of axes and sizes with equal products."""
-    left, sizes = list(axes), list(shape)
-    while left or sizes:
-        run, group = left[:1], sizes[:1]
-        del left[:1], sizes[:1]
-        while (have := math.prod(map(length, run))) != (want := math.prod(group)):
-            if have < want:
-                run.append(left.pop(0))
-            else:
-                group.append(sizes.pop(0))
-        yield run, group

@@ -3,26 +3,59 @@
 from __future__ import annotations
 
 import copy
+import io
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from storage.errors import ModelError, one_line
 
+NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.export._trace")
+"""Loggers of torch that tell at length of an error which is raised, too."""
+
 
 def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
     """A copy of the module in evaluation mode, exported for inputs (examples, …); raises `ModelError`."""
+    network = evaluating(model)
     try:
         with torch.no_grad(), plain_attention(), _silent(), warnings.catch_warnings():
             # Recurrent layers gather their weights anew, which export takes for a leak.
             warnings.filterwarnings("ignore", message="The tensor attribute.*assigned during export")
-            return torch.export.export(copy.deepcopy(model).eval(), inputs, strict=False)
+            return torch.export.export(network, inputs, strict=False)
     except Exception as error:
-        raise ModelError(f"torch.export cannot trace {type(model).__name__}: {one_line(error)}") from error
+        # Not with its cause, which shows the whole graph.
+        raise ModelError(
+            f"torch.export cannot trace {type(model).__name__}: {one_line(error)}{_where(error)}"
+        ) from None
+
+
+def evaluating(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that remembers nothing of earlier calls, nor keeps keys and values for later ones.
+
+    What a module computes from its parameters and keeps for evaluation it lets go of when it is set to train.
+    Raises `ModelError` where it cannot be copied.
+    """
+    try:
+        network = copy.deepcopy(model).train().eval()
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"{type(model).__name__} cannot be copied: {one_line(error)}") from error
+    for config in [getattr(module, "config", None) for module in network.modules()]:
+        if getattr(config, "use_cache", False):
+            config.use_cache = False  # type: ignore[union-attr]
+    return network
+
+
+def _where(error: Exception) -> str:
+    """The last line outside of torch on the way to the error."""
+    torch_itself = str(Path(torch.__file__).parent)
+    frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(torch_itself)]
+    return f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
@@ -45,11 +78,10 @@ def plain_attention() -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep torch from logging the traceback of an error that is told in one line."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before = logger.disabled
-    logger.disabled = True
-    try:
+    """Keep torch from logging and printing what is told in one line: of some errors, the whole graph."""
+    with ExitStack() as stack:
+        for logger in map(logging.getLogger, NOISY):
+            stack.callback(setattr, logger, "disabled", logger.disabled)
+            logger.disabled = True
+        stack.enter_context(redirect_stderr(io.StringIO()))
         yield
-    finally:
-        logger.disabled = before

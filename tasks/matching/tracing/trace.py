@@ -80,7 +80,7 @@ class Trace:
         shapes = _shapes(node.meta.get("val"))
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._unknown(node, name, shapes, environment) if shapes else None
-        if not shapes:
+        if not shapes and not node.target._schema.is_mutable:
             return None
         return self._apply(node, node.target, shapes, environment)
 
@@ -91,7 +91,7 @@ class Trace:
         shapes: list[tuple[int, ...]],
         environment: Mapping[fx.Node, Any],
     ) -> Any:
-        name = target._schema.name.partition("::")[2]
+        name = target._schema.name.removeprefix("aten::")
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
@@ -140,7 +140,7 @@ class Trace:
             for axes in _axes_within(environment.get(source)):
                 pin_all(axes, why)
         outputs = tuple(new_axes(shape, why) for shape in shapes)
-        return outputs if isinstance(node.meta["val"], tuple | list) else outputs[0]
+        return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
 
 
 def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:

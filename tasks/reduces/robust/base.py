@@ -69,7 +69,7 @@ class Robust(Gather):
     def _centers(self, group: Sequence[Vectors]) -> Vectors:
         sizes = {dtype: vector.numel() for dtype, vector in group[0].items() if is_float(dtype)}
         exact = {
-            dtype: torch.stack([vectors[dtype] for vectors in group]).sort(0).values[(len(group) - 1) // 2]
+            dtype: _lower_median(torch.stack([vectors[dtype] for vectors in group]))
             for dtype in group[0]
             if dtype not in sizes
         }
@@ -77,5 +77,19 @@ class Robust(Gather):
             return exact
         wide = max((accumulator(dtype) for dtype in sizes), key=lambda dtype: dtype.itemsize)
         points = torch.stack([torch.cat([vectors[dtype].to(wide) for dtype in sizes]) for vectors in group])
-        parts = self.center(points).split(list(sizes.values()))
+        parts = self._center_of_finite(points).split(list(sizes.values()))
         return exact | {k: part.to(getattr(torch, k)) for k, part in zip(sizes, parts, strict=True)}
+
+    def _center_of_finite(self, points: torch.Tensor) -> torch.Tensor:
+        """The center, (elements,), of points (updates, elements); a mask's infinities have no distance."""
+        finite = points.isfinite().all(0)
+        if finite.all():
+            return self.center(points)
+        center = _lower_median(points)
+        center[finite] = self.center(points[:, finite])
+        return center
+
+
+def _lower_median(points: torch.Tensor) -> torch.Tensor:
+    """(updates, elements) -> (elements,), each of them an element of an update."""
+    return points.sort(0).values[(len(points) - 1) // 2]

@@ -71,6 +71,39 @@ def committed_rounds(client, run: Run) -> list[int]:
     return rounds
 
 
+def test_a_flow_run_has_the_name_of_its_run_and_logs_the_scores(run) -> None:
+    from prefect import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, LogFilter, LogFilterFlowRunId
+
+    with get_client(sync_client=True) as client:
+        (flow,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=["first"])))
+        assert flow.state_type == "COMPLETED"
+        of_this = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow.id]))
+        messages = [log.message for log in client.read_logs(of_this)]
+    for round, loss in run.history()["loss"].items():
+        if round:
+            (line,) = [message for message in messages if message.startswith(f"round {round}/4: ")]
+            assert f"loss {loss:.4f}" in line
+
+
+def test_events_have_one_name_and_are_at_most_one_a_round(run, root) -> None:
+    from prefect import get_client
+
+    short = rw.train(rw.TrainConfig(**SMALL, rounds=9, window=4, name="windows", root=root))
+    with get_client(sync_client=True) as client:
+        assert committed_rounds(client, short) == list(range(1, 10))
+        content = {"filter": {"event": {"prefix": ["roundweave"]}}, "limit": 200}
+        events = client.request("POST", "/events/filter", json=content).json()["events"]
+    assert {event["event"] for event in events} == {"roundweave.round.committed"}
+    ours = [event for event in events if event["resource"]["prefect.resource.id"] == "roundweave.run.windows"]
+    assert len(ours) <= 9
+
+
+def test_scores_that_are_no_numbers_are_reported(root) -> None:
+    run = rw.train(rw.TrainConfig(**SMALL, rounds=2, held_out=0, name="unscored", root=root))
+    assert run.done == 2
+
+
 def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root) -> None:
     longer = rw.train(rw.TrainConfig(**SMALL, rounds=6, name="longer", root=root))
     extended = rw.train(rw.TrainConfig(**SMALL, rounds=6, name="first", root=root))

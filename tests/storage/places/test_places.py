@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import PlaceTaken, StoreError, UsageError
+from storage.errors import PlaceTaken, StoreDamaged, StoreError, UsageError
 from storage.places.base import Place
 from storage.places.local import LocalPlace
 from storage.places.schemes import SCHEMES, place_of
@@ -94,6 +95,13 @@ def test_a_key_that_leads_out_is_refused(place, key) -> None:
     place.write("a..b/c", b"")
 
 
+def test_no_more_is_read_than_belongs_there(place) -> None:
+    place.write("a", b"abc")
+    assert bytes(place.read("a", most=3)) == b"abc"
+    with pytest.raises(StoreDamaged, match="a has 3 bytes, where at most 2 belong"):
+        place.read("a", most=2)
+
+
 def test_a_place_travels_and_its_text_is_its_address(place) -> None:
     place.write("a", b"x")
     assert pickle.loads(pickle.dumps(place)) == place == place_of(str(place)) == place_of(place)
@@ -154,6 +162,83 @@ def test_of_several_processes_exactly_one_creates_each_content(place) -> None:
 
 
 # The local disk.
+
+
+def using(place: Place, key: str) -> dict[str, Callable[[], object]]:
+    """Every way to use a key."""
+    return {
+        "read": lambda: place.read(key),
+        "has": lambda: place.has(key),
+        "names": lambda: place.names(key),
+        "write": lambda: place.write(key, b"climbed"),
+        "create": lambda: place.create(key, b"climbed"),
+        "delete": lambda: place.delete(key),
+    }
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder outside the place, with a file."""
+    folder = tmp_path / "victim"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "file").write_bytes(b"mine")
+    return folder
+
+
+@pytest.mark.parametrize("way", ["read", "has", "names", "write", "create", "delete"])
+@pytest.mark.parametrize("key", ["link/file", "link/new", "link/deep/new", "down/link/file", "down/link/deep"])
+def test_no_link_on_the_way_is_followed(tmp_path, victim, way, key) -> None:
+    place = LocalPlace(tmp_path / "place")
+    place.write("down/a", b"")
+    for name in ("link", "down/link"):
+        (tmp_path / "place" / name).symlink_to(victim)
+    before = sorted(victim.rglob("*"))
+    with pytest.raises(StoreError, match="link is a link, which may lead anywhere"):
+        using(place, key)[way]()
+    assert sorted(victim.rglob("*")) == before
+    assert (victim / "file").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("way", ["read", "has", "write", "create", "delete"])
+def test_a_link_in_place_of_a_file_is_not_followed(tmp_path, victim, way) -> None:
+    place = LocalPlace(tmp_path / "place")
+    place.write("a", b"")
+    (tmp_path / "place" / "link").symlink_to(victim / "file")
+    use = using(place, "link")[way]
+    if way in ("read", "has"):
+        with pytest.raises(StoreError, match="link is a link, which may lead anywhere"):
+            use()
+    else:
+        assert use() is not True
+    assert (victim / "file").read_bytes() == b"mine"
+    assert sorted(path.name for path in victim.iterdir()) == ["deep", "file"]
+
+
+def test_deleting_a_folder_leaves_what_its_links_lead_to(tmp_path, victim) -> None:
+    place = LocalPlace(tmp_path / "place")
+    place.write("a/b", b"")
+    (tmp_path / "place" / "a" / "link").symlink_to(victim)
+    (victim / "x.partial").touch()
+    place.sweep()
+    place.delete("a")
+    assert place.names() == []
+    assert sorted(path.name for path in victim.iterdir()) == ["deep", "file", "x.partial"]
+
+
+def test_a_place_may_itself_be_reached_by_a_link(tmp_path) -> None:
+    LocalPlace(tmp_path / "place").write("a/b", b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "place")
+    place = LocalPlace(tmp_path / "link")
+    place.write("a/c.partial", b"")
+    assert (content(place, "a/b"), place.names("a")) == (b"x", ["b"])
+    place.sweep()
+    assert [path.name for path in (tmp_path / "place" / "a").iterdir()] == ["b"]
+
+
+def test_what_is_no_file_is_not_read(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    place = LocalPlace(tmp_path)
+    assert (place.read("pipe"), place.has("pipe")) == (None, False)
 
 
 def test_half_written_files_are_not_there_and_are_swept(tmp_path) -> None:

@@ -67,12 +67,6 @@ def test_a_scheduler_file_that_is_not_there_is_named(tmp_path) -> None:
         pass
 
 
-def test_workers_of_several_threads_are_refused() -> None:
-    refused = pytest.raises(ClusterError, match=r"has 2 threads; maps need a process each.*--nthreads 1")
-    with threads(1, 2) as local, Client(local, set_as_default=False) as client, refused:
-        usable_workers(client)
-
-
 def test_a_scheduler_without_workers_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(waiting, "WORKER_SECONDS", 0)
     refused = pytest.raises(ClusterError, match="the scheduler has no workers after 0 s; start one with")

@@ -112,6 +112,37 @@ def loss(outputs, targets):
         train(GraphExecutor(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")
 
 
+FAILING = """
+import sys
+from torch.nn.functional import cross_entropy
+def deeper():
+    return deeper()
+def stop():
+    raise KeyboardInterrupt
+def loss(outputs, targets):
+    if outputs.requires_grad:
+        {how}
+    return cross_entropy(outputs, targets)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("stop()", "KeyboardInterrupt"),
+        ("deeper()", "RecursionError: maximum recursion depth exceeded"),
+    ],
+)
+def test_what_would_end_a_worker_fails_the_round_and_no_worker_dies(train, own, client, how, told) -> None:
+    workers = client.nthreads()
+    path = own(FAILING.format(how=how))
+    with pytest.raises(RoundFailed, match=rf"round 1: the map of partition [01] failed with {told}") as caught:
+        train(GraphExecutor(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{path}:loss")
+    assert "\n" not in str(caught.value)
+    assert client.nthreads() == workers
+
+
 REDUCE = """
 from dataclasses import dataclass
 import roundweave as rw

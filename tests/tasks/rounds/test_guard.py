@@ -10,13 +10,13 @@ import torch
 
 from storage.values.layout import Layout
 from storage.values.state import Update
-from storage.values.tensors import TensorSpec
+from storage.values.tensors import TensorSpec, Vectors
 from tasks.rounds.guard import checked
 
 
-def fault(layout: Layout, update: Update) -> str | None:
-    """Why an update is refused, by a map that declares the slots that it has."""
-    return checked(layout, update, tuple(update.carry), tuple(update.extras))[1]
+def fault(layout: Layout, update: Update, buffers: Vectors | None = None) -> str | None:
+    """Why an update is refused, by a map that declares the slots that it has and was given such buffers."""
+    return checked(layout, update, buffers or {}, tuple(update.carry), tuple(update.extras))[1]
 
 
 LAYOUT = Layout(
@@ -88,7 +88,21 @@ def test_vectors_that_do_not_fit_are_misshapen(change, group: str) -> None:
 
 
 def test_a_metric_that_cannot_be_stored_under_its_name_is_refused_and_left_out() -> None:
-    update, reason = checked(LAYOUT, replace(SOUND, metrics={"../up": 1.0}), ("variate",), ("control",))
+    update, reason = checked(LAYOUT, replace(SOUND, metrics={"../up": 1.0}), {}, ("variate",), ("control",))
     assert update.metrics == {}
     assert reason is not None
     assert "'../up' is no metric's name" in reason
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan])
+def test_a_buffer_that_was_not_finite_before_may_stay_as_it_was(value: float) -> None:
+    """Such as the causal mask of a decoder, which holds -inf for what is not to be seen."""
+    masked = BUFFERS | {"float32": torch.tensor([0.0, value])}
+    update = replace(SOUND, buffers=masked)
+    assert fault(LAYOUT, update, masked) is None
+    assert fault(LAYOUT, SOUND, masked) is None
+    reason = "buffers of mean has 1 non-finite of 2 numbers"
+    assert fault(LAYOUT, update, BUFFERS) == reason
+    other = math.inf if value != math.inf else math.nan
+    assert fault(LAYOUT, update, masked | {"float32": torch.tensor([0.0, other])}) == reason
+    assert fault(LAYOUT, replace(SOUND, buffers=masked | {"float32": torch.tensor([value] * 2)}), masked) == reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -147,6 +148,41 @@ def test_a_map_that_returns_no_sound_update_fails_the_round_by_name(
     assert "\n" not in str(caught.value)
 
 
+FAILING = """
+import sys
+from torch.nn.functional import cross_entropy
+def deeper():
+    return deeper()
+def stop():
+    raise KeyboardInterrupt
+def loss(outputs, targets):
+    if outputs.requires_grad == {training} and len(outputs) > 2:  # two are tried before round 1
+        {how}
+    return cross_entropy(outputs, targets)
+"""
+ENDINGS = {"sys.exit(3)": "SystemExit: 3", "deeper()": "RecursionError: maximum recursion depth exceeded"}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize(("training", "what"), [(True, "the map of partition 0"), (False, "scoring")])
+def test_what_would_end_the_process_fails_the_round_in_one_line(train, own, how, training, what) -> None:
+    path = own(FAILING.format(how=how, training=training))
+    with pytest.raises(RoundFailed, match=f"round 1: {what} failed with {ENDINGS[how]}") as caught:
+        train(loss=f"{path}:loss", **SMALL, rounds=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_keyboard_interrupt_is_ctrl_c_where_signals_arrive_and_a_failure_elsewhere(train, own) -> None:
+    fields = SMALL | {"loss": f"{own(FAILING.format(how='stop()', training=True))}:loss", "rounds": 1}
+    with pytest.raises(KeyboardInterrupt):
+        train(**fields)
+    with (
+        ThreadPoolExecutor() as pool,
+        pytest.raises(RoundFailed, match="the map of partition 0 failed with KeyboardInterrupt"),
+    ):
+        pool.submit(train, **fields).result()
+
+
 @pytest.mark.parametrize(
     "returned",
     [
@@ -204,6 +240,54 @@ def test_batchnorm_buffers_are_averaged_over_the_accepted(train) -> None:
     assert after["norm1.num_batches_tracked"].item() == 2
     wanted = (weights[0] * one["norm1.running_mean"] + weights[1] * two["norm1.running_mean"]) / sum(weights)
     torch.testing.assert_close(after["norm1.running_mean"], wanted)
+
+
+MASKED = """
+import torch
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 8), torch.nn.Linear(8, 10)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.register_buffer("mask", torch.full((8, 8), float("-inf")).triu(1))
+    def forward(self, inputs):
+        hidden = self.norm(self.first(inputs.flatten(1)))
+        return self.second(hidden @ self.mask.softmax(1))
+"""
+
+
+@pytest.mark.parametrize("reduce", ["mean", "median", "trimmed_mean:1", "krum:1", "geometric_median"])
+def test_a_mask_of_infinities_stays_what_it_is_under_every_reduce(train, own, reduce: str) -> None:
+    """The statistics beside it are what they are where the mask is rebuilt and not kept."""
+    path = own(MASKED)
+    fields = {"partitions": 5, "local_steps": 2, "rounds": 2, "reduce": reduce}
+    run = train(model=f"{path}:Masked", name="masked", **fields)
+    path = own(MASKED.replace(".triu(1))", ".triu(1), persistent=False)"), "rebuilt")
+    plain = train(model=f"{path}:Masked", name="plain", **fields)
+    assert run.round(2).refused == {}
+    after = views(run._store.schema.layout.buffers, run.round(2).state.buffers)
+    assert torch.equal(after["mask"], torch.full((8, 8), -math.inf).triu(1))
+    for name in ("norm.weight", "norm.running_mean"):
+        np.testing.assert_allclose(run[name][2], plain[name][2], rtol=1e-5, atol=1e-7)
+
+
+NOISY = """
+import random
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+def loss(outputs, targets):
+    return cross_entropy(outputs, targets) * (1 + random.random() + np.random.rand() + torch.rand(()))
+"""
+
+
+def test_noise_of_numpy_and_python_in_a_map_comes_from_the_seed_round_and_partition(train, own) -> None:
+    path = own(NOISY)
+    fields = SMALL | {"loss": f"{path}:loss", "rounds": 2}
+    runs = [train(**fields, seed=seed, name=f"run-{number}") for number, seed in enumerate((0, 0, 1))]
+    assert runs[0].digest == runs[1].digest != runs[2].digest
+    losses = {u.metrics["train_loss"] for n in (1, 2) for u in runs[0].round(n).commit.updates.values()}
+    assert len(losses) == 6
 
 
 # Metrics and scores by name.

@@ -52,6 +52,28 @@ def _matmul(site: Site, left: Axes, right: Axes) -> Axes:
     return [*batch, *rows, *columns]
 
 
+@rule("_grouped_mm")
+def _grouped_mm(site: Site, self: Axes, mat2: Axes, offs: Axes | None = None, **_: Any) -> Axes:
+    if offs is None:
+        raise Unknown
+    return _grouped(site, self, mat2, offs)
+
+
+@rule("transformers::grouped_mm_fallback")
+def _grouped_mm_of_transformers(site: Site, input: Axes, weight: Axes, offs: Axes) -> Axes:
+    return _grouped(site, input, weight, offs)
+
+
+def _grouped(site: Site, rows: Axes, matrices: Axes, ends: Axes) -> Axes:
+    """Rows (rows, in) times matrices (runs, in, out), each for the rows up to its end: numbers of rows."""
+    if len(rows) != 2 or len(matrices) != 3:
+        raise Unknown
+    pin_all([rows[0], matrices[0], *ends], "runs of rows are told apart")
+    unify(rows[1], matrices[1])
+    site.contract([rows[1]], [], matrices[2:])
+    return [rows[0], matrices[2]]
+
+
 def _batch(left: Axes, right: Axes) -> Axes:
     return broadcast(left, right) if left or right else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.matching.tracing.axes import Axes, Axis, broadcast, cut, factor, length, new_axes, pin_all, unify
+from tasks.matching.tracing.axes import Axes, Axis, broadcast, cut, factor, length, new_axes, unify
 from tasks.matching.tracing.rules.registry import Result, Site, rule
 
 
@@ -109,8 +109,8 @@ POOLING = [
 def _pooled(site: Site, **arguments: Any) -> Result:
     axes: Axes = arguments.get("self") or arguments["input"]
     spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
-    pin_all(axes[-spatial:], "spatial")
-    pooled = [*axes[:-spatial], *new_axes(site.shape[-spatial:], "spatial")]
+    images = site.mix(axes, range(len(axes) - spatial, len(axes)), "spatial")
+    pooled = [*images, *new_axes(site.shape[-spatial:], "spatial")]
     return pooled if len(site.shapes) == 1 else (pooled, pooled)
 
 

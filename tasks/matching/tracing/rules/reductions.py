@@ -62,6 +62,12 @@ def _which(site: Site, self: Axes, dim: int | None = None, keepdim: bool = False
     return _reduced(site, self, dimensions(dim, len(self)), keepdim)
 
 
+@rule("histc")
+def _histogram(site: Site, self: Axes, **_: Any) -> Axes:
+    site.mix(self, range(len(self)), "it is counted")
+    return [new_axis(site.shape[0], "it is counted")]
+
+
 @rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
 def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
     _reduced(site, self, dimensions(dim, len(self)), keepdim=False)
@@ -74,13 +80,12 @@ def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
 def _ordered(site: Site, self: Axes, **more: Any) -> Result:
     """What depends on the order along some dimensions, and treats all others alike."""
     dims = dimensions(more.get("dims", more.get("dim", -1)), len(self))
+    site.mix(self, dims, f"{site.name} depends on the order")
     for beside in (more.get("prepend"), more.get("append")):
         for d, axis in enumerate(beside or []):
             if d in dims:
                 pin(axis, f"{site.name} depends on the order")
             else:
                 unify(self[d], axis)
-    for d in dims:
-        pin(self[d], f"{site.name} depends on the order")
     ordered = [new_axis(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
     return ordered if len(site.shapes) == 1 else tuple(ordered for _ in site.shapes)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.matching.tracing.axes import Axes
+from tasks.matching.tracing.axes import Axes, pin
 
 Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
@@ -52,12 +52,25 @@ class Site:
         if axes:
             self.dependences.append((axes, []))
 
+    def mix(self, axes: Axes, dims: Sequence[int], why: str) -> Axes:
+        """Note that places along some axes are told apart and mixed: these are pinned; returns the other axes.
+
+        What comes out at a place is made of several, so that the order of the others cannot depend on it.
+        """
+        for d in dims:
+            pin(axes[d], why)
+        others = [axis for d, axis in enumerate(axes) if d not in dims]
+        self.apart(others)
+        return others
+
 
 RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a function for operations of these names (of ATen, without a trailing underscore).
+    """Enter a function for operations of these names, without a trailing underscore.
+
+    Those that are not of ATen have their library in front, as in ``torchvision::nms``.
 
     It is called with the site and the operation's arguments under their names in the schema, axes in the
     place of tensors, and returns the axes of the outputs.

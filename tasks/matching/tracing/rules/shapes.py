@@ -24,9 +24,9 @@ from tasks.matching.tracing.axes import (
     pin,
     pin_all,
     unify,
-    view,
 )
 from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
+from tasks.matching.tracing.views import cat, stack, view
 
 
 @rule(
@@ -104,30 +104,14 @@ def _repeat_interleave(site: Site, self: Axes, repeats: Any, dim: int | None = N
 @rule("cat", "concat", "concatenate")
 def _cat(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
     tensors = [axes for axes in tensors if math.prod(map(length, axes)) > 0]
-    place = dim % len(site.shape)
-    for axes in tensors[1:]:
-        for d, axis in enumerate(axes):
-            if d != place:
-                unify(tensors[0][d], axis)
-    joined = list(tensors[0])
-    joined[place] = [segment for axes in tensors for segment in expand(axes[place])]
-    return joined
+    return cat(tensors, dim % len(site.shape))
 
 
 @rule("stack")
 def _stack(site: Site, tensors: Sequence[Axes], dim: int = 0) -> Axes:
-    """The stacked tensors keep units of their own where they are free: choices beside the new axis."""
-    new = Atom(len(tensors), "stack")
-    stacked = [[[atom]] for atom in map(Atom, map(length, tensors[0]))]
-    for position, (axis, others) in enumerate(zip(stacked, zip(*tensors, strict=True), strict=True)):
-        if length(axis) == 1 or any(lone_atom(other) is None for other in others):
-            for other in others:
-                unify(axis, other)
-        else:
-            axis[0][0].chosen[new] = {i: other[0][0] for i, other in enumerate(map(expand, others))}
-        stacked[position] = axis
+    new, *others = stack(tensors)
     place = dim % len(site.shape)
-    return [*stacked[:place], [[new]], *stacked[place:]]
+    return [*others[:place], new, *others[place:]]
 
 
 @rule("chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "tensor_split")
@@ -151,7 +135,7 @@ def _slice(site: Site, self: Axes, dim: int = 0, start: int | None = None, step:
     if atom is not None and atom.pinned and size == 1:
         return _chosen(self, place, atom, first, keep=True)
     if step != 1:
-        pin(self[place], "a slice with a step")
+        site.mix(self, [place], "a slice with a step")
         return [*self[:place], new_axis(size, "a slice with a step"), *self[place + 1 :]]
     sizes = [s for s in (first, size, whole - first - size) if s > 0]
     return [*self[:place], cut(self[place], sizes)[1 if first else 0], *self[place + 1 :]]
@@ -185,20 +169,27 @@ def _chosen(axes: Axes, place: int, atom: Atom, index: int, keep: bool) -> Axes:
 def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
     """Advanced indexing pins the axes that are indexed; the others go on."""
     places = [d for d, index in enumerate(indices) if index is not None]
-    for d in places:
-        pin(self[d], "it is indexed")
-    rest = [axis for d, axis in enumerate(self) if d not in places]
-    site.apart(rest)
+    rest = site.mix(self, places, "it is indexed")
     together = places == list(range(places[0], places[0] + len(places)))
     first = places[0] if together else 0
     added = broadcast(*(index for index in indices if index is not None))
     return [*rest[:first], *added, *rest[first:]]
 
 
+@rule("index_put")
+def _index_put(site: Site, self: Axes, indices: Sequence[Axes | None], values: Axes, **_: Any) -> Axes:
+    """What is written has the axes of what would be read."""
+    if any(index is not None and len(index) != 1 for index in indices):
+        raise Unknown  # a mask of several axes looks the same
+    for index in indices:
+        pin_all(index or [], "it is written to")
+    broadcast(_index(site, self, indices), values)
+    return self
+
+
 @rule("index_select")
 def _index_select(site: Site, self: Axes, dim: int, index: Axes) -> Axes:
-    pin(self[dim], "it is indexed")
-    site.apart([axis for d, axis in enumerate(self) if d != dim % len(self)])
+    site.mix(self, [dim % len(self)], "it is indexed")
     selected = list(self)
     selected[dim] = index[0] if index else new_axis(1)
     return selected
@@ -207,8 +198,7 @@ def _index_select(site: Site, self: Axes, dim: int, index: Axes) -> Axes:
 @rule("gather")
 def _gather(site: Site, self: Axes, index: Axes, dim: int, **_: Any) -> Axes:
     place = dim % len(self)
-    pin(self[place], "it is indexed")
-    site.apart([axis for d, axis in enumerate(self) if d != place])
+    site.mix(self, [place], "it is indexed")
     for d, (axis, other) in enumerate(zip(self, index, strict=True)):
         if d != place and length(axis) == length(other):
             unify(axis, other)
@@ -220,9 +210,7 @@ def _gather(site: Site, self: Axes, index: Axes, dim: int, **_: Any) -> Axes:
 
 @rule("embedding")
 def _embedding(site: Site, weight: Axes, indices: Axes, **_: Any) -> Axes:
-    pin(weight[0], "vocabulary")
-    site.apart(weight[1:])
-    return [*indices, weight[1]]
+    return [*indices, *site.mix(weight, [0], "vocabulary")]
 
 
 @rule("constant_pad_nd", "pad")
@@ -234,7 +222,7 @@ def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_
         if not before and not after:
             continue
         if mode != "constant" or before < 0 or after < 0:
-            pin(self[place], f"{mode} padding")
+            site.mix(self, [place], f"{mode} padding")
             padded[place] = new_axis(site.shape[place], f"{mode} padding")
         else:
             # All padded units are the same constant, so their order says nothing.
@@ -246,9 +234,9 @@ def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_
 
 @rule("im2col")
 def _im2col(site: Site, self: Axes, kernel_size: Sequence[int], **_: Any) -> Axes:
-    pin_all(self[-2:], "spatial")
+    *images, channels = site.mix(self, dimensions((-2, -1), len(self)), "spatial")
     window = [Atom(size, "spatial") for size in kernel_size]
-    return [*self[:-3], [[*as_factors(self[-3]), *window]], new_axis(site.shape[-1], "spatial")]
+    return [*images, [[*as_factors(channels), *window]], new_axis(site.shape[-1], "spatial")]
 
 
 @rule("channel_shuffle", "native_channel_shuffle")
@@ -259,13 +247,13 @@ def _channel_shuffle(site: Site, self: Axes, groups: int) -> Axes:
 
 @rule("pixel_shuffle")
 def _pixel_shuffle(site: Site, self: Axes, upscale_factor: int) -> Axes:
-    channels, across, down = factor(self[-3], site.shape[-3], upscale_factor, upscale_factor)
-    pin_all([across, down, *self[-2:]], "pixel_shuffle")
-    return [*self[:-3], channels, *new_axes(site.shape[-2:], "spatial")]
+    factored = [*self[:-3], *factor(self[-3], site.shape[-3], upscale_factor, upscale_factor), *self[-2:]]
+    kept = site.mix(factored, dimensions((-4, -3, -2, -1), len(factored)), "pixel_shuffle")
+    return [*kept, *new_axes(site.shape[-2:], "spatial")]
 
 
 @rule("pixel_unshuffle")
 def _pixel_unshuffle(site: Site, self: Axes, downscale_factor: int) -> Axes:
-    pin_all(self[-2:], "pixel_unshuffle")
+    *images, channels = site.mix(self, dimensions((-2, -1), len(self)), "pixel_unshuffle")
     added = [Atom(downscale_factor, "pixel_unshuffle") for _ in range(2)]
-    return [*self[:-3], [[*as_factors(self[-3]), *added]], *new_axes(site.shape[-2:], "spatial")]
+    return [*images, [[*as_factors(channels), *added]], *new_axes(site.shape[-2:], "spatial")]

@@ -53,6 +53,16 @@ def heads(units: Tensor, count: int) -> Tensor:
     return units.view(1, 4, count, 2).transpose(1, 2)
 
 
+def halved(w: Tensor) -> Tensor:
+    """The sum of the two halves of each row."""
+    return w.unflatten(1, (2, -1)).sum(1)
+
+
+def mixed(name: str, operation: Callable[[Tensor], Tensor], *shape: int) -> None:
+    """The last column of rows beside what becomes of them: one order of the rows fits all columns, or none."""
+    case(f"mixed_by_{name}", [4], lambda m, x: operation(m.w).split(1, 1)[-1].sum() + 0 * x[0, 0], w=shape)
+
+
 # Sums
 case("einsum", [8, 8, 7], lambda m, x: torch.einsum("bi,ijk,bk->bj", m.a(x), m.w, m.b(x)).sum(1), w=(8, 7, 8))
 case("einsum_twice", [8], lambda m, x: torch.einsum("bi,bi->b", m.a(x), m.b(x)))
@@ -74,6 +84,13 @@ case("gqa", [2, 2, 2, 2], lambda m, x: f.scaled_dot_product_attention(
 
 # Shapes
 case("stack_then_unbind", [8, 8], lambda m, x: m.out(torch.stack([m.a(x), m.b(x)], 1).unbind(1)[0].relu()))
+case("cat_then_view", [8, 8], lambda m, x: m.out(torch.cat([m.a(x), m.b(x)], 1).view(4, 2, 8)[:, 0].relu()))
+case("cat_viewed_and_weighted", [8, 8], lambda m, x: (torch.cat([m.a(x), m.b(x)], 1).relu().view(4, 2, 8) * m.w)
+     .sum(-1), w=(2, 8))  # fmt: skip
+case("cat_viewed_as_heads", [2, 2, 4, 4], lambda m, x: (
+    torch.cat([m.a(x), m.b(x)], 1).relu().view(4, 2, 2, 4) * m.w).sum((2, 3)), w=(2, 2, 4))  # fmt: skip
+case("cat_viewed_unevenly", [2, 4, 8], lambda m, x: (
+    torch.cat([m.a(x), m.out(m.b(x))[:, :4]], 1).view(4, 3, 4).relu() * m.w).sum((1, 2)), w=(4,))  # fmt: skip
 case("stack_weighted", [8, 8], lambda m, x: (torch.stack([m.a(x), m.b(x)], 1).relu() * m.w).sum(-1), w=(2, 8))
 case(
     "stack_and_itself", [8], lambda m, x: m.out((torch.stack([m.a(x), m.b(x)], 1) + m.a(x)[:, None]).sin().sum(1))
@@ -108,6 +125,29 @@ case("pixel_shuffle_of_units", [], lambda m, x: f.pixel_shuffle(
     (m.a(x)[:, :, None] * m.b(x)[:, None])[:, None].expand(-1, 4, -1, -1), 2).sum((1, 2)))  # fmt: skip
 case("unfold", [8], lambda m, x: f.unfold(image(m, x)[..., None], (3, 1)).transpose(1, 2) @ m.w, w=(24, 5))
 case("no_units_left", [8, 8], lambda m, x: m.out(torch.cat([m.a(x), m.b(x)[:, :0]], 1)))
+
+# Places along an axis are mixed
+mixed("roll", lambda w: w * w.roll(1, 1), 4, 6)
+mixed("flip", lambda w: w * w.flip(1), 4, 6)
+mixed("sort", lambda w: w * w.sort(1).values, 4, 6)
+mixed("topk", lambda w: w * w.topk(6, 1).values, 4, 6)
+mixed("cumsum", lambda w: w * w.cumsum(1), 4, 6)
+mixed("diff", lambda w: w * w.diff(dim=1, append=w[:, :1]), 4, 6)
+mixed("step", lambda w: w[:, ::2] * halved(w), 4, 6)
+mixed("average_pool", lambda w: w * f.avg_pool1d(w, 3, 1, 1), 4, 6)
+mixed("max_pool", lambda w: w * f.max_pool1d(w, 3, 1, 1), 4, 6)
+mixed("interpolate", lambda w: w * halved(f.interpolate(w[None], scale_factor=2.0, mode="linear")[0]), 4, 6)
+mixed("reflected_pad", lambda w: w * halved(f.pad(w, (3, 3), mode="reflect")), 4, 6)
+mixed("shifting_pad", lambda w: w * f.pad(w, (1, -1)), 4, 6)
+mixed("unfold", lambda w: w * f.unfold(w[:, None, None], (1, 3), padding=(0, 1)).sum(1), 4, 6)
+mixed("convolution", lambda w: w * f.conv1d(w[:, None], w.new_ones(1, 1, 3), padding=1)[:, 0], 4, 6)
+mixed("pixel_shuffle", lambda w: w.sum((1, 2)) * halved(
+    f.pixel_shuffle(w, 2).sum((1, 2))), 4, 4, 1, 6)  # fmt: skip
+mixed("pixel_unshuffle", lambda w: f.pixel_unshuffle(w, 2).sum((1, 2)) * halved(w.sum((1, 2))), 4, 1, 2, 12)
+mixed("index", lambda w: w * w[:, [1, 0, 3, 2, 5, 4]], 4, 6)
+mixed("index_select", lambda w: w * w.index_select(1, torch.tensor([1, 0, 3, 2, 5, 4])), 4, 6)
+mixed("gather", lambda w: w * w.gather(1, torch.tensor([[1, 0, 3, 2, 5, 4]]).expand(4, -1)), 4, 6)
+case("roll_and_split", [], lambda m, x: (m.w * m.w.roll(1, 1)).split(1, 1)[5] + 0 * x[0, 0], w=(4, 6))
 
 # Looked up
 case("indexed", [8], lambda m, x: m.a(x)[[0, 2, 1]] @ m.out.weight.T)

@@ -33,12 +33,17 @@ class Program(nn.Module):
         self.values = nn.ParameterList(parameters)
         self.steps, self.ends = steps, ends
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        pool: list[Tensor] = [x, *self.values]
+    def forward(self, x: Tensor, noise: float = 0.0) -> tuple[Tensor, ...]:
+        """The outputs; `noise` is how much every value is off, relative to its size."""
+        pool = [_noisy(value, noise) for value in (x, *self.values)]
         for operation, operands in self.steps:
             found = operation(*(pool[i] for i in operands))
-            pool += found if isinstance(found, tuple) else (found,)
+            pool += [_noisy(value, noise) for value in (found if isinstance(found, tuple) else (found,))]
         return tuple(operation(*(pool[i] for i in operands)) for operation, operands in self.ends)
+
+
+def _noisy(value: Tensor, noise: float) -> Tensor:
+    return value * (1 + noise * torch.randn_like(value)) if noise else value
 
 
 class Writer:
@@ -146,6 +151,13 @@ along(lambda v, d: v.transpose(d, -1))
 along(lambda v, d: v.roll(1, d))
 along(lambda v, d: v.sort(d).values)
 along(lambda v, d: v.cumsum(d))
+along(lambda v, d: v.flip(d))
+along(lambda v, d: v.diff(dim=d))
+along(lambda v, d: v.topk(2, d).values)
+along(lambda v, d: v.movedim(d, 0)[::2])
+along(lambda v, d: functional.pad(v.movedim(d, -1), (1, 2)))
+along(lambda v, d: functional.pad(v.movedim(d, -1), (1, -1)))
+along(lambda v, d: v.repeat(*(2 if i == d else 1 for i in range(v.ndim))))
 along(lambda v, d: v.repeat_interleave(2, d))
 along(functional.glu)
 along(lambda v, d: functional.normalize(v, dim=d))
@@ -184,6 +196,43 @@ pairs(lambda a, b: torch.where(a > b, a, b.sin()))
 pairs(lambda a, b: functional.scaled_dot_product_attention(a, b, b.sin()))
 pairs(lambda a, b: functional.scaled_dot_product_attention(a, a, b))
 pairs(torch.outer)
+
+
+MIXED: list[Operation] = [
+    lambda v: v.roll(1, -1),
+    lambda v: v.flip(-1),
+    lambda v: v.sort(-1).values,
+    lambda v: v.cumsum(-1),
+    lambda v: v.diff(dim=-1, append=v[..., :1]),
+    lambda v: v.repeat(1, 1, 2)[..., ::2],
+    lambda v: v[..., list(range(v.shape[-1]))[::-1]],
+    lambda v: v.index_select(-1, torch.arange(v.shape[-1]).flip(0)),
+    lambda v: v.gather(-1, torch.arange(v.shape[-1]).flip(0).expand_as(v)),
+    lambda v: functional.pad(v, (1, -1)),
+    lambda v: functional.pad(v, (1, 1), mode="circular")[..., : v.shape[-1]],
+    lambda v: functional.avg_pool1d(v, 3, 1, 1),
+    lambda v: functional.max_pool1d(v, 3, 1, 1),
+    lambda v: functional.conv1d(v, torch.ones(1, v.shape[1], 3, dtype=v.dtype), padding=1),
+    lambda v: functional.interpolate(v, scale_factor=2.0, mode="linear").unflatten(-1, (2, -1)).sum(-2),
+    lambda v: functional.unfold(v[:, :, None], (1, 3), padding=(0, 1)).unflatten(1, (-1, 3)).sum(2),
+    lambda v: functional.pixel_shuffle(v.repeat_interleave(4, 1)[:, :, None], 2).unflatten(3, (2, -1)).sum((2, 3)),
+    lambda v: functional.pixel_unshuffle(v.repeat(1, 1, 2)[:, :, None].expand(-1, -1, 2, -1), 2)
+    .unflatten(1, (-1, 4)).sum((2, 3)),
+]  # fmt: skip
+"""Operations on values of three axes that mix places along the last and keep its length."""
+
+
+@kind
+def mixed(writer: Writer) -> Step:
+    """A value beside itself with places along an axis mixed."""
+    i, operation = writer.pick(1), writer.random.choice(MIXED)
+    d = writer.axis(i)
+
+    def beside(v: Tensor) -> Tensor:
+        three = v.movedim(d, -1)[(None,) * (3 - v.ndim)]
+        return three * operation(three)
+
+    return beside, [i]
 
 
 @kind
@@ -230,15 +279,19 @@ def written(writer: Writer) -> Step:
 
 
 def sensitivity(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> float:
-    """How much rounding matters to it: a difference of zeros that is normalised, or a tie, makes noise visible."""
+    """How much rounding matters to it: a difference of zeros that is normalised, or a tie, makes noise visible.
+
+    Values on the way are moved as well as parameters: two that are equal whatever the parameters make a tie, too.
+    """
     moved = copy.deepcopy(model).double()
     randomise(moved, torch.Generator().manual_seed(seed))
-    with torch.no_grad():
-        before = [one.double() for one in moved(*inputs)]
-        for parameter in moved.parameters():
-            parameter.mul_(1 + 1e-13 * torch.randn(parameter.shape, dtype=torch.float64))
-        after = [one.double() for one in moved(*inputs)]
-    return max(((a - b).abs() / (1 + a.abs())).max().item() for a, b in zip(before, after, strict=True))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        before = moved(*inputs)
+        noisy = [moved(*inputs, noise=1e-13) for _ in range(4)]
+    return max(
+        ((a - b).abs() / (1 + a.abs())).max().item() for after in noisy for a, b in zip(before, after, strict=True)
+    )
 
 
 def program(seed: int, length: int) -> tuple[Program, tuple[Tensor, ...]]:

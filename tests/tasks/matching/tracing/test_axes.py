@@ -20,8 +20,8 @@ from tasks.matching.tracing.axes import (
     pin,
     unify,
     union,
-    view,
 )
+from tasks.matching.tracing.views import view
 
 
 def sizes(axis):

@@ -55,7 +55,7 @@ def test_random_programs(seed, length):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 4000, 500))
+@pytest.mark.parametrize("first", range(0, 20000, 500))
 def test_many_random_programs(first):
     for seed in range(first, first + 500):
         sound(seed, 5 + seed % 25)

@@ -1,0 +1,62 @@
+"""Training as the command does it: with its seconds, a line a round where no terminal is, and Dask silent."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import time
+
+import psutil
+
+from flows.config.train import TrainConfig
+from flows.reporting.listening import listening
+from flows.reporting.scores import shown_score
+from storage.rounds.commits import Commit
+from storage.runs.run import Run
+
+
+class Timed:
+    """A listener that keeps when each round was committed, in seconds from the command's start."""
+
+    def __init__(self) -> None:
+        self.began: float = psutil.Process().create_time()
+        self.rounds: list[tuple[float, Commit]] = []
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Keep a round, and print it where there is no bar."""
+        self.rounds.append((self.elapsed(), commit))
+        if not sys.stderr.isatty():
+            print(f"round {commit.round}/{rounds}  {shown_score(commit.score)}", file=sys.stderr)
+
+    def notice(self, text: str) -> None:
+        """The bar shows it."""
+
+    def elapsed(self) -> float:
+        """Seconds since the command's start."""
+        return time.time() - self.began
+
+    def summary(self) -> dict[str, float | None]:
+        """How long all took, the way to the first round, and a round after it."""
+        per_round = [commit.seconds for _, commit in self.rounds[1:]]
+        return {
+            "seconds": self.elapsed(),
+            "first_round_seconds": self.rounds[0][0] if self.rounds else None,
+            "seconds_per_round": statistics.median(per_round) if per_round else None,
+        }
+
+
+def train_timed(config: TrainConfig) -> tuple[Run, dict[str, float | None]]:
+    """The run, and its seconds."""
+    quiet()
+    from flows.training.running import train
+
+    timed = Timed()
+    with listening(timed):
+        run = train(config)
+    return run, timed.summary()
+
+
+def quiet() -> None:
+    """Silence Dask: the command prints errors in one line, and its log would add tracebacks."""
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)

@@ -1,0 +1,96 @@
+"""A bar of rounds where somebody looks: in a terminal, and in a notebook."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from flows.reporting.listening import listening
+from flows.reporting.scores import shown_score
+from storage.rounds.commits import Commit
+
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[score]}"),
+    TimeElapsedColumn(),
+    TimeRemainingColumn(),
+)
+
+NOTEBOOK_SECONDS = 0.2
+"""How often a notebook's cell is drawn anew."""
+
+
+class Bar:
+    """A listener that shows rounds done, scores and the time left."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.console = console
+        shown = console.is_terminal and not console.is_jupyter
+        self.progress = Progress(*COLUMNS, console=console, transient=True, disable=not shown)
+        self.task = self.progress.add_task("starting", total=total, score="")
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Show a round."""
+        score = shown_score(commit.score)
+        self.progress.update(self.task, completed=commit.round, total=rounds, description="round", score=score)
+
+    def notice(self, text: str) -> None:
+        """Show one line above the bar."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+
+class NotebookBar(Bar):
+    """The same as a notebook's cell shows it; rich's own way there needs a package for widgets."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        super().__init__(console, total)
+        from IPython.display import display
+
+        self.cell: Any = display(self.progress, display_id=True)
+        self.drawn = time.monotonic()
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Show a round, the last one always."""
+        super().committed(commit, rounds)
+        if time.monotonic() - self.drawn >= NOTEBOOK_SECONDS:
+            self.draw()
+
+    def draw(self) -> None:
+        """Draw the cell anew."""
+        self.cell.update(self.progress)
+        self.drawn = time.monotonic()
+
+    def notice(self, text: str) -> None:
+        """Show one line below the bar."""
+        print(text)
+
+
+@contextmanager
+def bar_of_rounds(total: int) -> Iterator[None]:
+    """Within, a bar shows the rounds where somebody looks, and notices go to standard error in any case."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_jupyter:
+        cell = NotebookBar(console, total)
+        with listening(cell):
+            try:
+                yield
+            finally:
+                cell.draw()
+        return
+    bar = Bar(console, total)
+    with bar.progress, listening(bar):
+        yield

@@ -1,0 +1,130 @@
+"""Flows that go on without Prefect where they must: its server may die, hang or never have been there."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from functools import wraps
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from prefect import Flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext, SyncClientContext
+from prefect.exceptions import PrefectSignal
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+from flows.reporting.listening import notice
+from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, reporting
+from storage.errors import one_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def step(name: str, run_name: str | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make a function a Prefect task within a flow run, and leave it as it is where there is none."""
+
+    def made(function: Callable[P, T]) -> Callable[P, T]:
+        tracked = task(name=name, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False)(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return (tracked if FlowRunContext.get() else function)(*args, **kwargs)
+
+        return call
+
+    return made
+
+
+def run_flow(flow: Flow[[Any], T], config: Any) -> T:
+    """What a flow gives or raises, whatever becomes of Prefect; where it cannot be reached, without it."""
+    if not PREFECT_API_URL.value():
+        return flow.fn(config)
+    with hushed():
+        with reporting() as reporter:
+            body = _Body(flow, reporter)
+            try:
+                body.run(config)
+            except (Exception, PrefectSignal) as error:  # noqa: BLE001 - Prefect's, of which nothing may depend
+                unreached = error
+                if body.began and error is not body.error:
+                    reporter.lose(error)
+            if body.began:
+                return body.result()
+        reason = one_line(unreached.__cause__ or unreached)
+        notice(
+            f"Prefect at {PREFECT_API_URL.value()} cannot be reached ({reason}), so nothing is reported; "
+            "start it, or set PREFECT_API_URL to another"
+        )
+        return flow.fn(config)
+
+
+class _Body(Generic[T]):
+    """The function of a flow, run by Prefect's engine, and how it ended apart from how the engine does."""
+
+    def __init__(self, flow: Flow[[Any], T], reporter: Reporter) -> None:
+        self.flow = copy(flow)
+        self.flow.fn = self._kept(flow.fn)
+        self.reporter = reporter
+        self.began = False
+        self.error: BaseException | None = None
+        self.value: T | None = None
+
+    def run(self, config: Any) -> None:
+        """Have the engine run it, with a client that waits for no answer for long."""
+        with ExitStack() as stack:
+            stack.enter_context(temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1}))
+            self.client = stack.enter_context(SyncClientContext({"timeout": ANSWER_SECONDS})).client
+            self.flow(config)
+
+    def result(self) -> T:
+        """What it gave; raises what it raised."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)
+
+    def _kept(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
+        @wraps(function)
+        def call(config: Any) -> T:
+            self.began = True
+            try:
+                self.value = function(config)
+            except BaseException as error:
+                self.error = error
+                self._hurry_unless_heard(INTERRUPTED_SECONDS)
+                raise
+            self._hurry_unless_heard(ANSWER_SECONDS)
+            return self.value
+
+        return call
+
+    def _hurry_unless_heard(self, seconds: float) -> None:
+        """Where the server takes no reports, the engine need not wait long to report the flow's end."""
+        if not self.reporter.flush(seconds):
+            self.client._client.timeout = INTERRUPTED_SECONDS
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Keep Prefect's own lines off the screen, unless its user has set a level; its pages have them."""
+    shown = "PREFECT_LOGGING_LEVEL" in os.environ
+    handlers = [
+        handler
+        for name in ("", "prefect", "prefect._internal")
+        for handler in logging.getLogger(name).handlers
+        if type(handler).__module__ == "prefect.logging.handlers" and not shown
+    ]
+    for handler in handlers:
+        handler.addFilter(_of_others)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_of_others)
+
+
+def _of_others(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] not in ("prefect", "EventsWorker", "APILogWorker")

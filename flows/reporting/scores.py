@@ -1,0 +1,23 @@
+"""Losses and scores as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from storage.rounds.commits import Score
+
+SHARES = ("accuracy", "top5", "token_accuracy")
+"""Scores that are shown as percentages."""
+
+
+def shown(name: str, value: float | None) -> str:
+    """A loss or a score for people: shares in per cent, a dash where there is none."""
+    if value is None or math.isnan(value):
+        return "–"
+    return format(value, ".2%" if name in SHARES else ".4f")
+
+
+def shown_score(score: Score | None) -> str:
+    """A loss and its scores in one line, empty where there are none."""
+    named = {} if score is None else {"loss": score.loss, **score.values}
+    return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())

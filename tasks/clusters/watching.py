@@ -1,0 +1,127 @@
+"""What becomes of workers while their work is waited for: who is gone, who is silent, and how maps get on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import astuple, dataclass
+from itertools import takewhile
+from typing import Any
+
+from distributed import Client, get_worker
+from distributed.scheduler import heartbeat_interval
+
+from storage.errors import ClusterError
+from tasks.rounds.pace import Pace, pace
+
+METRIC = "roundweave"
+"""Under this name the heartbeats of workers tell the pace of their maps."""
+
+LOOK_SECONDS = 1.0
+"""How often to look while work is waited for."""
+
+ANSWER_SECONDS = 60
+"""How long a scheduler may take to answer."""
+
+END_SECONDS = 10
+"""How long a nanny may take to end its worker, which is then removed all the same."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker that is gone; keys of the work it was at or had before it, and of finished work gone with it.
+
+    `silent` tells in how many seconds without a heartbeat it was given up, None where it died of itself.
+    """
+
+    worker: str
+    working: tuple[Hashable, ...]
+    finished: tuple[Hashable, ...]
+    silent: float | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look has shown."""
+
+    paces: tuple[Pace, ...]
+    lost: tuple[Lost, ...]
+
+
+class Watch:
+    """Looks at a scheduler's workers, and gives up those that are silent for `worker_timeout` seconds."""
+
+    def __init__(self, client: Client, worker_timeout: float) -> None:
+        self.client = client
+        self.worker_timeout = worker_timeout
+        self._since = float("inf")
+        self._silence: dict[str, tuple[float, float]] = {}
+        self._given_up: dict[str, float] = {}
+        self.look()
+
+    def look(self) -> Seen:
+        """What has happened since the last look; raises `ClusterError` where the scheduler is gone.
+
+        Silence is counted in looks: while this process sleeps, nobody's time runs out.
+        """
+        now, heartbeats, gone = self._ask(_census, self._since)
+        self._since = now
+        silence = {
+            worker: (heard, self._silence[worker][1] + LOOK_SECONDS if self._still(worker, heard) else 0.0)
+            for worker, (heard, _) in heartbeats.items()
+        }
+        self._silence = silence
+        # With many workers Dask has each of them report more rarely.
+        limit = max(self.worker_timeout, 10 * heartbeat_interval(len(silence)))
+        silent = {worker: seconds for worker, (_, seconds) in silence.items() if seconds >= limit}
+        if silent:
+            self._given_up |= silent
+            self._ask(_give_up, list(silent))
+        lost = tuple(
+            Lost(worker, working, finished, self._given_up.pop(worker, None)) for worker, working, finished in gone
+        )
+        return Seen(tuple(Pace(*told) for _, told in heartbeats.values() if told), lost)
+
+    def _still(self, worker: str, heard: float) -> bool:
+        return worker in self._silence and self._silence[worker][0] == heard
+
+    def _ask(self, function: Any, *arguments: Any) -> Any:
+        try:
+            return self.client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
+        except (OSError, TimeoutError) as error:
+            raise scheduler_gone(error) from error
+
+
+def scheduler_gone(error: Exception) -> ClusterError:
+    """What to say where a scheduler does not answer."""
+    return ClusterError(
+        f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
+    )
+
+
+def tell_pace() -> None:
+    """On a worker: have its heartbeats tell how its maps get on."""
+    worker = get_worker()
+    if METRIC not in worker.metrics:
+        worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(pace())}
+
+
+def _census(since: float, dask_scheduler: Any) -> tuple[float, dict[str, tuple[float, Any]], list[Any]]:
+    """On the scheduler: the time, each worker's last heartbeat with its pace, and who was lost since."""
+    heartbeats = {
+        address: (state.last_seen, state.metrics.get(METRIC)) for address, state in dask_scheduler.workers.items()
+    }
+    recent = takewhile(lambda event: event[0] > since, reversed(dask_scheduler.get_events("all")))
+    lost = [
+        (event["worker"], tuple(event["processing-tasks"]), tuple(event["lost-computed-tasks"]))
+        for _, event in recent
+        if event["action"] == "remove-worker" and not event["expected"]
+    ]
+    return time.time(), heartbeats, lost[::-1]
+
+
+async def _give_up(workers: list[str], dask_scheduler: Any) -> None:
+    """On the scheduler: end workers, and begin them anew where they have a nanny; their work goes elsewhere."""
+    await dask_scheduler.restart_workers(
+        workers, timeout=END_SECONDS, wait_for_workers=False, on_error="return", stimulus_id="roundweave-silent"
+    )

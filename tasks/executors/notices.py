@@ -1,0 +1,33 @@
+"""Which worker is lost, and what is done again, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tasks.clusters.watching import Lost
+
+
+def lost_line(lost: Lost, rounds: Sequence[int], partitions: Iterable[int]) -> str:
+    """Who is lost, and which partitions of which rounds are mapped again."""
+    why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
+    if not lost.working and not lost.finished:
+        return f"worker {lost.worker} {why}; it had no work"
+    again = listed(partitions)
+    if not again:
+        return f"worker {lost.worker} {why}; its work is done again elsewhere"
+    return f"worker {lost.worker} {why}; mapped again in round {listed(rounds)}: partition {again}"
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers in order, neighbours as ``4 to 7``.
+
+    >>> listed([9, 4, 5, 6])
+    '4 to 6, 9'
+    """
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join(" to ".join(map(str, span)) for span in spans)

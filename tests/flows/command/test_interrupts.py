@@ -1,0 +1,41 @@
+"""Ctrl-C: one line, whenever and however often it comes, and nothing of the command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storage.runs.run import open_run
+from tests.flows.prefect_server import command_line, rounds_done, until
+
+MOMENTS: dict[str, Callable[[Path], bool]] = {
+    "the cluster starts": lambda runs: (runs / ".prefect").is_dir(),
+    "rounds are trained": lambda runs: rounds_done(runs / "run.zarr") > 2,
+}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupt_is_one_line(tmp_path: Path, moment: str, times: int) -> None:
+    runs = tmp_path / "runs"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
+    line = command_line("train", "--workers", "1", "--rounds", "1000", "--name", "run")
+    with (tmp_path / "errors").open("wb") as errors:
+        process = subprocess.Popen(line, env=environment, stdout=errors, stderr=errors, cwd=tmp_path)
+    until(lambda: MOMENTS[moment](runs) or process.poll() is not None, tmp_path / "errors")
+    family = psutil.Process(process.pid).children(recursive=True)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    code = process.wait(60)
+    said = [line for line in (tmp_path / "errors").read_text().splitlines() if not line.startswith("round ")]
+    assert (code, len(said)) == (1, 1), said
+    assert said[0].startswith("error: interrupted")
+    assert psutil.wait_procs(family, timeout=30)[1] == []
+    if moment == "rounds are trained":
+        assert open_run(runs / "run.zarr").status == "interrupted"

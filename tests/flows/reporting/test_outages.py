@@ -1,0 +1,117 @@
+"""What becomes of a training when Prefect's server dies, hangs, has a full disk, or never was: nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.runs.run import open_run
+from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
+
+ROUNDS = 12
+SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--name", "run"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PrefectServer]:
+    running = PrefectServer(tmp_path / "prefect").start()
+    yield running
+    running.kill()
+
+
+class Training:
+    """`roundweave train` in a process of its own, its rounds long enough to do something between them."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], api: str, *arguments: str) -> None:
+        self.store = folder / "runs" / "run.zarr"
+        self.output, self.errors = folder / "output", folder / "errors"
+        line = command_line("train", *SMALL, "--rounds", str(ROUNDS), "--local-steps", "600", *arguments)
+        with self.output.open("wb") as output, self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                line, cwd=folder, env=environment | {"PREFECT_API_URL": api}, stdout=output, stderr=errors
+            )
+
+    def reach(self, round: int) -> None:
+        """Wait for a round."""
+        until(lambda: rounds_done(self.store) >= round or self.process.poll() is not None, self.errors)
+
+    def end(self) -> tuple[int, list[str]]:
+        """The exit code, and the lines on standard error that are not of rounds."""
+        code = self.process.wait(120)
+        lines = self.errors.read_text().splitlines()
+        return code, [line for line in lines if not line.startswith("round ")]
+
+
+Break = Callable[[PrefectServer], None]
+BREAKS = {"killed": PrefectServer.kill, "stopped": PrefectServer.stop, "disk full": PrefectServer.fill_disk}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(server, tmp_path, how: str) -> None:
+    training = Training(tmp_path, server.environment, server.api)
+    training.reach(3)
+    BREAKS[how](server)
+    code, said = training.end()
+    run = open_run(training.store)
+    assert (code, run.status, run.done) == (0, "complete", ROUNDS), said
+    (line,) = said
+    assert server.api in line
+    assert "reports" in line
+    assert "run: complete" in training.output.read_text()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_what_was_not_reported_is_sent_when_the_server_comes_back(server, tmp_path, how: str) -> None:
+    training = Training(tmp_path, server.environment, server.api)
+    training.reach(3)
+    BREAKS[how](server)
+    training.reach(6)
+    server.resume() if how == "stopped" else server.start()
+    assert training.end() == (0, [])
+    (flow,) = server.asked("flow_runs")
+    assert (flow["name"], flow["state_type"]) == ("run", "COMPLETED")
+    assert "run-history" in {artifact["key"] for artifact in server.asked("artifacts")}
+    until(lambda: reported(server) == list(range(1, ROUNDS + 1)))
+    until(lambda: len(server.asked("task_runs")) == ROUNDS)
+    logged = {log["message"].split(":")[0] for log in server.asked("logs")}
+    assert {f"round {round}/{ROUNDS}" for round in range(1, ROUNDS + 1)} <= logged
+
+
+def reported(server: PrefectServer) -> list[int]:
+    """The rounds of all events of committed rounds."""
+    found = server.asked("events", filter={"event": {"name": ["roundweave.round.committed"]}}, limit=50)
+    return sorted({row["round"] for event in found["events"] for row in event["payload"]["rounds"]})
+
+
+def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path) -> None:
+    training = Training(tmp_path, server.environment, server.api, "--rounds", "1000")
+    training.reach(3)
+    server.stop()
+    training.process.send_signal(2)
+    code, said = training.end()
+    assert code == 1
+    assert said[-1].startswith("error: interrupted; committed rounds are kept")
+    assert len(said) <= 2
+    assert open_run(training.store).status == "interrupted"
+
+
+def test_a_server_that_never_was_is_said_in_one_line(tmp_path) -> None:
+    environment = PrefectServer(tmp_path / "prefect").environment
+    training = Training(tmp_path, environment, "http://127.0.0.1:1/api")
+    code, said = training.end()
+    assert (code, open_run(training.store).status) == (0, "complete"), said
+    (line,) = said
+    assert "http://127.0.0.1:1/api" in line
+    assert "PREFECT_API_URL" in line
+
+
+def test_a_merge_without_its_server_is_one_line(apart, tmp_path) -> None:
+    apart(tmp_path / "runs", "mlp", 2)
+    environment = PrefectServer(tmp_path / "prefect").environment | {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
+    line = command_line("merge", "mlp0@-1", "mlp1@-1", "--points", "2", "--executor", "inline", "--json")
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert "http://127.0.0.1:1/api" in done.stderr

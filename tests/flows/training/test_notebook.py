@@ -1,0 +1,49 @@
+"""`rw.train` where people look at it: in a notebook's kernel, and in a script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient", reason="a notebook's kernel needs the development dependencies")
+
+CELL = """
+import roundweave as rw
+config = rw.TrainConfig(partitions=2, local_steps=2, rounds=3, executor="inline", name="{name}")
+run = rw.train(config)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's: no Prefect API, and runs beneath this folder."""
+    for key in [key for key in os.environ if key.startswith("PREFECT")]:
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+
+
+@pytest.mark.filterwarnings("default")  # of nbclient's own libraries
+def test_a_notebook_shows_progress_and_nothing_else(environment, tmp_path: Path) -> None:
+    import nbformat
+
+    cells = [nbformat.v4.new_code_cell(CELL.format(name=name)) for name in ("first", "second")]
+    notebook = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("run.status")])
+    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    for cell in notebook.cells[:2]:
+        (output,) = cell.outputs
+        assert output.output_type == "display_data", output
+        assert "3/3" in output.data["text/plain"]
+        assert "accuracy" in output.data["text/html"]
+    assert notebook.cells[2].outputs[0].data["text/plain"] == "'complete'"
+
+
+def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: Path) -> None:
+    script = f"if __name__ == '__main__':\n{CELL.format(name='script').replace(chr(10), chr(10) + '    ')}"
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
