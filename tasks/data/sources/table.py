@@ -37,7 +37,7 @@ def find_source(
     `UsageError` for an unknown name, an argument too many or too few, or a target where there are no columns.
     """
     if isinstance(data, tuple):
-        from tasks.data.sources.each import Each
+        from tasks.data.sources.base import Each
 
         return Each(tuple(find_source(one, target, by) for one in data))
     kept = keep_source(data)
