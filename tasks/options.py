@@ -25,7 +25,7 @@ Warmup = Annotated[int, Field(ge=0, description="rounds over which lr grows to i
 LocalSteps = Annotated[int | None, Field(ge=1, description="batches that a partition trains on in a round")]
 LocalEpochs = Annotated[int | None, Field(ge=1, description="passes over its examples in a round")]
 BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; none: all of the partition")]
-Optimizer = Annotated[str, Field(description="the local optimizer: any of torch.optim")]
+Optimizer = Annotated[str, Field(description="the local optimizer: any of torch.optim; it restarts each round")]
 OptimizerOptions = Annotated[dict[str, Any] | None, Field(description="its further options")]
 ClipNorm = Annotated[float | None, Field(gt=0, description="bound on the L2 norm of local gradients")]
 Init = Annotated[

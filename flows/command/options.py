@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from flows.config.algorithms import EVERY_OPTION, Named, options_of
 from storage.errors import RoundweaveError, UsageError
+from storage.parsing import from_json
 from tasks.user_code import Code
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
@@ -135,7 +135,7 @@ def given(options: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any
 
 def _json(name: str, value: str) -> Any:
     try:
-        return json.loads(value)
+        return from_json(value)
     except ValueError as error:
         flag = f"--{name.replace('_', '-')}"
         raise UsageError(f"{flag} must be a JSON object such as '{{\"hidden\": 256}}': {error}") from error

@@ -104,7 +104,7 @@ class Placement(BaseModel):
         default="graph", description="Dask cluster, or a loop in this process"
     )
     worker_timeout: float = Field(
-        default=60, ge=5, description="seconds without a heartbeat after which a worker's work is done elsewhere"
+        default=60, ge=10, description="seconds without a heartbeat after which a worker's work is done elsewhere"
     )
 
 

@@ -76,4 +76,4 @@ def _within(resolved: HasConfig, executor: Executor) -> Iterator[None]:
 
 
 def _executor(config: Placement) -> AbstractContextManager[Executor]:
-    return open_executor(config.executor, config.scheduler, config.workers, config.worker_timeout)
+    return open_executor(config.executor, config.scheduler, config.workers, config.worker_timeout, notice)

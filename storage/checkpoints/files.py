@@ -6,6 +6,8 @@ A file may come from anybody, so nothing that it says is run: torch reads it wit
 from __future__ import annotations
 
 import functools
+import mmap
+import pickle
 import re
 import warnings
 import zipfile
@@ -32,6 +34,10 @@ STATE_KEYS = ("state_dict", "model", "model_state_dict")
 
 WRAPPERS = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before every name."""
+
+
+BYTEARRAY = b"bytearray"
+"""What `weights_only` lets a file make of any length; no state dict has one."""
 
 
 SAVE = "save it with torch.save(model.state_dict(), …)"
@@ -134,22 +140,33 @@ def _torch_tensor(name: str, path: Path) -> torch.Tensor:
 
 def _torch_tensors(path: Path, mapped: bool = False) -> dict[str, torch.Tensor]:
     """The state dict of a torch file; mapped ones are read when they are used."""
-    _check_sums(path, _stamp(path))
+    _check_torch(path, _stamp(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of what it then refuses
         return _state_dict(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
 
 
 @functools.lru_cache(maxsize=64)
-def _check_sums(path: Path, stamp: Stamp) -> None:
-    """Raise `BadZipFile` for flipped bits, which torch does not look for; once for a content of the file."""
+def _check_torch(path: Path, stamp: Stamp) -> None:
+    """Raise for flipped bits, and for what takes more memory than the file is long; once for a content."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(BYTEARRAY) >= 0:
+            raise pickle.UnpicklingError("GLOBAL builtins.bytearray")
     if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            # It is 0 where torch.serialization.set_crc32_options turned it off.
-            for member in (member for member in archive.infolist() if member.CRC):
-                with archive.open(member) as content:
-                    while content.read(1 << 20):
-                        pass
+        _check_archive(path, stamp[1])
+
+
+def _check_archive(path: Path, length: int) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        # torch writes its members as they are, so what is packed was made to take memory.
+        if sum(member.file_size for member in members) > length:
+            raise zipfile.BadZipFile("it promises more than the file is long")
+        # It is 0 where torch.serialization.set_crc32_options turned it off.
+        for member in (member for member in members if member.CRC):
+            with archive.open(member) as packed:
+                while packed.read(1 << 20):
+                    pass
 
 
 def _refusal(error: Exception) -> str:

@@ -36,11 +36,11 @@ def write_chunk(
 def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:
     """One whole chunk of shape `spec.chunks`, None where there is none; raises `StoreDamaged` for flipped bits."""
     key = _key(spec, index)
-    content = place.read(key)
+    dtype = np.dtype(spec.stored).newbyteorder("<")
+    content = place.read(key, most=_size(spec) * dtype.itemsize + CHECKSUM)
     if content is None:
         return None
     data, checksum = np.asarray(content)[:-CHECKSUM], content[-CHECKSUM:]
-    dtype = np.dtype(spec.stored).newbyteorder("<")
     if len(data) != _size(spec) * dtype.itemsize or google_crc32c.value(data) != int.from_bytes(
         checksum, "little"
     ):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from storage.errors import RoundMissing, StoreDamaged, WriterFenced
+from storage.parsing import from_json
 from storage.places.base import Place
 
 
@@ -89,7 +90,7 @@ class Commit:
     @classmethod
     def from_json(cls, text: str) -> Commit:
         """The inverse of `to_json`."""
-        value = json.loads(text)
+        value = from_json(text)
         updates = {int(p): UpdateRecord(**u) for p, u in value.pop("updates").items()}
         carry_from = {int(p): r for p, r in value.pop("carry_from").items()}
         score = value.pop("score")

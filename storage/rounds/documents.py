@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,18 +9,23 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.core.metadata import ArrayV3Metadata
 
+from storage.parsing import from_json
 from storage.places.base import Place
 from storage.rounds.schema import ArraySpec
 
 NAME = "zarr.json"
 
 
+LARGEST = 1 << 27
+"""Bytes of a document; a network of a million tensors has one of half as many."""
+
+
 def read_document(place: Place, path: str = "") -> dict[str, Any]:
     """The document of a group or an array; raises `KeyError` where there is none, `ValueError` for no JSON."""
-    content = place.read(_key(path))
+    content = place.read(_key(path), most=LARGEST)
     if content is None:
         raise KeyError(path)
-    value: dict[str, Any] = json.loads(bytes(content))
+    value: dict[str, Any] = from_json(bytes(content))
     return value
 
 

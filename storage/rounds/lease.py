@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 import psutil
 
 from storage.errors import RunBusy
+from storage.parsing import from_json
 from storage.places.base import Place
 
 SECONDS = 30.0
@@ -54,7 +55,7 @@ def read_lease(place: Place) -> Lease | None:
     """The last claim on the run at this place, fresh or not; one that cannot be read claims nothing."""
     content = place.read(_key(_last_epoch(place)))
     try:
-        return None if content is None else Lease(**json.loads(bytes(content)))
+        return None if content is None else Lease(**from_json(bytes(content)))
     except (ValueError, TypeError):
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, RoundMissing, StoreDamaged
+from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, RoundMissing, StoreDamaged, UsageError
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.chunks import read_chunk, write_chunk
@@ -19,6 +19,7 @@ from storage.rounds.commits import Commit, CommitLog, UpdateRecord
 from storage.rounds.documents import create_documents, read_document, replace_document
 from storage.rounds.history import History, check_names
 from storage.rounds.schema import VERSION, ArraySpec, Schema, split_array
+from storage.rounds.soundness import schema_problem
 from storage.values.digests import (
     match_digest,
     match_tensors,
@@ -50,6 +51,8 @@ class RoundStore:
             raise NotARun(f"{self.place} is not a run of Roundweave; `roundweave runs` lists them") from error
         if version != VERSION:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
+        if problem := schema_problem(self.schema):
+            raise NotARun(f"{self.place} is no run that Roundweave made: {problem}")
         self.arrays = self.schema.arrays(self.rounds + 1)
         self.history = History(self.place, self.schema, self.rounds + 1, fsync)
 
@@ -69,9 +72,11 @@ class RoundStore:
     ) -> RoundStore:
         """A new run with its initial state committed, made aside and then put in place at once.
 
-        Raises `ExperimentDiffers` where something is there already.
+        Raises `ExperimentDiffers` where something is there already, `UsageError` for names that cannot be kept.
         """
         place = place_of(where)
+        if problem := schema_problem(schema):
+            raise UsageError(f"the network cannot be kept: {problem}; rename what is called so")
         root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
         try:
             with place.aside() as aside:

@@ -66,7 +66,6 @@ class Run:
     def refresh(self) -> Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
-        self._config, self._algorithm = _recorded(self._store)
         log = self._store.log
         self._rounds = log.rounds()
         self._failure, self._damaged = log.failure, log.damaged()
@@ -89,12 +88,17 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration it was started with."""
-        return self._config
+        config: dict[str, Any] = self._store.attributes["config"]
+        return config
 
     @property
     def algorithm(self) -> str:
         """The name of its algorithm, of a function of the user's its own; ``merge`` where networks were merged."""
-        return self._algorithm
+        try:
+            name: Any = self.config["algorithm"]["name"]
+            return str(name["name"] if isinstance(name, dict) else name)
+        except (KeyError, TypeError) as error:
+            raise NotARun(f"{self.path}: its record names no algorithm; Roundweave did not make it") from error
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -246,16 +250,6 @@ class Run:
             f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
         return f"<Run {' · '.join(parts)}>"
-
-
-def _recorded(store: RoundStore) -> tuple[dict[str, Any], str]:
-    """The configuration of a run, and the name of its algorithm; raises `NotARun` for a record of another form."""
-    try:
-        config: dict[str, Any] = store.attributes["config"]
-        name: Any = config["algorithm"]["name"]
-        return config, str(name["name"] if isinstance(name, dict) else name)
-    except (KeyError, TypeError) as error:
-        raise NotARun(f"{store.place}: its record names no algorithm; it was not made by Roundweave") from error
 
 
 COUNTS = {"examples", "accepted"}

@@ -15,6 +15,10 @@ from tasks.clusters.plugins import Loosen, PromptScheduler, PromptWorker
 CONNECT_SECONDS = 10
 
 
+HERE = "127.0.0.1"
+"""What is local is for this machine alone: who reaches a scheduler runs code on it."""
+
+
 GIB = str(1 << 30)
 
 
@@ -29,8 +33,8 @@ LOCAL_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
     "distributed.logging.distributed": "critical",
-    # This module, for `dask_setup`.
-    "distributed.worker.preload": ["tasks.clusters.plugins"],
+    # One module for its `dask_setup`; the other brings torch, while whose import a worker is silent.
+    "distributed.worker.preload": ["tasks.clusters.plugins", "tasks.rounds.committing"],
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.scheduler.allowed-failures": 5,
@@ -59,9 +63,10 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
 @contextmanager
 def local_cluster(workers: int) -> Iterator[LocalCluster]:
     """Worker processes of one thread each on this machine."""
-    options = {"processes": True, "dashboard_address": ":0", "silence_logs": "CRITICAL", "memory_limit": 0}
+    options = {"processes": True, "silence_logs": "CRITICAL", "memory_limit": 0}
+    options |= {"n_workers": workers, "threads_per_worker": 1, "host": HERE, "dashboard_address": f"{HERE}:0"}
     # Some settings are read when the cluster is made, others when a worker is lost.
-    with dask.config.set(LOCAL_SETTINGS), LocalCluster(workers, threads_per_worker=1, **options) as cluster:
+    with dask.config.set(LOCAL_SETTINGS), LocalCluster(**options) as cluster:
         yield cluster
 
 

@@ -6,24 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tasks.executors.base import Executor
+from tasks.rounds.pace import Notice, log_notice
 
 
 @contextmanager
 def open_executor(
-    name: str, scheduler: str | None, workers: int, worker_timeout: float = 60.0
+    name: str, scheduler: str | None, workers: int, worker_timeout: float = 60.0, notice: Notice = log_notice
 ) -> Iterator[Executor]:
     """`inline`, or `graph` on a Dask cluster (see `tasks.clusters`), which alone imports Dask.
 
     A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
-    without a heartbeat for so long is given up.
+    without a heartbeat for so long is given up. Either is told by `notice`.
     """
     if name == "inline":
         from tasks.executors.inline import InlineExecutor
 
-        yield InlineExecutor(worker_timeout)
+        yield InlineExecutor(worker_timeout, notice)
         return
     from tasks.clusters.connecting import connect
     from tasks.executors.graph import GraphExecutor
 
     with connect(scheduler, workers) as client:
-        yield GraphExecutor(client, worker_timeout)
+        yield GraphExecutor(client, worker_timeout, notice)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from distributed import Client, Future
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
-from tasks.clusters.watching import Watch
+from tasks.clusters.watching import ANSWER_SECONDS, Watch
 from tasks.executors.notices import listed, lost_line
 from tasks.executors.on_worker import step, step_after
 from tasks.numerics import Fingerprint, fingerprint
@@ -31,7 +32,7 @@ from tasks.rounds.committing import (
     score_outcome,
 )
 from tasks.rounds.job import Job
-from tasks.rounds.pace import Hangs, logger
+from tasks.rounds.pace import Hangs, Notice, log_notice
 from tasks.rounds.plan import RoundPlan
 
 T = TypeVar("T")
@@ -51,15 +52,17 @@ RESUBMISSIONS = 2
 class GraphExecutor:
     """Runs rounds on the workers of a Dask client; see `open_executor` for `worker_timeout`."""
 
-    def __init__(self, client: Client, worker_timeout: float = 60.0) -> None:
+    def __init__(self, client: Client, worker_timeout: float = 60.0, notice: Notice = log_notice) -> None:
         self.client = client
+        self.notice = notice
         self._watch = Watch(client, worker_timeout)
-        self._hangs = Hangs(worker_timeout)
+        self._hangs = Hangs(worker_timeout, notice)
         self._deaths: Counter[int] = Counter()
         self._workers: list[str] = []
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
-        client.run(_import_torch, wait=False)
+        with suppress(TimeoutError):  # of a worker that hangs; it will be given up
+            client.run(_import_torch, wait=False, callback_timeout=ANSWER_SECONDS)
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """What each worker may do to the bits; one that comes later is asked with its first map."""
@@ -115,7 +118,7 @@ class GraphExecutor:
         for lost in seen.lost:
             self._deaths.update({partition for _, partition in _parts(job, lost.working, PLACED)})
             again = _parts(job, (*lost.working, *lost.finished), ("map",))
-            logger.warning(lost_line(lost, [round for round, _ in again], [part for _, part in again]))
+            self.notice(lost_line(lost, [round for round, _ in again], [part for _, part in again]))
 
     def _suspects(self) -> str:
         """The partitions at which workers died most often since work was submitted, as the beginning of a line."""

@@ -17,7 +17,7 @@ from tasks.rounds.committing import (
     score_outcome,
 )
 from tasks.rounds.job import Job
-from tasks.rounds.pace import watched
+from tasks.rounds.pace import Notice, log_notice, watched
 
 T = TypeVar("T")
 
@@ -25,8 +25,9 @@ T = TypeVar("T")
 class InlineExecutor:
     """Runs rounds here, and tells of maps that take longer than `patience` seconds."""
 
-    def __init__(self, patience: float = 60.0) -> None:
+    def __init__(self, patience: float = 60.0, notice: Notice = log_notice) -> None:
         self.patience = patience
+        self.notice = notice
         self._data: tuple[str, int, list[Partition]] | None = None
 
     def fingerprints(self) -> dict[str, Fingerprint]:
@@ -42,7 +43,7 @@ class InlineExecutor:
         outcome = read_outcome(job, first - 1)
         for round in range(first, last + 1):
             data = self._load(job, round)
-            with watched(self.patience):
+            with watched(self.patience, self.notice):
                 mapped = map_and_keep(job, outcome, data, 0)
             outcome = reduce_round(job, outcome, [mapped])
             tallies = [score_outcome(job, outcome, data)] if job.attempt.scored(round) else []

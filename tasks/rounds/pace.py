@@ -9,12 +9,15 @@ import logging
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 
-logger = logging.getLogger("roundweave")
-"""What the user reads while work is waited for, a line each."""
+Notice = Callable[[str], None]
+"""Tells the user one line, while work is waited for."""
+
+log_notice: Notice = logging.getLogger("roundweave").warning
 
 MUCH_LONGER = 5
 """How many times as long as the others a map may take before it is told."""
@@ -61,8 +64,9 @@ class Hangs:
     Each is told again whenever its time has doubled.
     """
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, patience: float, notice: Notice) -> None:
         self.patience = patience
+        self.notice = notice
         self._told: dict[tuple[int, int], float] = {}
 
     def look(self, paces: Sequence[Pace]) -> None:
@@ -76,23 +80,23 @@ class Hangs:
             if pace.seconds >= (2 * told if told else max(self.patience, MUCH_LONGER * (took or 0.0))):
                 self._told[pace.round, pace.partition] = pace.seconds
                 compared = "none has ended yet" if took is None else f"the others took {_seconds(took)} s"
-                logger.warning(
+                self.notice(
                     f"round {pace.round}: partition {pace.partition} has been mapping for "
                     f"{_seconds(pace.seconds)} s, {compared}"
                 )
 
 
 @contextmanager
-def watched(patience: float) -> Iterator[None]:
+def watched(patience: float, notice: Notice) -> Iterator[None]:
     """Within, maps of this process are told of that take longer than so many seconds."""
     done = threading.Event()
 
     def look() -> None:
-        hangs = Hangs(patience)
+        hangs = Hangs(patience, notice)
         while not done.wait(patience / 10):
             hangs.look([pace()])
 
-    watch = threading.Thread(target=look, daemon=True)
+    watch = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
     watch.start()
     try:
         yield

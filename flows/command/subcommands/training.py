@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from flows.command.printing.timing import train_timed
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
 from storage.errors import UsageError
+from storage.parsing import from_toml
 
 
 @with_options(Experiment, Execution)
@@ -58,7 +58,7 @@ def _train(config: TrainConfig, as_json: bool) -> None:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return from_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); `roundweave init` writes one") from error
     except ValueError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from storage.errors import DataError
@@ -31,6 +33,13 @@ def tensor_of(value: Any, name: str) -> torch.Tensor:
     if tensor.ndim == 0:
         raise DataError(f"{name} gives a single number where an array of examples belongs")
     return tensor.contiguous()
+
+
+def check_memory(file: str | Path, size: int) -> None:
+    """Raise `DataError` where a file holds more bytes than there is memory, before any is taken."""
+    free = psutil.virtual_memory().available
+    if size > free:
+        raise DataError(f"{file} holds {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free")
 
 
 def pixel_scaling(inputs: torch.Tensor) -> tuple[float, float, float] | None:

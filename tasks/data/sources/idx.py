@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,15 @@ import torch
 
 from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples
+from tasks.data.sources.arrays import check_memory
 from tasks.data.sources.base import Source
 
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
 """Divisor, mean and deviation of the training pixels."""
+
+
+MOST_PACKED = 1032
+"""So many bytes at most does gzip make of one (zlib's technical details)."""
 
 
 SUFFIXES = ("idx{rank}-ubyte.gz", "idx{rank}-ubyte")
@@ -47,17 +53,31 @@ def _find(folder: str, stem: str, rank: int) -> Path:
 
 
 def _read(path: Path, rank: int) -> np.ndarray:
+    packed = path.suffix == ".gz"
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if packed else path.open("rb") as file:
+            shape = _shape(path, file.read(4 + 4 * rank), rank)
+            size, most = math.prod(shape), path.stat().st_size * (MOST_PACKED if packed else 1)
+            if size > most:
+                raise DataError(f"{path} promises {shape} bytes and holds {most} at most; fetch it again")
+            check_memory(path, size)
+            content = file.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is truncated or no gzip file ({error}); fetch it again") from error
-    head = 4 + 4 * rank
-    if content[:4] != bytes((0, 0, 8, rank)) or len(content) < head:
+    if len(content) != size:
+        held = "more" if len(content) > size else len(content)
+        raise DataError(f"{path} promises {shape} bytes and holds {held}; fetch it again")
+    return np.frombuffer(bytearray(content), np.uint8).reshape(shape)
+
+
+def _shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:
+    """The sizes in a header, of which none is 0; together they may be any number."""
+    if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank:
         raise DataError(f"{path} is no IDX file of unsigned bytes in {rank} dimensions; fetch it again")
-    shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, head, 4)]
-    if len(content) - head != np.prod(shape):
-        raise DataError(f"{path} promises {tuple(shape)} bytes and holds {len(content) - head}; fetch it again")
-    return np.frombuffer(bytearray(content), np.uint8, offset=head).reshape(shape)
+    shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))
+    if 0 in shape:
+        raise DataError(f"{path} is of shape {shape}, which is nothing to learn from; fetch it again")
+    return shape
 
 
 @dataclass(frozen=True)

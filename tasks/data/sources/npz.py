@@ -8,11 +8,10 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 
 from storage.errors import DataError, one_line
 from tasks.data.examples import Dataset, Examples, check_values
-from tasks.data.sources.arrays import examples_of, pixel_scaling
+from tasks.data.sources.arrays import check_memory, examples_of, pixel_scaling
 from tasks.data.sources.base import Source
 
 NAMES = (
@@ -42,7 +41,7 @@ class Npz(Source):
         if names is None:
             raise DataError(f"{self.file} has the arrays {', '.join(headers)}; name them inputs and targets")
         wanted = [name for name in (*names, self.by) if name in headers]
-        _check_memory(self.file, sum(headers[name] for name in wanted))
+        check_memory(self.file, sum(headers[name] for name in wanted))
         arrays = _read(self.file, wanted)
         train = _examples(arrays, names[0], names[1], self.file)
         held = _examples(arrays, names[2], names[3], self.file) if {*names[2:]} & {*headers} else None
@@ -75,12 +74,6 @@ def _size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> int:
     if math.prod(shape) * dtype.itemsize != held:
         raise DataError(f"{file}: {info.filename} promises {shape} of {dtype} and holds {held} bytes")
     return held
-
-
-def _check_memory(file: str, size: int) -> None:
-    free = psutil.virtual_memory().available
-    if size > free:
-        raise DataError(f"{file} holds {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free")
 
 
 def _read(file: str, names: list[str]) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.errors import DataError, one_line
 from tasks.data.examples import Dataset, check_values
-from tasks.data.sources.arrays import examples_of
+from tasks.data.sources.arrays import check_memory, examples_of
 from tasks.data.sources.base import Source
 
 if TYPE_CHECKING:
@@ -66,9 +66,22 @@ def _read(format: str, file: str) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        return pd.read_csv(file) if format == "csv" else pd.read_parquet(file)
+        if format == "csv":
+            return pd.read_csv(file)
+        check_memory(file, _cells(file) * np.dtype(np.float64).itemsize)
+        return pd.read_parquet(file)
+    except DataError:
+        raise
     except (OSError, ValueError, ImportError, NotImplementedError) as error:
         raise DataError(f"{file} cannot be read as {format}: {one_line(error)}") from error
+
+
+def _cells(file: str) -> int:
+    """How many values a .parquet file says it has; a value that repeats takes no room in it."""
+    from pyarrow.parquet import read_metadata
+
+    metadata = read_metadata(file)
+    return int(metadata.num_rows) * int(metadata.num_columns)
 
 
 def _numeric(column: pd.Series) -> bool:

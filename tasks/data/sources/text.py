@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from storage.errors import DataError, one_line
+from storage.parsing import from_json
 from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.base import Source
 
@@ -60,7 +60,7 @@ def _read(path: Path) -> dict[str, str]:
     """The texts by role; a plain text has one role."""
     try:
         text = path.read_text(encoding="utf-8")
-        texts = json.loads(text) if path.suffix == ".json" else {"": text}
+        texts = from_json(text) if path.suffix == ".json" else {"": text}
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as text: {one_line(error)}") from error
     if not isinstance(texts, dict) or not texts or not all(isinstance(value, str) for value in texts.values()):

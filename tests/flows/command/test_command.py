@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -48,6 +49,8 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     ("arguments", "code", "says"),
     [
         (["--partitions", "0"], 2, "partitions = 0: Input should be greater than or equal to 1"),
+        (["--worker-timeout", "1"], 2, "worker_timeout = 1.0: Input should be greater than or equal to 10"),
+        (["--threads", "100000"], 2, "threads = 100000: Input should be less than or equal to 1024"),
         (["--partitions", "5000"], 1, "5000 partitions need at least as many examples, and there are 1618"),
         (["--algorithm", "fedavg"], 2, "unknown algorithm 'fedavg'; did you mean fed_avg?"),
         (["--model", "resnet"], 2, "unknown model 'resnet'; there are linear, logistic, mlp, cnn"),
@@ -188,6 +191,55 @@ def test_every_table_is_listed(capsys) -> None:
     assert run(capsys, "list", "splitz")[2].startswith("error: unknown table 'splitz'; did you mean splits?")
 
 
+def test_help_says_that_a_local_optimizer_restarts_each_round(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for algorithm in ("fed_avg", "diloco"):
+        shown = run(capsys, "train", "--algorithm", algorithm, "--help")[1]
+        assert "any of torch.optim; it restarts each round" in " ".join(shown.split())
+
+
+DEADLY_ONCE = """
+import os, signal
+from pathlib import Path
+from torch.nn.functional import cross_entropy
+def loss(outputs, targets):
+    mark = Path(__file__).with_name("once")
+    if len(outputs) > 2 and outputs.requires_grad and not mark.exists():
+        mark.touch()
+        {how}
+    return cross_entropy(outputs, targets)
+"""
+
+
+def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
+    path = own(DEADLY_ONCE.format(how="os.kill(os.getpid(), signal.SIGKILL)"))
+    options = {"loss": f"{path}:loss", "partitions": 1, "rounds": 2, "workers": 1, "model": "logistic"}
+    command = [sys.executable, "-m", "flows.command.app", "train"]
+    command += [f"--{key}={value}" for key, value in options.items()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lost, *rounds = done.stderr.splitlines()
+    assert re.fullmatch(r"worker tcp://127\.0\.0\.1:\d+ is lost; mapped again in round 1: partition 0", lost)
+    assert [line.split()[1] for line in rounds] == ["1/2", "2/2"]
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("raise KeyboardInterrupt", "error: interrupted"),
+        ("raise SystemExit(0)", "error: round 1: the map of partition 0 failed with SystemExit: 0 (line 9 of"),
+    ],
+)
+def test_a_map_that_would_end_the_command_is_one_line(own, how: str, says: str) -> None:
+    path = own(DEADLY_ONCE.format(how=how))
+    options = {"loss": f"{path}:loss", "executor": "inline", "rounds": 2, "model": "logistic"}
+    command = [sys.executable, "-m", "flows.command.app", "train"]
+    command += [f"--{key}={value}" for key, value in options.items()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(says)
+
+
 def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     path = own("def algorithm(sharpness: float = 2.0): ...")
@@ -247,3 +299,13 @@ def test_a_root_of_a_kind_that_is_not_known_is_refused(capsys, tmp_path, monkeyp
     assert code == 2
     assert "s3" in err
     assert not list(tmp_path.glob("s3*"))
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_what_is_nested_too_deep_is_one_line(capsys, tmp_path, depth) -> None:
+    (tmp_path / "a.toml").write_text("partitions = " + "[" * depth + "]" * depth)
+    deep = '{"a":' * depth + "0" + "}" * depth
+    for arguments in ([str(tmp_path / "a.toml")], ["--model-options", deep]):
+        code, _, err = run(capsys, "train", *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "nested deeper than 64 levels" in err

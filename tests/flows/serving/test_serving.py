@@ -13,8 +13,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from flows.serving.server import Server
 from storage.runs.run import open_run
 
 BIN = Path(sys.executable).parent
@@ -113,3 +115,17 @@ def test_served_flows_run_when_they_are_asked_to_and_run_again(environment, tmp_
     merged = [open_run(path).digest for path in (tmp_path / "runs").glob("merge-*.zarr")]
     assert len(merged) == 2
     assert merged[0] == merged[1]
+
+
+def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> None:
+    server = Server(tmp_path / ".prefect")
+    try:
+        port = int(server.url().split(":")[2].removesuffix("/api"))
+        found = {
+            (c.laddr.ip, c.laddr.port)
+            for c in psutil.Process(server.process.pid).net_connections("inet")
+            if c.status == psutil.CONN_LISTEN
+        }
+    finally:
+        server.stop()
+    assert found == {("127.0.0.1", port)}

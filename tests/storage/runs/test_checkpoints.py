@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import pickle
 import re
 import string
-from collections.abc import Mapping
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -127,7 +131,11 @@ def test_a_network_is_loaded_from_what_it_wrote(tmp_path, suffix) -> None:
 def test_a_file_is_replaced_at_once_and_nothing_is_left_beside_it(tmp_path, suffix, monkeypatch) -> None:
     place = tmp_path / f"a{suffix}"
     write_checkpoint(place, {"old": torch.ones(1)})
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("storage.places.local.os.replace", full)
     with pytest.raises(
         CheckpointError, match=f"^{re.escape(str(place))} cannot be written: OSError: no space left$"
     ):
@@ -442,3 +450,78 @@ def test_a_place_of_an_unknown_scheme_is_refused(tmp_path, monkeypatch, place) -
         with pytest.raises(UsageError, match="there are no places of scheme s3://; give a folder"):
             refused(place)
     assert list(tmp_path.iterdir()) == []
+
+
+# Files that were made to take memory.
+
+
+class Filling:
+    """Pickles as so many bytes of zeros."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return bytearray, (1 << 28,)
+
+
+def packed(path: Path) -> None:
+    torch.save({"a": torch.zeros(1 << 22)}, path.with_name("plain"))
+    with (
+        zipfile.ZipFile(path.with_name("plain")) as plain,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name in plain.namelist():
+            archive.writestr(name, plain.read(name))
+
+
+def overlapping(path: Path) -> None:
+    """Many names for the same bytes."""
+    torch.save({"a": torch.zeros(1 << 16)}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        (large,) = (member for member in archive.infolist() if member.file_size == 1 << 18)
+        archive.filelist += [copy.copy(large) for _ in range(100)]
+        archive.writestr("more", b"")
+
+
+def filling(path: Path, zipped: bool = True) -> None:
+    torch.save({"a": torch.ones(2), "b": Filling()}, path, _use_new_zipfile_serialization=zipped)
+
+
+def safe(header: bytes, length: int | None = None) -> Callable[[Path], None]:
+    """A safetensors file of this header, which says that it has another length where one is given."""
+    size = (len(header) if length is None else length).to_bytes(8, "little")
+    return lambda path: path.write_bytes(size + header) and None
+
+
+GREEDY: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "packed": (".pt", packed),
+    "overlapping": (".pt", overlapping),
+    "filling": (".pt", filling),
+    "filling as of old": (".pt", functools.partial(filling, zipped=False)),
+    "a long header": (".safetensors", safe(b"{}", 1 << 62)),
+    "a deep header": (".safetensors", safe(b'{"a":' * 100_000)),
+    "a shape that wraps": (
+        ".safetensors",
+        safe(b'{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}'),
+    ),
+    "offsets past the end": (
+        ".safetensors",
+        safe(b'{"a":{"dtype":"F32","shape":[1073741824],"data_offsets":[0,4294967296]}}'),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GREEDY)
+def test_a_file_that_promises_more_than_it_holds_takes_no_memory(tmp_path, case) -> None:
+    suffix, make = GREEDY[case]
+    path = tmp_path / f"a{suffix}"
+    make(path)
+    length = path.stat().st_size
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError) as caught:
+            read_checkpoint(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * length + 1e6
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)

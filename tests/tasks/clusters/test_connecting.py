@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from distributed import Client, LocalCluster
 
 from storage.errors import ClusterError
 from tasks.clusters import connecting, waiting
-from tasks.clusters.connecting import connect
+from tasks.clusters.connecting import connect, local_cluster
 from tasks.clusters.waiting import finished, usable_workers
 
 
@@ -80,6 +82,13 @@ def test_usable_workers_come_in_order(client) -> None:
     assert len(found) == 2
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_local_cluster_has_as_many_processes_as_are_asked_for_whatever_the_machine(workers: int) -> None:
+    with connect(None, workers) as client:
+        assert list(client.nthreads().values()) == [1] * workers
+        assert len(set(client.run(os.getpid).values())) == workers
+
+
 def test_the_client_that_is_there_is_used_and_stays(client) -> None:
     with client.as_current():
         with connect(None, 7) as found:
@@ -104,3 +113,25 @@ def test_a_tasks_own_error_reaches_the_caller(client) -> None:
 def test_work_that_does_not_matter_any_more_is_not_waited_for(client) -> None:
     future = client.submit(time.sleep, 0.3)
     assert finished(client, future, unless=lambda: True) is future
+
+
+def listening() -> set[tuple[int, str, int]]:
+    """Process, address and port of all that this process and those below it listen on."""
+    here = psutil.Process()
+    return {
+        (process.pid, *found.laddr)
+        for process in (here, *here.children(recursive=True))
+        for found in process.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN
+    }
+
+
+def test_a_local_cluster_listens_to_this_machine_alone() -> None:
+    before = listening()
+    with local_cluster(1) as cluster:
+        opened = listening() - before
+        dashboard = cluster.dashboard_link
+    assert {address for _, address, _ in opened} == {"127.0.0.1"}
+    # The scheduler's and its dashboard, the nanny's, the worker's and its own.
+    assert len(opened) >= 5
+    assert dashboard.startswith("http://127.0.0.1:")

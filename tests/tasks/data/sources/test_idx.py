@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -122,3 +123,34 @@ def test_images_without_labels_are_refused(tmp_path) -> None:
     write(tmp_path, False, "t10k")
     with pytest.raises(DataError, match="5 train images but 4 labels"):
         Idx("mnist", str(tmp_path)).load()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("shape", [(1 << 31, 1 << 31, 4), (1 << 16, 1 << 16, 1 << 16), (1 << 31, 1, 1)])
+def test_sizes_whose_product_wraps_or_is_not_there_take_no_memory(tmp_path, packed: bool, shape) -> None:
+    content = idx(IMAGES)[:4] + b"".join(n.to_bytes(4, "big") for n in shape)
+    write(tmp_path, packed, images=content)
+    tracemalloc.start()
+    try:
+        broken(tmp_path, "train-images-idx3-ubyte" + ".gz" * packed, "promises")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1e6
+
+
+def test_more_than_is_promised_is_not_unpacked(tmp_path) -> None:
+    write(tmp_path, True, images=idx(IMAGES) + bytes(1 << 26))
+    tracemalloc.start()
+    try:
+        broken(tmp_path, "train-images-idx3-ubyte.gz", r"promises \(5, 4, 3\) bytes and holds more")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4e6
+
+
+@pytest.mark.parametrize("shape", [(5, 0, 0), (0, 4, 3)])
+def test_images_of_nothing_are_refused(tmp_path, shape) -> None:
+    write(tmp_path, False, images=np.zeros(shape, np.uint8))
+    broken(tmp_path, "train-images-idx3-ubyte", "nothing to learn from")

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from storage.errors import DataError
-from tasks.data.sources import npz
 from tasks.data.sources.npz import Npz
 from tasks.data.sources.table import find_source
 
@@ -97,7 +96,7 @@ def test_more_than_there_is_memory_is_refused(file, monkeypatch) -> None:
     class Little:
         available = 10
 
-    monkeypatch.setattr(npz.psutil, "virtual_memory", Little)
+    monkeypatch.setattr("psutil.virtual_memory", Little)
     with pytest.raises(DataError, match=r"holds 0\.0 GB, and 0\.0 GB of memory are free"):
         Npz(file(x=X, y=Y)).load()
 

@@ -112,3 +112,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, format: str, content: byt
         (tmp_path / "x").write_bytes(content)
     with pytest.raises(DataError, match=f"{tmp_path}/x cannot be read as {format}: "):
         find_source(f"{format}:{tmp_path}/x").load(0, 1)
+
+
+def test_a_table_that_is_far_larger_than_its_file_is_refused(tmp_path, monkeypatch) -> None:
+    class Little:
+        available = 1_000_000
+
+    pd.DataFrame({"x": np.zeros(1_000_000), "y": 0}).to_parquet(tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < Little.available
+    monkeypatch.setattr("psutil.virtual_memory", Little)
+    with pytest.raises(DataError, match=r"a\.parquet holds 0\.0 GB, and 0\.0 GB of memory are free"):
+        find_source(f"parquet:{tmp_path / 'a.parquet'}").load(0, 1)

@@ -101,3 +101,9 @@ def test_roles_of_shakespeare_are_natural_partitions() -> None:
     with pytest.raises(DataError, match=r"use \d+ partitions, or largest:role for those with the most examples"):
         Partitions(find_source(f"text:{path}"), Split(36, "by:role")).describe(0)
     assert np.isin(owner, range(-1, 36)).all()
+
+
+def test_a_json_that_is_nested_too_deep_is_refused(tmp_path) -> None:
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"a\.json cannot be read as text"):
+        find_source(f"text:{tmp_path / 'a.json'}").load(0, 1)

@@ -1,0 +1,93 @@
+"""What a store names, checked when it is opened or made: it may come from anybody, as may a module's names."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from storage.rounds.documents import NAME
+from storage.rounds.schema import Schema
+from storage.values.tensors import RAW, TensorSpec, sizes
+
+LONGEST = 255
+"""Bytes of a name that every disk takes."""
+
+
+AXES = 60
+"""Axes of a tensor that numpy has room for, beside those of rounds and partitions."""
+
+
+MOST = 1 << 58
+"""Elements of a tensor; the bytes of more are no size of a file."""
+
+
+def schema_problem(schema: Schema) -> str | None:
+    """Why no run can have this schema, None where one can: names that are no paths or one another's, odd types."""
+    layout = schema.layout
+    if not _is_number(schema.partitions, 1):
+        return f"{_shown(schema.partitions)} is no number of partitions"
+    for spec in (*layout.params, *layout.buffers, *layout.frozen, *schema.matches):
+        if problem := _spec_problem(spec):
+            return problem
+    slots = (*schema.memory, *schema.carry, *schema.extras)
+    for name in (*slots, *(name for alias in layout.aliases for name in alias)):
+        if not isinstance(name, str):
+            return f"{_shown(name)} is no name"
+    return _path_problem(schema) or _alias_problem(schema)
+
+
+def _spec_problem(spec: TensorSpec) -> str | None:
+    if not isinstance(spec.name, str) or not isinstance(spec.dtype, str):
+        return f"{_shown(spec.name)} of type {_shown(spec.dtype)} is no tensor"
+    stored = RAW.get(spec.dtype, spec.dtype)
+    if stored not in np.sctypeDict or np.dtype(stored).name != stored or np.dtype(stored).kind not in "biufc":
+        return f"{_shown(spec.name)} has the type {_shown(spec.dtype)}, which is none of numbers"
+    sizes_known = len(spec.shape) <= AXES and all(_is_number(size, 0) for size in spec.shape)
+    if not sizes_known or math.prod(spec.shape) > MOST:
+        return f"{_shown(spec.name)} has the shape {_shown(spec.shape)}, which no tensor has"
+    return None
+
+
+def _path_problem(schema: Schema) -> str | None:
+    """Why its arrays cannot be where they would: each must stay inside, and none be another or within another."""
+    paths = schema.arrays(1).keys()
+    if len(paths) < _count(schema):
+        return "two tensors of one name would lie at one place"
+    for path in paths:
+        parts = path.split("/")
+        if not all(map(_is_part, parts)):
+            return f"{_shown(path)} is no path of names with at most {LONGEST} bytes"
+        if any("/".join(parts[:depth]) in paths for depth in range(1, len(parts))):
+            return f"{_shown(path)} would lie within another tensor"
+    return None
+
+
+def _count(schema: Schema) -> int:
+    """How many arrays there are to be; those of one path would be one."""
+    layout = schema.layout
+    tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
+    vectors = len(sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(sizes(layout.buffers))
+    return tensors + vectors + 2 * len(schema.matches) + len(schema.history(1))
+
+
+def _is_part(name: str) -> bool:
+    """Whether it can be the name of a folder; that of descriptions is taken."""
+    if name in ("", ".", "..", NAME) or not name.isprintable():
+        return False
+    return len(name.encode(errors="surrogatepass")) <= LONGEST
+
+
+def _alias_problem(schema: Schema) -> str | None:
+    layout = schema.layout
+    names = {spec.name for spec in (*layout.params, *layout.buffers, *layout.frozen)}
+    unknown = next((name for _, name in layout.aliases if name not in names), None)
+    return None if unknown is None else f"a tensor is tied to {_shown(unknown)}, which there is not"
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:120]

@@ -1,0 +1,151 @@
+"""Names, shapes and types that no run has are refused when a store is made or opened."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import NotARun, StoreDamaged, StoreError, UsageError
+from storage.places.local import LocalPlace
+from storage.rounds.recovery import recover
+from storage.rounds.schema import Schema
+from storage.rounds.soundness import schema_problem
+from storage.rounds.store import RoundStore
+from storage.values.layout import Layout
+from storage.values.tensors import TensorSpec
+
+
+def named(*names: object) -> Schema:
+    return Schema(Layout(tuple(TensorSpec(name, "float32", (2,)) for name in names)), 1)
+
+
+CLIMBING = ["../../../../climbed/w", "a/../../b", "/etc/w", "..", ".", "", "a//b", "a/", "a/./b", "a\0b", "a\nb"]
+ODD = ["zarr.json", "a/zarr.json", "n" * 256, "\udc80", 7, None, ["a"]]
+
+
+@pytest.mark.parametrize("name", CLIMBING + ODD)
+def test_a_name_that_is_no_path_inside_is_refused(name) -> None:
+    assert schema_problem(named(name))
+
+
+@pytest.mark.parametrize("kind", ["buffers", "frozen", "memory", "carry", "extras", "matches"])
+@pytest.mark.parametrize("name", CLIMBING)
+def test_that_holds_for_all_that_has_a_name(tiny, kind, name) -> None:
+    spec = TensorSpec(name, "float32", (2,))
+    if kind in ("buffers", "frozen"):
+        schema = replace(tiny.schema, layout=replace(tiny.schema.layout, **{kind: (spec,)}))
+    else:
+        schema = replace(tiny.schema, **{kind: (spec,) if kind == "matches" else (name,)})
+    assert schema_problem(schema)
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "a/b"), ("a", "a/c/0"), ("a/b/c", "a/b")])
+def test_no_tensor_lies_in_or_within_another(names) -> None:
+    assert schema_problem(named(*names))
+
+
+def test_slots_and_tensors_do_not_meet() -> None:
+    schema = replace(named("b/c", "c"), memory=("a", "a/b"))
+    assert schema_problem(schema) == "two tensors of one name would lie at one place"
+
+
+@pytest.mark.parametrize("dtype", ["object", "O", "str", "float33", "<f4", "i4,i4", "void", "datetime64", 3, None])
+def test_a_type_that_is_none_of_numbers_is_refused(dtype) -> None:
+    assert schema_problem(Schema(Layout((TensorSpec("a", dtype, (2,)),)), 1))
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1.5,), ("2",), (True,), (1 << 40, 1 << 40), (None,), (1,) * 61])
+def test_a_shape_that_no_tensor_has_is_refused(shape) -> None:
+    assert schema_problem(Schema(Layout((TensorSpec("a", "float32", shape),)), 1))
+
+
+@pytest.mark.parametrize("partitions", [0, -1, "2", 1.0, True, None])
+def test_so_are_partitions_that_are_no_number(partitions) -> None:
+    assert schema_problem(replace(named("a"), partitions=partitions))
+
+
+def test_a_tie_to_nothing_is_refused() -> None:
+    assert schema_problem(Schema(Layout((TensorSpec("a", "float32", ()),), aliases=(("b", "c"),)), 1))
+
+
+def test_what_networks_are_called_is_sound(tiny) -> None:
+    assert schema_problem(tiny.schema) is None
+    assert schema_problem(named("layers.0.weight", "a/b.weight", "a b", "größe", "n" * 255, "..a")) is None
+
+
+@given(st.lists(st.text(max_size=8), max_size=3))
+def test_what_is_sound_stays_inside(names) -> None:
+    schema = named(*names)
+    if schema_problem(schema) is None:
+        place = LocalPlace(Path("/nowhere"))
+        for path in schema.arrays(1):
+            assert place.read(path) is None
+
+
+def test_a_store_with_such_names_is_not_made(tiny, tmp_path) -> None:
+    state = replace(tiny.state(0), memory={})
+    with pytest.raises(UsageError, match=r"the network cannot be kept: 'params/\.\./w' is no path"):
+        RoundStore.create(tmp_path / "a.zarr", named("../w"), 1, {}, state)
+    assert list(tmp_path.iterdir()) == []
+
+
+def renamed(store: RoundStore, old: str, new: str) -> None:
+    """Call a tensor otherwise in all that a store's documents say."""
+    for path in store.path.rglob("*.json"):
+        path.write_text(path.read_text().replace(json.dumps(old), json.dumps(new)))
+
+
+def test_a_store_with_such_names_is_not_opened(tiny, tmp_path) -> None:
+    store = tiny.train(tiny.create(), 1)
+    renamed(store, "fc.weight", "../../../../climbed/w")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(NotARun, match=r"no run that Roundweave made: .*climbed"):
+        RoundStore(store.path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("inside", ["params", "params/fc.weight/c", "commits", "zarr.json", "updates/float32/c/1"])
+def test_nothing_is_written_or_read_through_a_link_in_a_run(tiny, tmp_path, inside) -> None:
+    store = tiny.train(tiny.create(), 1)
+    victim = tmp_path / "victim"
+    (store.path / inside).rename(victim)
+    (store.path / inside).symlink_to(victim)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and victim in path.parents}
+
+    def use() -> None:
+        again = RoundStore(store.path)
+        recover(again)
+        tiny.train(again.extend(5), 2)
+
+    with pytest.raises(StoreError):
+        use()
+    assert before == {
+        path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and victim in path.parents
+    }
+
+
+def test_more_than_belongs_there_is_not_read(tiny) -> None:
+    store = tiny.train(tiny.create(), 1)
+    with (store.path / "params/fc.weight/c/1/0/0").open("ab") as file:
+        file.truncate(1 << 40)  # of holes: it takes no room on the disk
+    with pytest.raises(StoreDamaged, match="where at most 28 belong"):
+        store.read_state(1)
+    with (store.path / "zarr.json").open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(NotARun):
+        RoundStore(store.path)
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+@pytest.mark.parametrize("key", ["zarr.json", "commits/zarr.json", "commits/1.json"])
+def test_documents_that_are_nested_too_deep_are_one_clear_error(tiny, key, depth) -> None:
+    store = tiny.train(tiny.create(), 1)
+    (store.path / key).write_text('{"attributes":' * depth + "0" + "}" * depth)
+    with pytest.raises((NotARun, StoreDamaged)) as caught:
+        RoundStore(store.path).log.read(1)
+    assert "\n" not in str(caught.value)
