@@ -37,7 +37,7 @@ class Round(round.Round):
 
         Raises `UsageError` for what such a file cannot hold, `CheckpointError` where it cannot be written.
         """
-        from storage.runs.checkpoints import write_checkpoint
+        from storage.checkpoints.writing import write_checkpoint
 
         write_checkpoint(place, self.tensors)
 

@@ -20,6 +20,13 @@ else:
 """A built-in name, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
 
 
+if TYPE_CHECKING:
+    EachOwn = Any
+else:
+    EachOwn = tuple[NamedOrOwn, ...]
+"""One for each partition."""
+
+
 def _at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 

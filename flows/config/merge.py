@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.config.fields import NamedOrOwn, Numbers
+from flows.config.fields import EachOwn, NamedOrOwn, Numbers
 from flows.config.problems import Config
 from flows.config.train import Placement
 
@@ -20,7 +20,7 @@ class Architecture(Config):
     model_options: dict[str, Any] | None = Field(
         default=None, description="keyword arguments of the model, such as hidden"
     )
-    data: NamedOrOwn | None = Field(
+    data: NamedOrOwn | EachOwn | None = Field(
         default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
@@ -43,8 +43,8 @@ class Architecture(Config):
 class Merging(Config):
     """How networks are matched, averaged and repaired."""
 
-    match: Literal["weights", "activations", "mixed", "none"] = Field(
-        default="weights", description="by what hidden units are compared"
+    match: Literal["weights", "activations", "mixed", "none"] | None = Field(
+        default=None, description="by what hidden units are compared; default: mixed with data, else weights"
     )
     metric: Literal["l2", "cosine", "correlation"] | None = Field(
         default=None,
@@ -68,8 +68,10 @@ class Merging(Config):
     layers: dict[str, tuple[float, ...]] = Field(
         default={}, description='weights of their own for some layers, such as {"fc1": [1, 0]}'
     )
-    repair: bool = Field(
-        default=False, description="recompute BatchNorm statistics, or rescale units (REPAIR), after averaging"
+    repair: bool | None = Field(
+        default=None,
+        description="recompute BatchNorm statistics, or rescale units (REPAIR), after averaging; "
+        "default: with data and BatchNorm",
     )
     examples: int = Field(default=2000, ge=1, description="training examples for activations and repair")
     points: int = Field(default=11, ge=2, description="points of the path between two networks that are scored")
@@ -90,7 +92,18 @@ class Merging(Config):
         return self
 
 
-class MergeConfig(Architecture, Merging, Placement):
+class GoingOn(Config):
+    """How the merged network goes on in rounds over what its parents were trained on."""
+
+    rounds: int = Field(
+        default=0, ge=0, description="rounds of one local epoch in which the merged network goes on"
+    )
+    lr: float | None = Field(
+        default=None, gt=0, description="learning rate of the rounds; default: of the run that is merged, else 0.1"
+    )
+
+
+class MergeConfig(Architecture, Merging, GoingOn, Placement):
     """All there is to say about a merge."""
 
     networks: tuple[str, ...] = Field(
@@ -99,6 +112,11 @@ class MergeConfig(Architecture, Merging, Placement):
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
     out: str | None = Field(default=None, description="where to write the merged network: .safetensors, .pt")
     plot: str | None = Field(default=None, description="where to draw the path of two networks: .png")
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is kept as a run, with the networks and their permutations, and not only as a file."""
+        return self.out is None or self.name is not None or self.rounds > 0
 
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:

@@ -21,6 +21,7 @@ from tasks.data.sources.table import is_source
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
+from tasks.networks.start import Start
 from tasks.user_code import Code, is_reference
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
@@ -100,7 +101,7 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Any:
-    return value.digest if isinstance(value, Code) else value
+    return value.digest if isinstance(value, Code | Start) else value
 
 
 def _difference(old: Any, new: Any) -> str:
@@ -110,4 +111,4 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code) else str(value)
+    return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from flows.config.train import Dealing, TrainConfig
+from storage.errors import UsageError
 from tasks.algebra import Algorithm
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
@@ -20,6 +21,7 @@ from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
+from tasks.networks.start import Start, find_start
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
 
@@ -41,7 +43,8 @@ class Resolved:
 
 def resolve(config: TrainConfig) -> Resolved:
     """The values of a configuration; raises what is wrong with it, its code, its data or its network."""
-    config = _complete(config)
+    start = _found_start(config)
+    config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
     partitions = deal(config, config.dtype)
     if partitions.source.partitioned:
@@ -50,6 +53,8 @@ def resolve(config: TrainConfig) -> Resolved:
     partitions.split.check(whole.examples)
     partitions, description = replace(partitions, digests=(whole.digest,)), combine([whole])
     objective = check_fit(objective_for(config, description), partitions, description, 0)
+    if start is not None:
+        start.check(objective)
     return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
 
 
@@ -69,6 +74,13 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "algorithm": config.algorithm.kept().over(config.rounds),
     }
     return config.model_copy(update=own)
+
+
+def _found_start(config: TrainConfig) -> Start | None:
+    """What the run is to begin with, where it is not recorded yet: what goes on needs no such file any more."""
+    if config.start_from and config.algorithm.options.get("init") == "per-partition":
+        raise UsageError("init = per-partition gives each partition weights of its own; leave out start_from")
+    return find_start(config.start_from, config.root) if isinstance(config.start_from, str) else None
 
 
 def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Code:

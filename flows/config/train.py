@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
-from flows.config.fields import NamedOrOwn, Names
+from flows.config.fields import EachOwn, NamedOrOwn, Names
 from flows.config.problems import Config
 from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
@@ -22,6 +22,7 @@ from tasks.data.splits.table import SPLITS
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
+from tasks.networks.start import Start
 from tasks.tables import spelled
 
 LONGEST_NAME = 255
@@ -31,7 +32,7 @@ LONGEST_NAME = 255
 class Dealing(Config):
     """Which examples, and how they are dealt to partitions."""
 
-    data: NamedOrOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
+    data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
     held_out: float = Field(
         default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
@@ -43,6 +44,12 @@ class Dealing(Config):
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
     seed: int = Field(default=0, ge=0, description="decides every random number")
 
+    @model_validator(mode="after")
+    def _dealt(self) -> Dealing:
+        if isinstance(self.data, tuple) and len(self.data) != self.partitions:
+            raise ValueError(f"{len(self.data)} data sets are as many partitions, not {self.partitions}")
+        return self
+
 
 class Experiment(Dealing):
     """What the run is; resuming compares it."""
@@ -51,6 +58,9 @@ class Experiment(Dealing):
     model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model, such as hidden")
     loss: NamedOrOwn | None = Field(
         default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
+    )
+    start_from: str | Start | None = Field(
+        default=None, description="a checkpoint or stored round RUN@12 to begin with; default: weights by the seed"
     )
     scores: Names | None = Field(
         default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"

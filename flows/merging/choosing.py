@@ -33,7 +33,7 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
     if plan.subject.partitions is None:
         return Choice(wanted)
     single, paths = _singles(plan, places), _paths(plan, places)
-    scores = _scored(single | {f"path {kind}": blends for kind, blends in paths.items()}, scorer)
+    scores = scored(single | {f"path {kind}": blends for kind, blends in paths.items()}, scorer)
     along = {kind: scores[f"path {kind}"] for kind in paths}
     firsts = {name: scores[name][0] for name in single}
     if plan.config.average != "best":
@@ -75,7 +75,7 @@ def _paths(plan: MergePlan, places: tuple[str, ...]) -> dict[str, list[Blend]]:
     }
 
 
-def _scored(blends: Mapping[str, list[Blend]], scorer: Scorer) -> dict[str, list[Score]]:
+def scored(blends: Mapping[str, list[Blend]], scorer: Scorer) -> dict[str, list[Score]]:
     """All scores in one map; raises `DataError` where the held-out examples give none."""
     scores = iter(scorer([blend for each in blends.values() for blend in each]))
     by_name: dict[str, list[Score]] = {}

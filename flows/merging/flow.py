@@ -1,26 +1,22 @@
 """The flow that merges networks: it wires observing, matching, scoring and keeping together."""
 
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 
 from prefect import flow
 
 from flows.config.merge import MergeConfig
 from flows.merging.choosing import choose
+from flows.merging.going_on import rounds_after, with_rounds
 from flows.merging.keeping import keep
-from flows.merging.preparing import MergePlan, plan_merge
+from flows.merging.preparing import MergePlan, aligned, plan_merge
 from flows.merging.result import MergeResult
 from flows.reporting.engine import step
 from flows.reporting.progress import flow_page
 from flows.serving.ahead import started
+from flows.training.flow import train_flow
 from storage.errors import UsageError
 from storage.rounds.commits import Score
-from storage.runs.checkpoints import write_checkpoint
 from tasks.executors.base import Executor
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.search.activations import Moments, summed
@@ -54,7 +50,7 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
     if config.match == "none" or not plan.units.groups:
         return [plan.units.identity() for _ in plan.states]
     with pinned(0, threads=1):
-        evidence = Evidence(plan.states, plan.units, config.match, config.metric, moments)
+        evidence = Evidence(plan.states, plan.units, config.match or "weights", config.metric, moments)
         if config.soft is not None:
             return list(match_each(evidence, config.soft or None, config.temperature))
         return list(match_all(evidence, config.together))
@@ -69,24 +65,24 @@ def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> 
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
-    with started(plan_merge, config) as (plan, executor), _room(config.root) as folder:
-        config = plan.config
-        observed = config.match in ("activations", "mixed")
+    with started(plan_merge, config) as (plan, executor):
+        observed = plan.config.match in ("activations", "mixed")
         moments = observe_units(executor, plan) if observed else {}
         orders = match_units(plan, moments)
-        aligned = [plan.units.permute(state, order) for state, order in zip(plan.states, orders, strict=True)]
-        places = tuple(str(folder / f"{number}.pt") for number in range(len(aligned)))
-        for place, state in zip(places, aligned, strict=True):
-            write_checkpoint(place, state)
-        choice = choose(plan, places, partial(score_networks, executor, plan))
-        result = keep(plan, orders, aligned, choice)
+        scorer = partial(score_networks, executor, plan)
+        with aligned(plan, orders) as networks:
+            choice = choose(plan, networks.places, scorer)
+            result = keep(plan, orders, networks.states, choice)
+        if plan.config.rounds:
+            # Not as a flow of its own: the windows are steps of this one, which goes on without Prefect, too.
+            result = with_rounds(plan, result, train_flow.fn(rounds_after(plan, result)), scorer)
     report(result)
     return result
 
 
 def report(result: MergeResult) -> None:
     """Leave the scores as a table, and the path as a plot, on Prefect's page."""
-    with flow_page(result.run.name) as page:
+    with flow_page(result.name) as page:
         if page is None:
             return
         page.leave_table(
@@ -94,14 +90,3 @@ def report(result: MergeResult) -> None:
         )
         if result.paths:
             page.leave_plot(result.figure())
-
-
-@contextmanager
-def _room(root: Path) -> Iterator[Path]:
-    """A folder that the workers see, for as long as they score."""
-    folder = root.resolve() / f".merge-{secrets.token_hex(4)}"
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -15,8 +15,8 @@ from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
 from flows.stored import Run
 from flows.training.preparing import provenance
+from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
-from storage.runs.checkpoints import write_checkpoint
 from storage.runs.names import run_path
 from storage.values.state import Match
 from tasks.matching.averaging import average
@@ -30,12 +30,14 @@ from tasks.merging.keeping import keep_merge
 def keep(
     plan: MergePlan, orders: Sequence[Permutation], aligned: Sequence[Tensors], choice: Choice
 ) -> MergeResult:
-    """Write the chosen mean of aligned networks (named tensors each), its run and its plot."""
+    """Write the chosen mean of aligned networks (named tensors each): its file and plot, or its run."""
     merged = _merged(plan, aligned, choice)
     final = list(choice.scores.values())[-1] if choice.scores else None
     total = sum(choice.blend.coefficients)
+    name = plan.config.name or _new_name(plan)
     result = MergeResult(
-        run=_keep_run(plan, orders, aligned, merged, final),
+        name=name,
+        run=_keep_run(plan, name, orders, aligned, merged, final) if plan.config.kept else None,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},
         coefficients=tuple(c / total for c in choice.blend.coefficients),
@@ -70,8 +72,14 @@ def _cycles(plan: MergePlan) -> float | None:
     return cycle_error(direct_matches(Evidence(plan.states, plan.units, "weights", config.metric)), plan.units)
 
 
+def _new_name(plan: MergePlan) -> str:
+    model = short_name(plan.subject.objective.model.model)
+    return f"merge-{model}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
+
+
 def _keep_run(
     plan: MergePlan,
+    name: str,
     orders: Sequence[Permutation],
     aligned: Sequence[Tensors],
     merged: Tensors,
@@ -79,7 +87,6 @@ def _keep_run(
 ) -> Run:
     config, model = plan.config, plan.subject.objective.model
     described = plan.subject.partitions.describe(0) if plan.subject.partitions else None
-    name = config.name or f"merge-{short_name(model.model)}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     recorded = config.model_dump(mode="json", exclude={"root"})
     standing = {"algorithm": {"name": "merge"}, "model_options": config.model_options or {}}
     attributes: dict[str, Any] = {

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import nn
 
 from flows.config.merge import Architecture, MergeConfig
 from flows.config.recorded import check_trust
-from flows.merging.subject import Subject, kept_code, subject
+from flows.merging.subject import Subject, kept_code, parents_data, subject
 from flows.reporting.plots import check_plot
+from storage.checkpoints.writing import check_place, write_checkpoint
 from storage.errors import UsageError
-from storage.runs.checkpoints import check_checkpoint, check_place, read_checkpoint
+from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.runs.names import run_path, stored_round
 from storage.runs.run import open_run
+from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
-from tasks.matching.groups import UnitGroups
+from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
-from tasks.merging.gallery import Gallery, fitted
+from tasks.merging.gallery import Gallery
+from tasks.merging.repair import has_batch_norm
 
 
 @dataclass(frozen=True)
 class MergePlan:
     """Networks that are checked and ready to be matched; `places` is where workers read them.
 
-    `config` is complete: what was left open is taken from a stored run.
+    `config` is complete: what was left open is taken from a stored run. `parents_data` is what the rounds go over.
     """
 
     config: MergeConfig
     subject: Subject
     units: UnitGroups
     function_error: float
-    states: list[dict[str, torch.Tensor]]
+    states: list[LazyTensors]
     places: tuple[str, ...]
     root: Path
+    parents_data: Any = None
 
     @property
     def gallery(self) -> Gallery:
@@ -53,23 +61,61 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     """Read and check the networks, find their units, and check that permuting them is sound."""
     root = config.root.resolve()
     _check_places(config, root)
-    read = [read_checkpoint(place, root) for place in config.networks]
+    opened = [open_checkpoint(place, root) for place in config.networks]
     known = kept_code(_with_recorded(config))
     if known.data is None:
         _check_without_data(known)
+    data = parents_data(config) if config.rounds else None
+    if config.rounds and data is None:
+        raise UsageError("rounds go over what all networks were trained on, which is not known; give --data")
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()
-    expected = network.state_dict()
-    for place, state in zip(config.networks, read, strict=True):
+    expected = outline(network.state_dict())
+    for place, state in zip(config.networks, opened, strict=True):
         check_checkpoint(place, state, expected)
-    states = [fitted(state, expected) for state in read]
+    states = [fitted(state, expected) for state in opened]
     for layer in known.layers:
         check_layer(layer, expected)
+    known = _decided(known, network)
     units = find_units(network, found.inputs)
+    _emptied(network)
     error = check_function(network, found.inputs, units)
-    return MergePlan(
-        known, found, units, error, states, tuple(_seen_by_workers(place) for place in config.networks), root
-    )
+    places = tuple(lasting(place, root) for place in config.networks)
+    return MergePlan(known, found, units, error, states, places, root, data)
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Networks with their units in one order, permuted when they are asked for, and where workers read them."""
+
+    states: list[LazyTensors]
+    places: tuple[str, ...]
+
+
+@contextmanager
+def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]:
+    """The networks in these orders; for scoring them lie in files that are gone at the end."""
+    for order in orders:
+        plan.units.check_order(order)
+    states = [_permuted(plan.units, state, order) for state, order in zip(plan.states, orders, strict=True)]
+    if plan.subject.partitions is None:
+        yield Aligned(states, plan.places)
+        return
+    folder = plan.root / f".merge-{secrets.token_hex(4)}"
+    folder.mkdir(parents=True)
+    try:
+        yield Aligned(states, tuple(_written(folder / f"{i}.pt", state) for i, state in enumerate(states)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _permuted(units: UnitGroups, state: LazyTensors, order: Permutation) -> LazyTensors:
+    return LazyTensors(state.names, lambda name: units.permuted(name, state, order))
+
+
+def _written(place: Path, state: LazyTensors) -> str:
+    write_checkpoint(place, state)
+    return str(place)
 
 
 def _check_places(config: MergeConfig, root: Path) -> None:
@@ -83,19 +129,29 @@ def _check_places(config: MergeConfig, root: Path) -> None:
 
 
 def _check_without_data(config: MergeConfig) -> None:
-    wishes = {"average = best": config.average == "best", "repair": config.repair}
+    wishes = {"average = best": config.average == "best", "repair": bool(config.repair)}
     wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
     for wish, wanted in wishes.items():
         if wanted:
             raise UsageError(f"{wish} needs examples; give --data")
 
 
-def _seen_by_workers(place: str) -> str:
-    """A place that does not depend on the working directory."""
-    run, number = stored_round(place) or (place, None)
-    if not Path(run).exists():
-        return place
-    return str(Path(run).resolve()) + ("" if number is None else f"@{number}")
+def _emptied(network: nn.Module) -> None:
+    """Let go of a network's parameters: the check draws its own, in float64, which is twice as much."""
+    for parameter in network.parameters():
+        parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
+
+
+def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
+    """The configuration with what it leaves open decided: what examples allow, where there are some."""
+    data = config.data is not None
+    match = "mixed" if data and config.metric != "l2" else "weights"
+    return config.model_copy(
+        update={
+            "match": config.match or match,
+            "repair": data and has_batch_norm(network) if config.repair is None else config.repair,
+        }
+    )
 
 
 def _with_recorded(config: MergeConfig) -> MergeConfig:

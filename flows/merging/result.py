@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 class MergeResult:
     """The merged network and how it compares.
 
-    `scores` has a row for each parent, the ensemble, the plain mean, the merged and the repaired network; `paths`
-    has scores at evenly spaced points from the first network to the second, by what is done on the way.
+    `run` is None where only a file was asked for; `rounds` is the run in which the network went on. `scores` has a
+    row for each parent, the ensemble, the plain mean, the merged and the repaired network, and after each round;
+    `paths` has scores at evenly spaced points from the first network to the second, by what is done on the way.
     `coverage` is the share of tensors that can be permuted; some units of these may be pinned none the less.
     `coefficients` are those of the merged network; `moved` is the share of units that were moved, by network.
     `cycle_error` is the share of units that do not come home when three networks are matched pair by pair.
     """
 
-    run: Run
+    name: str
+    run: Run | None = None
     scores: dict[str, Score] = field(default_factory=dict)
     paths: dict[str, list[Score]] = field(default_factory=dict)
     coefficients: tuple[float, ...] = ()
@@ -35,6 +37,7 @@ class MergeResult:
     free_units: int = 0
     pinned_units: int = 0
     cycle_error: float | None = None
+    rounds: Run | None = None
     out: str | None = None
     plot: str | None = None
 
@@ -53,8 +56,9 @@ class MergeResult:
     def summary(self) -> dict[str, Any]:
         """All numbers, for machines."""
         return {
-            "run": self.run.name,
-            "path": str(self.run.path),
+            "run": self.run and self.run.name,
+            "path": self.run and str(self.run.path),
+            "rounds": self.rounds and self.rounds.name,
             "out": self.out,
             "plot": self.plot,
             "scores": {name: score.row() for name, score in self.scores.items()},

@@ -8,9 +8,9 @@ from flows.reporting.engine import step
 from flows.reporting.listening import tell_commit
 from flows.reporting.progress import rounds_reported
 from flows.serving.ahead import started
+from flows.stored import Run
 from flows.training.preparing import Prepared, prepared
 from storage.rounds.commits import Commit
-from storage.runs.run import Run
 from tasks.executors.base import Executor
 from tasks.rounds.plan import window_size
 
@@ -35,4 +35,4 @@ def train_flow(config: TrainConfig) -> Run:
                 size = window_size(config.window, commit.seconds if commit.round > run.done else None)
                 last = min(commit.round + size, config.rounds)
                 commit = run_window(executor, run, commit.round + 1, last)
-    return Run(run.store.path)
+    return Run(run.store.path, config.root)

@@ -26,6 +26,7 @@ from storage.runs.names import run_name, run_path
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.executors.base import Executor
 from tasks.networks.fit import check_fit
+from tasks.networks.start import Start
 from tasks.numerics import Fingerprint, check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
@@ -113,7 +114,8 @@ def _open_or_create(config: TrainConfig, work: Work, description: Description) -
 
 def _create(config: TrainConfig, path: Path, work: Work, description: Description) -> RoundStore:
     algorithm = work.algorithm
-    initial = work.objective.initial()
+    start = config.start_from
+    initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
     initial = replace(initial, memory=algorithm.apply.init(initial.params))
     schema = Schema(
         layout=work.objective.layout,

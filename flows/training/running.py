@@ -20,4 +20,4 @@ def train(config: TrainConfig) -> Run:
         from flows.reporting.engine import run_flow  # Prefect is slow to import, and its server slower to start
         from flows.training.flow import train_flow
 
-        return Run(run_flow(train_flow, resolved.config).path, config.root)
+        return run_flow(train_flow, resolved.config)

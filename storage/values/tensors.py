@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -151,3 +151,25 @@ def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
 def specs_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
     """The specs of named tensors, (*shape), in order."""
     return tuple(TensorSpec(name, dtype_name(t.dtype), tuple(t.shape)) for name, t in tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class LazyTensors(Mapping[str, torch.Tensor]):
+    """Named tensors, (*shape) each, that are read or computed each time they are asked for and not kept."""
+
+    names: tuple[str, ...]
+    read: Callable[[str], torch.Tensor]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)

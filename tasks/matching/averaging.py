@@ -26,10 +26,11 @@ def average(
     for layer in own:
         check_layer(layer, states[0])
     mean = {}
-    for name, first in states[0].items():
+    for name in states[0]:
         chosen = next((own[layer] for layer in own if _belongs(name, layer)), coefficients)
         values = [state[name] for state in states]
-        mean[name] = _mean(values, chosen) if first.is_floating_point() else torch.stack(values).amax(0)
+        floating = values[0].is_floating_point()
+        mean[name] = _mean(values, chosen) if floating else torch.stack(values).amax(0)
     return mean
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import ModelError, UnitsUnsound, one_line
-from tasks.matching.groups import UnitGroups
+from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.tracing.exporting import evaluating, plain_attention
 
 TOLERANCE = 1e-10
@@ -28,14 +27,28 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
     `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at
     random first: with a head of zeros nothing would show. Raises `ModelError` where the module has no float64.
     """
+    before = _outputs(_drawn(model, seed)[0], inputs)
+    # Another network, which has not seen the inputs: one that has may keep what it computed of its parameters.
+    network, generator = _drawn(model, seed)
+    _permute(network, units, units.random(generator))
+    after = _outputs(network, inputs)
+    return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+
+
+def _drawn(model: nn.Module, seed: int) -> tuple[nn.Module, torch.Generator]:
+    """A copy of the module in float64 with parameters drawn at random, and the generator after that."""
     generator = torch.Generator().manual_seed(seed)
     network = evaluating(model).double()
     randomise(network, generator)
-    # Another network, which has not seen the inputs: one that has may keep what it computed of its parameters.
-    permuted = copy.deepcopy(network)
-    permuted.load_state_dict(units.permute(network.state_dict(), units.random(generator)))
-    before, after = _outputs(network, inputs), _outputs(permuted, inputs)
-    return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+    return network, generator
+
+
+def _permute(network: nn.Module, units: UnitGroups, order: Permutation) -> None:
+    """Give the units of a network an order, tensor by tensor: a second copy of all may not fit in memory."""
+    own = dict([*network.named_parameters(), *network.named_buffers()])
+    with torch.no_grad():
+        for name in units.tensors:
+            own[name].copy_(units.permuted(name, own, order))
 
 
 def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,20 +130,25 @@ class UnitGroups:
         its versions stays beside it.
         """
         self.check(state)
-        self._check_order(permutation)
-        permuted = OrderedDict(state)
-        for piece in self.pieces:
-            if any(group in permutation for group in piece.groups):
-                name = piece.tensor
-                if permuted[name] is state[name]:
-                    permuted[name] = state[name].clone(memory_format=torch.contiguous_format)
-                source = piece.view(state[name].contiguous())
-                piece.view(permuted[name]).copy_(rearranged(source, piece.groups, self.groups, permutation))
-        permuted.update({name: permuted[first] for name, first in self.aliases.items() if name in state})
+        self.check_order(permutation)
+        own = {name: self.permuted(name, state, permutation) for name in state if name not in self.aliases}
+        permuted = OrderedDict((name, own[self.aliases.get(name, name)]) for name in state)
         vars(permuted).update(getattr(state, "__dict__", {}))
         return permuted
 
-    def _check_order(self, permutation: Permutation) -> None:
+    def permuted(self, name: str, state: Tensors, permutation: Permutation) -> torch.Tensor:
+        """One of the named tensors of `permute`, (*shape); neither the others nor the order are looked at."""
+        first = self.aliases.get(name, name)
+        tensor = moved = state[first]
+        for piece in self.pieces:
+            if piece.tensor == first and any(group in permutation for group in piece.groups):
+                if moved is tensor:
+                    moved = tensor.clone(memory_format=torch.contiguous_format)
+                source = piece.view(tensor.contiguous())
+                piece.view(moved).copy_(rearranged(source, piece.groups, self.groups, permutation))
+        return moved
+
+    def check_order(self, permutation: Permutation) -> None:
         """Raise `ShapeMismatch` for a group that is not there, or a table that is neither order nor mixture."""
         for name, table in permutation.items():
             if name not in self.groups:
@@ -229,10 +234,17 @@ class UnitGroups:
 
     def check(self, state: Tensors) -> None:
         """Raise `ShapeMismatch` unless the state has the network's named tensors, of its shapes."""
+        for _ in self.checked(state):
+            pass
+
+    def checked(self, state: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+        """A state's tensors one by one, each of the network's shape; raises `ShapeMismatch` where it is not."""
         for name, shape in self.tensors.items():
-            if name not in state or tuple(state[name].shape) != shape:
-                given = tuple(state[name].shape) if name in state else "missing"
+            tensor = state.get(name)
+            if tensor is None or tuple(tensor.shape) != shape:
+                given = "missing" if tensor is None else tuple(tensor.shape)
                 raise ShapeMismatch(f"tensor {name} is {given}, the network that was analysed has {shape}")
+            yield name, tensor
 
     def _outer(self, group: Group) -> tuple[int, ...]:
         return tuple(self.groups[parent].size for parent in group.parents)

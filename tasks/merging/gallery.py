@@ -9,10 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from storage.runs.checkpoints import read_checkpoint
-from storage.runs.names import stored_round
-from storage.runs.run import open_run
-from storage.values.tensors import load_named
+from storage.runs.checkpoints import fitted, open_checkpoint, outline
+from storage.values.tensors import LazyTensors, load_named
 from tasks.data.partitions import Partitions
 from tasks.matching.groups import Tensors, UnitGroups
 from tasks.networks.objective import ModelSpec, Objective
@@ -43,28 +41,11 @@ class Gallery:
         """The inputs (examples, …) of a block's share of the examples that are looked at."""
         return self.partitions.load(0, block).train.inputs[: max(1, self.examples // len(self.blocks))]
 
-    def read(self, place: str) -> dict[str, torch.Tensor]:
+    def read(self, place: str) -> LazyTensors:
         """The named tensors at a place, of the network's shapes and types; `place` as on the command."""
-        return _read(place, self.root, self.objective.model, _stamp(place, self.root))
+        return fitted(open_checkpoint(place, self.root), _expected(self.objective.model))
 
 
-def fitted(tensors: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
-    """Named tensors in the types of the expected ones, of the same shapes, and absent integer scalars of these.
-
-    They must have passed `check_checkpoint`.
-    """
-    return {name: tensors.get(name, wanted).to(wanted.dtype) for name, wanted in expected.items()}
-
-
-@functools.lru_cache(maxsize=8)
-def _read(place: str, root: Path, model: ModelSpec, stamp: str) -> dict[str, torch.Tensor]:
-    return fitted(read_checkpoint(place, root), model.build().state_dict())
-
-
-def _stamp(place: str, root: Path) -> str:
-    """What changes when a file is written anew, or a run goes on: a worker lives longer than one merge."""
-    if stored := stored_round(place):
-        run, number = stored
-        return open_run(run, root).round(number).commit.state
-    status = Path(place).stat()
-    return f"{status.st_mtime_ns} {status.st_size}"
+@functools.lru_cache(maxsize=4)
+def _expected(model: ModelSpec) -> dict[str, torch.Tensor]:
+    return outline(model.build().state_dict())

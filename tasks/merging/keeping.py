@@ -16,7 +16,7 @@ from storage.rounds.store import RoundStore
 from storage.values.digests import match_digest, update_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
-from storage.values.tensors import pack, specs_of
+from storage.values.tensors import Specs, Vectors, sizes, specs_of, views
 from tasks.matching.groups import Tensors
 from tasks.networks.objective import layout_of
 
@@ -33,21 +33,41 @@ def keep_merge(
     """Store a merge as a run of one round, in which the first network is the state before it.
 
     `states` and `merged` are named tensors of the network's shapes. Each network is an update, the first one minus
-    itself, with its match; the merged network is the state after the round.
+    itself, with its match; the merged network is the state after the round. Of networks that are read from files
+    one at a time is in memory beside the first one.
     """
     layout = _merge_layout(network)
-    params, buffers = ([pack(specs, one) for one in states] for specs in (layout.params, layout.buffers))
     schema = Schema(layout, len(states), matches=specs_of(matches[0].permutation.items()))
-    initial = State(params=params[0], buffers=buffers[0])
+    initial = _state(layout, states[0])
     store = RoundStore.create(path, schema, 1, attributes, initial)
-    records = {}
-    for number, (arrived, statistics, match) in enumerate(zip(params, buffers, matches, strict=True)):
-        direction = {dtype: start - arrived[dtype] for dtype, start in params[0].items()}
-        records[number] = _kept(store, number, Update(direction, statistics), match)
-    state = replace(initial, params=pack(layout.params, merged), buffers=pack(layout.buffers, merged), round=1)
+    records = {
+        number: _kept(store, number, _update(layout, initial, state), match)
+        for number, (state, match) in enumerate(zip(states, matches, strict=True))
+    }
+    state = replace(_state(layout, merged), round=1)
     store.write_state(state)
     store.commit(replace(store.describe(state, "merge", 0), updates=records, score=scored))
     return store
+
+
+def _state(layout: Layout, tensors: Tensors) -> State:
+    return State(params=_filled(layout.params, tensors), buffers=_filled(layout.buffers, tensors))
+
+
+def _update(layout: Layout, start: State, tensors: Tensors) -> Update:
+    """A network as an update of the start: in the memory of the network, start minus arrived."""
+    arrived = _state(layout, tensors)
+    for dtype, vector in arrived.params.items():
+        torch.sub(start.params[dtype], vector, out=vector)
+    return Update(arrived.params, arrived.buffers)
+
+
+def _filled(specs: Specs, tensors: Tensors) -> Vectors:
+    """What `pack` gives, made of one tensor after the other."""
+    vectors = {dtype: torch.empty(size, dtype=getattr(torch, dtype)) for dtype, size in sizes(specs).items()}
+    for name, place in views(specs, vectors).items():
+        place.copy_(tensors[name])
+    return vectors
 
 
 def _kept(store: RoundStore, number: int, update: Update, match: Match) -> UpdateRecord:

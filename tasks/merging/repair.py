@@ -88,11 +88,11 @@ def rescale(
         raise UsageError(
             "no linear or convolutional layer has interchangeable outputs, so there is nothing to rescale"
         )
-    targets = [
-        _mean([spread[name] for spread in _measured(parents, names, inputs)], coefficients) for name in names
-    ]
+    spreads = _measured(parents, names, inputs)
+    # A layer whose weights another module uses, as attention does those of its projection, is never called.
+    targets = {n: _mean([spread[n] for spread in spreads], coefficients) for n in names if n in spreads[0]}
     with ExitStack() as hooks, torch.no_grad():
-        for name, target in zip(names, targets, strict=True):
+        for name, target in targets.items():
             hooks.enter_context(_hooked(network.get_submodule(name), _Correction(target)))
         network.eval()(inputs)
 

@@ -146,6 +146,8 @@ def _classes(names: Sequence[str]) -> str:
 def _named(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, list):
+        return ", ".join(map(_named, value))
     return value if isinstance(value, str) else str(value["reference"])
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import UsageError
 from tasks.tables import Entry, find
@@ -28,12 +28,18 @@ SOURCES: Mapping[str, Entry] = {
 }
 
 
-def find_source(data: str | Code, target: str | None = None, by: str | None = None) -> Source:
+def find_source(
+    data: str | Code | tuple[str | Code, ...], target: str | None = None, by: str | None = None
+) -> Source:
     """Where the examples come from: a name of the table, or the user's function; nothing is loaded yet.
 
     `target` names the column of the targets, and `by` one that the split reads and that is no input. Raises
     `UsageError` for an unknown name, an argument too many or too few, or a target where there are no columns.
     """
+    if isinstance(data, tuple):
+        from tasks.data.sources.base import Each
+
+        return Each(tuple(find_source(one, target, by) for one in data))
     kept = keep_source(data)
     build = _builder(kept)
     taken = inspect.signature(build).parameters
@@ -59,11 +65,13 @@ def is_source(data: str) -> bool:
     return data.partition(":")[0] in SOURCES
 
 
-def keep_source(data: str | Code) -> str | Code:
+def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
     """A name of the table with the path after it made absolute, or the user's function kept by value.
 
-    Raises `UsageError`, `CodeError`.
+    Of several, one for each partition, each. Raises `UsageError`, `CodeError`.
     """
+    if isinstance(data, tuple):
+        return tuple(map(keep_source, data))
     if isinstance(data, Code):
         return data
     if not is_source(data) and is_reference(data):

@@ -22,6 +22,9 @@ SWEEPS = 50
 GAIN = 1e-4
 """A new order must be better by this share of the similarity, or the descent would go on for next to nothing."""
 
+ROOM = 1 << 24
+"""Numbers that are kept between visits of a group: more would be compared anew than matter in a small network."""
+
 Assign = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -133,8 +136,10 @@ class Aligner:
         others = [known[name] for d, name in enumerate(term.labels) if d != dim and name and name in known]
         before, part = self.kept.get((number, dim), (None, None))
         if part is None or before is None or [*map(id, before)] != [*map(id, others)]:
+            self.kept.pop((number, dim), None)
             part = Compared(term.marked(dim).settled(self.groups, known))
-            self.kept[number, dim] = (others, part)
+            if part.size + sum(one.size for _, one in self.kept.values()) <= ROOM:
+                self.kept[number, dim] = (others, part)
         return part
 
     def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:

@@ -31,9 +31,8 @@ class Evidence:
 
     def __post_init__(self) -> None:
         for number, state in enumerate(self.states):
-            self.units.check(state)
-            for name in self.units.tensors:
-                if not state[name].isfinite().all():
+            for name, tensor in self.units.checked(state):
+                if not tensor.isfinite().all():
                     raise UsageError(f"tensor {name} of network {number} has values that are not finite")
         if self.by != "weights" and not self.moments:
             raise UsageError(f"matching by {self.by} needs the networks' activations on examples")
@@ -58,12 +57,20 @@ class Evidence:
         """
         terms: list[Term] = []
         if self.by != "activations":
-            aligned = [self.units.permute(self.states[i], order) for i, order in targets.items()]
-            mean = average(aligned, [1.0] * len(aligned))
-            terms += weight_terms(mean, self.states[source], self.units, self.measure)
+            terms += weight_terms(self._mean(targets), self.states[source], self.units, self.measure)
         if self.by != "weights":
             terms += self._moments(targets, source)
         return terms
+
+    def _mean(self, targets: Mapping[int, Permutation]) -> Tensors:
+        """The mean of networks, each in its order; of one in its own order itself, which need not be in memory."""
+        if len(targets) == 1:
+            ((number, order),) = targets.items()
+            home = self.units.identity()
+            if all(torch.equal(table, home[name]) for name, table in order.items()):
+                return self.states[number]
+        aligned = [self.units.permute(self.states[i], order) for i, order in targets.items()]
+        return average(aligned, [1.0] * len(aligned))
 
     def _moments(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
         each = [

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from tasks.matching.search.terms import Metric, MomentTerm, Term, WeightTerm
+from tasks.matching.search.terms import HERE, Metric, MomentTerm, Term, WeightTerm
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,14 @@ class Compared:
     """A term whose one label is the group that is compared; its products are kept."""
 
     term: Term
+
+    @property
+    def size(self) -> int:
+        """How many numbers it keeps once its products are known."""
+        term = self.term
+        if isinstance(term, WeightTerm):
+            return 2 * term.target.numel() + term.target.shape[term.labels.index(HERE)] ** 2
+        return term.moments.numel() if isinstance(term, MomentTerm) else 0
 
     @cached_property
     def scores(self) -> torch.Tensor:

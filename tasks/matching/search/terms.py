@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import torch
 
-from tasks.matching.groups import Group, Permutation, Tensors, UnitGroups, rearranged
+from tasks.matching.groups import Group, Permutation, Piece, Tensors, UnitGroups, rearranged
 
 Metric = Literal["l2", "cosine", "correlation"]
 Labels = tuple[str | None, ...]
@@ -184,6 +184,60 @@ class MomentTerm:
         return self.moments.sum().item(), 1.0, 1.0
 
 
+@dataclass(frozen=True)
+class UnreadTerm:
+    """A part of one tensor of two networks, named tensors of the same shapes, that is read when it is compared.
+
+    Networks larger than memory allows twice may be read from their files, tensor by tensor.
+    """
+
+    networks: tuple[Tensors, Tensors]
+    piece: Piece
+    metric: Metric
+    labels: Labels
+
+    @property
+    def informed(self) -> bool:
+        """Whether there are dimensions without a label."""
+        return None in self.labels
+
+    def marked(self, dim: int) -> UnreadTerm:
+        """The same part."""
+        return replace(self, labels=_marked(self.labels, dim))
+
+    def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> WeightTerm:
+        """The source's units in their new order, int64 (*sizes of parents, size) for each group."""
+        return self.read().settled(groups, permutation)
+
+    def unordered(self, keep: Collection[str]) -> WeightTerm:
+        """Values along the other labels sorted by size."""
+        return self.read().unordered(keep)
+
+    def at(self, group: str, target: int, source: int) -> WeightTerm:
+        """The part of each."""
+        return self.read().at(group, target, source)
+
+    def scores(self) -> torch.Tensor:
+        """Inner products (target units, source units)."""
+        return self.read().scores()
+
+    def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Squared lengths (units,) of the target's and of the source's units."""
+        return self.read().norms()
+
+    def value(self) -> tuple[float, float, float]:
+        """The inner product, and both squared lengths."""
+        return self.read().value()
+
+    def read(self) -> WeightTerm:
+        """The values, (*units or places) each."""
+        tensors = (network[self.piece.tensor] for network in self.networks)
+        pair = [_comparable(self.piece.view(tensor.contiguous())) for tensor in tensors]
+        if self.metric == "correlation" and pair[0].ndim > 1:
+            pair = [values - values.mean() for values in pair]
+        return WeightTerm(pair[0], pair[1], self.labels)
+
+
 def _marked(labels: Labels, dim: int) -> Labels:
     return tuple(HERE if d == dim else label for d, label in enumerate(labels))
 
@@ -193,15 +247,8 @@ def weight_terms(target: Tensors, source: Tensors, units: UnitGroups, metric: Me
 
     Running statistics are left out, since their scale is their own.
     """
-    terms: list[Term] = []
-    for piece in units.pieces:
-        if piece.tensor in units.statistics:
-            continue
-        pair = [_comparable(piece.view(state[piece.tensor].contiguous())) for state in (target, source)]
-        if metric == "correlation" and pair[0].ndim > 1:
-            pair = [values - values.mean() for values in pair]
-        terms.append(WeightTerm(pair[0], pair[1], piece.groups))
-    return terms
+    pieces = (piece for piece in units.pieces if piece.tensor not in units.statistics)
+    return [UnreadTerm((target, source), piece, metric, piece.groups) for piece in pieces]
 
 
 def _comparable(values: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from flows.command import app
-from storage.runs.checkpoints import read_checkpoint, write_checkpoint
+from storage.checkpoints.writing import write_checkpoint
+from storage.runs.checkpoints import read_checkpoint
 from storage.runs.run import open_run
 
 MINE = """
@@ -294,7 +295,7 @@ def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> No
 # Good input.
 
 SUMMARY = {
-    *("run", "path", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
+    *("run", "path", "rounds", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
     *("cycle_error", "function_error", "coverage", "free_units", "pinned_units"),
 }
 
@@ -302,6 +303,7 @@ SUMMARY = {
 def test_a_merge_in_json(capsys, root, tmp_path) -> None:
     out = tmp_path / "merged.safetensors"
     given = ["--points", "3", "--repair", "--examples", "400", "--out", str(out), "--executor", "inline"]
+    given += ["--name", "in-json"]
     code, told, err = run(capsys, "merge", *MLPS, *given, "--root", str(root), "--json")
     assert (code, err) == (0, "")
     result = json.loads(told.splitlines()[-1])
@@ -342,6 +344,20 @@ def test_a_merge_for_people(capsys, root, tmp_path, monkeypatch) -> None:
     code, _, err = run(capsys, "resume", "told", "--root", str(root))
     assert code == 2
     assert "told is a merge" in err
+
+
+def test_rounds_after_a_merge_are_rows_of_its_table(capsys, root, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    given = ["--points", "2", "--examples", "400", "--rounds", "2", "--lr", "0.05", "--name", "started"]
+    code, out, err = run(capsys, "merge", *MLPS, *given, "--executor", "inline", "--root", str(root))
+    assert (code, err) == (0, "")
+    rows = [line.split("  ")[0].strip() for line in out.splitlines()]
+    order = ["ensemble", "plain mean", "merged", "after 1 round", "after 2 rounds"]
+    assert [row for row in rows if row in order] == order
+    went_on = open_run("started-rounds", root)
+    assert str(went_on.path) in out
+    assert f"{went_on.round(2).score.accuracy:.2%}" in out
+    assert went_on.config["algorithm"]["lr"] == 0.05
 
 
 def test_three_networks_without_data_are_not_scored(capsys, work, root) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from torch.nn import functional
 
 import roundweave as rw
 from flows.merging.result import MergeResult, barrier
+from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError, UsageError
-from storage.runs.checkpoints import read_checkpoint, write_checkpoint
+from storage.runs.checkpoints import read_checkpoint
 from storage.runs.run import list_runs, open_run
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits
@@ -32,7 +34,8 @@ def merge(root: Path) -> Merge:
     """Merge networks under the root, in this process."""
 
     def run(*networks: str, **fields: object) -> MergeResult:
-        fields = {"executor": "inline", "root": root, "points": 3} | fields
+        by_weights = {"match": "weights", "repair": False}
+        fields = {"executor": "inline", "root": root, "points": 3} | by_weights | fields
         return rw.merge(rw.MergeConfig(networks=networks, **fields))
 
     return run
@@ -264,7 +267,7 @@ def test_a_run_says_what_a_file_beside_it_leaves_open(root, merge, two, tmp_path
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_the_file_is_the_scored_network(merge, tmp_path, suffix) -> None:
     out = tmp_path / f"merged{suffix}"
-    result = merge("mlp0@-1", "mlp1@-1", out=str(out))
+    result = merge("mlp0@-1", "mlp1@-1", out=str(out), name=f"kept{suffix}")
     assert result.out == str(out)
     assert Path(result.plot) == tmp_path / "merged.png"
     assert (tmp_path / "merged.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -318,7 +321,8 @@ def files(own, tmp_path) -> Callable[..., tuple[str, tuple[str, ...]]]:
 def test_a_module_of_ones_own_needs_no_data(merge, files, tmp_path, given) -> None:
     mine, places = files()
     out = str(tmp_path / "own.safetensors")
-    result = merge(*places, model=f"{mine}:model", input=given.replace("{mine}", mine), out=out)
+    fields = {"input": given.replace("{mine}", mine), "name": f"bare{given.count(':')}"}
+    result = merge(*places, model=f"{mine}:model", out=out, **fields)
     assert (result.scores, result.paths, result.plot) == ({}, {}, None)
     assert result.run.round(1).score is None
     namespace: dict[str, object] = {}
@@ -372,6 +376,123 @@ def test_a_checkpoint_that_was_written_anew_is_read_anew(merge, files) -> None:
     assert after.scores[first] == before.scores[first]
     assert after.scores[second] != before.scores[second]
     assert after.paths["plain mean"][-1] == after.scores[second]
+
+
+def test_a_merge_into_a_file_leaves_nothing_else(root, merge, tmp_path) -> None:
+    before = sorted(root.iterdir())
+    out = tmp_path / "merged.safetensors"
+    result = merge("mlp0@-1", "mlp1@-1", out=str(out), average="best", repair=True)
+    assert result.run is None
+    assert sorted(root.iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["merged.png", "merged.safetensors"]
+
+
+def test_shards_are_merged_like_a_file(root, merge, two, tmp_path) -> None:
+    places = []
+    for i in range(2):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        state = read_checkpoint(f"mlp{i}@-1", root)
+        for number, name in enumerate(state):
+            write_checkpoint(folder / f"{number}.safetensors", {name: state[name]})
+        shards = {name: f"{number}.safetensors" for number, name in enumerate(state)}
+        places.append(str(folder / "model.safetensors.index.json"))
+        Path(places[-1]).write_text(json.dumps({"weight_map": shards}))
+    found = merge(*places, model="mlp", model_options={"hidden": 64}, data="digits", points=11)
+    assert found.run.digest == two.run.digest
+    assert found.paths == two.paths
+
+
+# What examples allow is done by default.
+
+
+def test_with_data_networks_are_matched_by_both_and_statistics_recomputed(merge) -> None:
+    given = {"match": "mixed", "repair": True, "examples": 400}
+    wanted = merge("cnn0@-1", "cnn1@-1", **given)
+    result = merge("cnn0@-1", "cnn1@-1", match=None, repair=None, examples=400)
+    assert result.run.digest == wanted.run.digest
+    assert {name: result.run.config[name] for name in ("match", "repair")} == {"match": "mixed", "repair": True}
+    assert result.coefficients == (0.5, 0.5)
+
+
+def test_units_without_statistics_are_not_repaired_by_default(merge) -> None:
+    result = merge("mlp0@-1", "mlp1@-1", match=None, repair=None, examples=400)
+    assert (result.run.config["match"], result.run.config["repair"]) == ("mixed", False)
+    assert "merged, repaired" not in result.scores
+    by_distance = merge("mlp0@-1", "mlp1@-1", match=None, repair=None, metric="l2")
+    assert by_distance.run.config["match"] == "weights", "a mixed match has no distance"
+
+
+def test_without_data_networks_are_matched_by_weights(merge, files) -> None:
+    mine, places = files("normed")
+    result = merge(*places, model=f"{mine}:normed", input="2x5", match=None, repair=None)
+    assert (result.run.config["match"], result.run.config["repair"]) == ("weights", False)
+
+
+# What a merge starts is finished in rounds.
+
+
+def test_a_merged_network_goes_on_in_rounds(root, merge, tmp_path) -> None:
+    out = tmp_path / "last.safetensors"
+    result = merge("mlp0@-1", "mlp1@-1", rounds=2, out=str(out), name="begun")
+    assert list(result.scores)[-3:] == ["merged", "after 1 round", "after 2 rounds"]
+    assert result.scores["after 2 rounds"].loss < result.scores["merged"].loss
+    run = result.rounds
+    assert (run.name, run.done, run.partitions) == ("begun-rounds", 2, 2)
+    assert same_bits(run.round(0).tensors, merged(result))
+    assert same_bits(run.round(-1).tensors, read_checkpoint(out))
+    assert run.config["start_from"]["reference"] == f"{result.run.path.resolve()}@1"
+    assert run.config["data"] == "digits"
+    stored = run.round(2).score  # of the same held-out examples, summed in other blocks
+    assert result.scores["after 2 rounds"].loss == pytest.approx(stored.loss, rel=1e-6)
+    assert result.scores["after 2 rounds"].accuracy == stored.accuracy
+    again = merge("mlp0@-1", "mlp1@-1", rounds=2)
+    assert again.rounds.digest == run.digest
+    by_hand = rw.train(
+        rw.TrainConfig(
+            **{"model": "mlp", "model_options": {"hidden": 64}, "partitions": 2, "rounds": 2, "local_epochs": 1},
+            **{"root": root, "executor": "inline", "start_from": "begun@1", "name": "by_hand"},
+        )
+    )
+    assert by_hand.digest == run.digest
+
+
+HALVES = """
+import torch
+
+def examples(first, second):
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(400, 5, generator=generator)
+    labels = (inputs[:, 0] > 0).long()
+    return (inputs[first:second], labels[first:second]), (inputs[300:], labels[300:])
+
+def left():
+    return examples(0, 150)
+
+def right():
+    return examples(150, 300)
+"""
+
+
+def test_rounds_go_over_what_each_parent_was_trained_on(root, merge, own) -> None:
+    mine = own(HALVES, "halves")
+    for name in ("left", "right"):
+        fields = {"data": f"{mine}:{name}", "partitions": 1, "rounds": 1, "local_epochs": 3, "root": root}
+        rw.train(rw.TrainConfig(**fields, executor="inline", name=name, lr=0.05, model_options={"hidden": 8}))
+    run = merge("left@-1", "right@-1", rounds=1, examples=100).rounds
+    assert [data["name"] for data in run.config["data"]] == ["left", "right"]
+    assert [update.weight for update in run.round(1).commit.updates.values()] == [150, 150]
+    assert run.config["algorithm"]["lr"] == 0.05, "as the parents were trained"
+    assert merge("left@-1", "right@-1", rounds=1, data=f"{mine}:left").rounds.config["data"]["name"] == "left"
+
+
+def test_rounds_need_the_parents_examples(root, merge, files, tmp_path) -> None:
+    mine, places = files()
+    with pytest.raises(UsageError, match="rounds go over what all networks were trained on"):
+        merge(*places, model=f"{mine}:model", input="2x5", rounds=1)
+    write_checkpoint(tmp_path / "first.pt", read_checkpoint("mlp0@-1", root))
+    with pytest.raises(UsageError, match="which is not known; give --data"):
+        merge(str(tmp_path / "first.pt"), "mlp1@-1", rounds=1)
 
 
 def test_networks_that_do_not_fit_leave_nothing_behind(root, merge, two) -> None:

@@ -19,15 +19,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from storage.checkpoints.files import SUFFIXES as WRITABLE
+from storage.checkpoints.files import WRAPPERS
+from storage.checkpoints.writing import check_place, write_checkpoint
 from storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
-from storage.runs.checkpoints import (
-    WRAPPERS,
-    WRITABLE,
-    check_checkpoint,
-    check_place,
-    read_checkpoint,
-    write_checkpoint,
-)
+from storage.runs.checkpoints import check_checkpoint, read_checkpoint
 
 Tensors = dict[str, torch.Tensor]
 DTYPES = [

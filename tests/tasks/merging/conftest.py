@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from storage.runs.checkpoints import write_checkpoint
+from storage.checkpoints.writing import write_checkpoint
 from tasks.data.partitions import Partitions
 from tasks.data.sources.own import Own
 from tasks.data.splits import Split

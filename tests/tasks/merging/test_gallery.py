@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from storage.runs.checkpoints import write_checkpoint
+from storage.checkpoints.writing import write_checkpoint
+from storage.runs.checkpoints import fitted
 from tasks.merging.blends import Blend, blended
-from tasks.merging.gallery import fitted
 from tests.tasks.merging.by_hand import same_bits
 
 

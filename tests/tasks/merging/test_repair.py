@@ -10,6 +10,7 @@ from torch import nn
 
 from storage.errors import UsageError
 from tasks.matching.averaging import average
+from tasks.matching.tracing.exporting import plain_attention
 from tasks.matching.units import find_units
 from tasks.merging.blends import Blend, blended, score_blend
 from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
@@ -135,3 +136,33 @@ def test_a_parent_is_never_repaired(gallery, written) -> None:
     states, places = written(gallery)
     found = blended(gallery, Blend(places, (0, 1), repair=True)).state_dict()
     assert same_bits(dict(found), states[1])
+
+
+def test_parents_that_are_built_one_after_the_other_are_measured_once() -> None:
+    parents = [mlp(seed, 6, 20, 12, 3) for seed in range(2)]
+    inputs = torch.randn(50, 6)
+    units = find_units(parents[0], (inputs,))
+    found, wanted = (copy.deepcopy(parents[0]) for _ in range(2))
+    rescale(found, (parent for parent in parents), [1.0, 1.0], inputs, units)
+    rescale(wanted, parents, [1.0, 1.0], inputs, units)
+    assert same_bits(found.state_dict(), wanted.state_dict())
+    assert not same_bits(found.state_dict(), parents[0].state_dict())
+
+
+def test_a_layer_that_is_never_called_is_left_as_it_is() -> None:
+    """Attention uses the weights of its projection without calling it."""
+    torch.manual_seed(0)
+    networks = [
+        nn.Sequential(
+            nn.Linear(5, 8), nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), nn.Linear(8, 2)
+        ).eval()
+        for _ in range(2)
+    ]
+    inputs = torch.randn(20, 3, 5)
+    units = find_units(networks[0], (inputs,))
+    merged = copy.deepcopy(networks[0])
+    with plain_attention():
+        rescale(merged, networks, [1.0, 1.0], inputs, units)
+    before, after = networks[0].state_dict(), merged.state_dict()
+    assert torch.equal(after["1.self_attn.out_proj.weight"], before["1.self_attn.out_proj.weight"])
+    assert not torch.equal(after["1.linear1.weight"], before["1.linear1.weight"])

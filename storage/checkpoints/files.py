@@ -1,0 +1,204 @@
+"""A torch or safetensors file as named tensors, each read when it is asked for and not kept.
+
+A file may come from anybody, so nothing that it says is run: torch reads it with `weights_only`.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from storage.errors import CheckpointError, one_line
+from storage.values.tensors import LazyTensors, is_dense
+
+SAFETENSORS = ".safetensors"
+
+
+SUFFIXES = (SAFETENSORS, ".pt", ".pth", ".bin")
+
+
+STATE_KEYS = ("state_dict", "model", "model_state_dict")
+"""Where a torch file may keep its state dict beside the optimizer and others."""
+
+
+WRAPPERS = ("module.", "_orig_mod.")
+"""What DataParallel and torch.compile put before every name."""
+
+
+BYTEARRAY = b"bytearray"
+"""What `weights_only` lets a file make of any length; no state dict has one."""
+
+
+SAVE = "save it with torch.save(model.state_dict(), …)"
+
+
+Stamp = tuple[int, int]
+"""When a file was written, in nanoseconds, and its bytes: another one means another content."""
+
+
+def open_file(path: Path) -> Mapping[str, torch.Tensor]:
+    """The named tensors of a file, (*shape) each, checked to be whole; one at a time is in memory.
+
+    Tensors saved from DataParallel or torch.compile lose the prefix that all of them have. Raises
+    `CheckpointError`, also when a tensor is read from a file that has changed since.
+    """
+    if path.suffix.lower() == SAFETENSORS:
+        return _lazy(path, _safetensors_names, _safetensors_tensor)
+    if not zipfile.is_zipfile(path):  # what torch wrote before 1.6 can only be read at once
+        return read_file(path)
+    return _lazy(path, _torch_names, _torch_tensor)
+
+
+def read_file(path: Path) -> dict[str, torch.Tensor]:
+    """All named tensors of a file, (*shape) each, tied where a torch file says so; raises as `open_file` does."""
+    if path.suffix.lower() == SAFETENSORS:
+        return dict(open_file(path))
+    tensors = _guarded(path, _torch_tensors)
+    prefix = _prefix(tensors)
+    return {name.removeprefix(prefix): dense(path, name, tensor) for name, tensor in tensors.items()}
+
+
+def dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor (*shape) without its history; raises `CheckpointError` where it has no plain values."""
+    if not is_dense(tensor):
+        raise CheckpointError(f"{path}: {name!r} is no dense tensor with values; save it as one")
+    return tensor.detach()
+
+
+def few(names: Iterable[object]) -> str:
+    """Three names and how many more."""
+    told = [repr(name) for name in names]
+    return ", ".join(told[:3]) + (f" and {len(told) - 3} more, {len(told)} in all" if len(told) > 3 else "")
+
+
+def _lazy(
+    path: Path, names_in: Callable[[Path], list[str]], tensor_in: Callable[[str, Path], torch.Tensor]
+) -> LazyTensors:
+    stamp, names = _stamp(path), _guarded(path, names_in)
+    prefix = _prefix(names)
+    return LazyTensors(
+        tuple(name.removeprefix(prefix) for name in names), partial(_read, path, stamp, prefix, tensor_in)
+    )
+
+
+def _read(
+    path: Path, stamp: Stamp, prefix: str, tensor_in: Callable[[str, Path], torch.Tensor], name: str
+) -> torch.Tensor:
+    tensor = _guarded(path, partial(tensor_in, prefix + name))
+    if _stamp(path) != stamp:
+        raise CheckpointError(f"{path} has changed while it was read; do it again")
+    return dense(path, name, tensor)
+
+
+def _guarded(path: Path, read: Callable[[Path], Any]) -> Any:
+    try:
+        return read(path)
+    except CheckpointError:
+        raise
+    except Exception as error:  # what a broken file makes torch raise may be anything
+        raise CheckpointError(f"{path} {_refusal(error)}") from error
+
+
+def _stamp(path: Path) -> Stamp:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _safetensors_names(path: Path) -> list[str]:
+    with safe_open(path, "pt") as file:
+        names = list(file.keys())
+    if not names:
+        raise CheckpointError(f"{path} holds what is no named tensor: an empty dict; {SAVE}")
+    return names
+
+
+def _safetensors_tensor(name: str, path: Path) -> torch.Tensor:
+    with safe_open(path, "pt") as file:
+        tensor: torch.Tensor = file.get_tensor(name)
+        return tensor.clone()  # of its own: the file's pages may go
+
+
+def _torch_names(path: Path) -> list[str]:
+    return list(_torch_tensors(path, mapped=True))
+
+
+def _torch_tensor(name: str, path: Path) -> torch.Tensor:
+    tensor = _torch_tensors(path, mapped=True)[name]
+    return tensor.clone() if tensor.layout == torch.strided else tensor
+
+
+def _torch_tensors(path: Path, mapped: bool = False) -> dict[str, torch.Tensor]:
+    """The state dict of a torch file; mapped ones are read when they are used."""
+    _check_torch(path, _stamp(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of what it then refuses
+        return _state_dict(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
+
+
+@functools.lru_cache(maxsize=64)
+def _check_torch(path: Path, stamp: Stamp) -> None:
+    """Raise for flipped bits, and for what takes more memory than the file is long; once for a content."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(BYTEARRAY) >= 0:
+            raise pickle.UnpicklingError("GLOBAL builtins.bytearray")
+    if zipfile.is_zipfile(path):
+        _check_archive(path, stamp[1])
+
+
+def _check_archive(path: Path, length: int) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        # torch writes its members as they are, so what is packed was made to take memory.
+        if sum(member.file_size for member in members) > length:
+            raise zipfile.BadZipFile("it promises more than the file is long")
+        # It is 0 where torch.serialization.set_crc32_options turned it off.
+        for member in (member for member in members if member.CRC):
+            with archive.open(member) as packed:
+                while packed.read(1 << 20):
+                    pass
+
+
+def _refusal(error: Exception) -> str:
+    code = re.search(r"GLOBAL ([\w.]+)|TorchScript", str(error))
+    if code:
+        return f"holds code, {code[1] or code[0]}, which weights_only refuses; {SAVE}"
+    cause = one_line(error).partition(". ")[0]
+    return f"is truncated, corrupt or no checkpoint ({cause}); copy it again, or {SAVE}"
+
+
+def _state_dict(path: Path, value: Any) -> dict[str, torch.Tensor]:
+    if _is_state_dict(value):
+        return dict(value)
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"{path} holds a {type(value).__name__}, not named tensors; {SAVE}")
+    found = [key for key in STATE_KEYS if _is_state_dict(value.get(key))]
+    if len(found) == 1:
+        return dict(value[found[0]])
+    others = [key for key, item in value.items() if not _is_state_dict({key: item})]
+    what = "several state dicts" if found else "what is no named tensor"
+    raise CheckpointError(f"{path} holds {what}: {few(found or others) or 'an empty dict'}; {SAVE}")
+
+
+def _is_state_dict(value: Any) -> bool:
+    items = value.items() if isinstance(value, Mapping) else ()
+    return bool(items) and all(isinstance(key, str) and isinstance(item, torch.Tensor) for key, item in items)
+
+
+def _prefix(names: Iterable[str]) -> str:
+    """What wrappers put before all names."""
+    every = list(names)
+    for prefix in WRAPPERS:
+        if all(name.startswith(prefix) and name != prefix for name in every):
+            return prefix + _prefix(name.removeprefix(prefix) for name in every)
+    return ""

@@ -1,0 +1,108 @@
+"""Write named tensors to a torch or safetensors file."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
+from storage.errors import CheckpointError, UsageError, one_line
+from storage.places.local import PARTIAL
+from storage.places.schemes import place_of
+
+
+def check_place(place: str | Path) -> Path:
+    """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there."""
+    path = Path(place)
+    place_of(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path}: a checkpoint ends in {', '.join(SUFFIXES)}, not in {path.suffix!r}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the file another name")
+    return path
+
+
+def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors, (*shape).
+
+    Tied tensors stay tied in a torch file, and become equal copies in a safetensors file.
+    Raises `UsageError` for what such a file cannot hold, and `CheckpointError` where it cannot be written.
+    """
+    path = check_place(place)
+    if not tensors:
+        raise UsageError(f"{path}: there are no tensors to write")
+    named = {name: dense(path, name, tensor) for name, tensor in tensors.items()}
+    if path.suffix.lower() == SAFETENSORS:
+        _write(path, lambda partial: _save_safetensors(path, named, partial))
+    else:
+        _write(path, lambda partial: torch.save(_tied(named), partial))
+
+
+def _write(path: Path, save: Callable[[Path], None]) -> None:
+    try:
+        with _beside(path) as partial:
+            save(partial)
+            partial.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A half-written file, gone at the end unless it was renamed."""
+    partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _save_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], partial: Path) -> None:
+    if "__metadata__" in tensors:
+        raise UsageError(f"{path}: safetensors keeps the name '__metadata__' for itself; write a .pt file")
+    partial.touch()
+    mode = partial.stat().st_mode
+    try:
+        safetensors.torch.save_file(_apart(tensors), partial)
+    except (KeyError, ValueError, SafetensorError) as error:
+        raise UsageError(f"{path}: safetensors cannot hold this: {one_line(error)}; write a .pt file") from error
+    partial.chmod(mode)  # it makes files that only their owner may read
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors that share no memory: those that do are copied."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        apart[name] = _copy(tensor) if tensor.untyped_storage().data_ptr() in seen else _alone(tensor)
+        seen.add(tensor.untyped_storage().data_ptr())
+    return apart
+
+
+def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors without what else lies in the same memory, but one for all names of a tensor."""
+    keys = {
+        name: (t.device, t.data_ptr(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
+        for name, t in tensors.items()
+    }
+    alone = {key: _alone(tensors[name]) for name, key in keys.items()}
+    return {name: alone[key] for name, key in keys.items()}
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as it is where it is all that lies in its memory, else a copy."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+    plain = tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
+    return tensor if whole and plain and tensor.is_contiguous() else _copy(tensor)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)

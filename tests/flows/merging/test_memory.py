@@ -1,0 +1,76 @@
+"""What a merge of large files takes of memory and of the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from storage.checkpoints.writing import write_checkpoint
+
+MINE = """
+from itertools import pairwise
+from torch import nn
+
+def model(width, depth):
+    sizes = [16, *[width] * depth, 4]
+    return nn.Sequential(*[m for a, b in pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())])
+
+def small():
+    return model(16, 12)
+
+def large():
+    return model(1536, 12)
+"""
+
+MERGE = """
+import resource, sys
+from pathlib import Path
+import roundweave as rw
+
+kind, folder = sys.argv[1:]
+fields = {"model": f"{folder}/mine.py:{kind}", "input": "2x16", "root": f"{folder}/runs", "executor": "inline"}
+out = f"{folder}/{kind}.safetensors"
+rw.merge(rw.MergeConfig(networks=(f"{folder}/{kind}0.pt", f"{folder}/{kind}1.safetensors"), out=out, **fields))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.fixture
+def peak(tmp_path):
+    """The largest memory, in bytes, of a process that merges two networks of a kind, and the bytes of one."""
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "merge.py").write_text(MERGE)
+    functions: dict[str, object] = {}
+    exec(MINE, functions)
+
+    def run(kind: str) -> tuple[int, int]:
+        for number, suffix in enumerate((".pt", ".safetensors")):
+            network: nn.Module = functions[kind]()
+            torch.manual_seed(number)
+            for parameter in network.parameters():
+                nn.init.normal_(parameter, std=0.05)
+            write_checkpoint(tmp_path / f"{kind}{number}{suffix}", network.state_dict())
+        # The allocator gives back what is freed: by default it keeps tensors of some sizes for later.
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000", "PYTHONPATH": str(Path.cwd())}
+        line = [sys.executable, str(tmp_path / "merge.py"), kind, str(tmp_path)]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+        return int(done.stdout.split()[-1]), (tmp_path / f"{kind}0.pt").stat().st_size
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_merge_takes_at_most_three_times_a_file_and_leaves_one(peak, tmp_path) -> None:
+    least, _ = peak("small")
+    most, size = peak("large")
+    assert size > 100_000_000
+    assert most - least <= 3 * size, f"{(most - least) / size:.2f} times a file"
+    made = {path.name for path in tmp_path.iterdir()}
+    assert {"large.safetensors", "small.safetensors"} <= made
+    assert not [path for path in (tmp_path / "runs").glob("*") if path.suffix == ".zarr" or "merge" in path.name]

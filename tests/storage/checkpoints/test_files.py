@@ -1,0 +1,59 @@
+"""A file is read tensor by tensor, and only while it is the file that was opened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.checkpoints.files import SUFFIXES, open_file, read_file
+from storage.checkpoints.writing import write_checkpoint
+from storage.errors import CheckpointError
+
+TENSORS = {"module.a": torch.arange(4.0).reshape(2, 2), "module.b": torch.ones(3, dtype=torch.int64)}
+
+
+@pytest.fixture(params=SUFFIXES)
+def file(request, tmp_path) -> Path:
+    write_checkpoint(tmp_path / f"a{request.param}", TENSORS)
+    return tmp_path / f"a{request.param}"
+
+
+def test_a_file_that_is_opened_says_what_a_file_says_that_is_read(file) -> None:
+    opened, read = open_file(file), read_file(file)
+    assert sorted(opened) == sorted(read) == ["a", "b"]
+    assert all(torch.equal(opened[name], read[name]) for name in read)
+    assert "module.a" not in opened
+    with pytest.raises(KeyError):
+        opened["c"]
+
+
+def test_a_tensor_is_read_each_time_and_is_the_callers(file) -> None:
+    opened = open_file(file)
+    opened["a"].zero_()
+    assert torch.equal(opened["a"], TENSORS["module.a"])
+    assert opened["a"].data_ptr() != read_file(file)["a"].data_ptr()
+
+
+def test_a_file_that_changed_since_is_not_mixed_with_what_it_was(file) -> None:
+    opened = open_file(file)
+    write_checkpoint(file, {name: 2 * tensor for name, tensor in TENSORS.items()})
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(CheckpointError, match="has changed while it was read; do it again"):
+        opened["a"]
+
+
+def test_a_flipped_bit_is_found_before_anything_is_read(tmp_path) -> None:
+    write_checkpoint(tmp_path / "a.pt", {"a": torch.ones(1000)})
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    content[content.index(torch.ones(8).numpy().tobytes())] ^= 1
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match="truncated, corrupt or no checkpoint"):
+        open_file(tmp_path / "a.pt")
+
+
+def test_a_file_may_be_read_by_all_who_may_read_its_neighbours(file, tmp_path) -> None:
+    (tmp_path / "other").touch()
+    assert file.stat().st_mode == (tmp_path / "other").stat().st_mode
