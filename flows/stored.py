@@ -20,8 +20,8 @@ class Round(round.Round):
     """One committed round: its updates, the state after it, and the network of that state."""
 
     def __init__(self, run: Run, number: int) -> None:
-        found = super(Run, run).round(number)
-        super().__init__(found._store, found.commit)
+        plain = super(Run, run).round(number)
+        super().__init__(plain._store, plain.commit)
         self._run = run
 
     def network(self, trust: bool = False) -> nn.Module:
@@ -82,4 +82,4 @@ def open_run(name: str | Path, root: str | Path | None = None) -> Run:
 
 def list_runs(root: str | Path | None = None) -> list[Run]:
     """All runs under the root that can be opened, the oldest first."""
-    return [Run(found.path, root) for found in run.list_runs(root)]
+    return [Run(each.path, root) for each in run.list_runs(root)]

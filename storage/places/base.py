@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from zarr.abc.store import Store
+from typing import Protocol
 
 Piece = bytes | memoryview
 """A part of a content, as bytes; a memoryview must be contiguous and of single bytes."""
@@ -56,6 +53,3 @@ class Place(Protocol):
 
     def aside(self) -> AbstractContextManager[Place]:
         """An empty place whose contents come here all at once at the end, or never; raises `PlaceTaken`."""
-
-    def zarr(self) -> Store:
-        """This place as zarr and xarray read it."""

@@ -16,15 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError
 from storage.places.base import Piece
-
-if TYPE_CHECKING:
-    from zarr.abc.store import Store
 
 PARTIAL = ".partial"
 """How the names of half-written files end."""
@@ -195,12 +192,6 @@ class LocalPlace:
             if self.path.exists():
                 raise PlaceTaken(f"{self} exists already") from error
             raise
-
-    def zarr(self) -> Store:
-        """The folder as zarr reads it."""
-        from zarr.storage import LocalStore  # it takes a second, which checkpoints need not wait for
-
-        return LocalStore(self.path, read_only=True)
 
     def _parts(self, key: str) -> list[str]:
         """The names of a key; none leads out, or is another spelling of the place it stands in."""

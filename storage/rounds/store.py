@@ -63,18 +63,10 @@ class RoundStore:
         if problem := schema_problem(self.schema):
             raise NotARun(f"{self.place} is no run that Roundweave made: {problem}")
         self.log = CommitLog(self.place, json_digest(self.attributes))
-        self._check_attributes()
+        self.log.check()
         self.rounds = max(rounds, self._room())
         self.arrays = self.schema.arrays(self.rounds + 1)
         self.history = History(self.log, self.schema, self.rounds + 1, fsync)
-
-    def _check_attributes(self) -> None:
-        """Raise `StoreDamaged` where no record is of these attributes, which its chain covers."""
-        if self.log.newest() is None and self.log.rounds():
-            raise StoreDamaged(
-                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
-                "one or the other was changed, restore it from a copy"
-            )
 
     def _room(self) -> int:
         """How many rounds there is room for: where that cannot be read, for those that are there."""

@@ -11,6 +11,9 @@ import pytest
 
 from flows.command import app
 from flows.command.printing.tables import summary_or_damage
+from storage.errors import RoundFailed
+from storage.places.local import LocalPlace
+from storage.rounds.lease import hold_lease
 from storage.runs.run import looked_through
 
 MINE = """
@@ -36,8 +39,8 @@ def test_a_run_with_any_one_file_damaged_hides_nothing(train, tmp_path: Path, co
     for file in sorted(file for file in path.rglob("*") if file.is_file()):
         before = file.read_bytes()
         file.write_bytes(CONTENTS[content])
-        ((name, found),) = looked_through(tmp_path / "runs").items()
-        summary = summary_or_damage(name, found)
+        ((name, hurt),) = looked_through(tmp_path / "runs").items()
+        summary = summary_or_damage(name, hurt)
         assert summary["run"] == "hurt"
         if summary["status"] == "damaged":
             assert summary["failure"].count("\n") == 0
@@ -55,7 +58,7 @@ def test_runs_lists_the_others_and_says_which_is_damaged(train, capsys) -> None:
     assert [line.split()[0] for line in out.splitlines()] == ["run", "first", "second", "third", "damaged"]
     assert "damaged is damaged: " in out
     code, out, _ = run(capsys, "runs", "--json")
-    assert {found["run"]: found["status"] for found in json.loads(out)}["damaged"] == "damaged"
+    assert {each["run"]: each["status"] for each in json.loads(out)}["damaged"] == "damaged"
 
 
 def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:
@@ -63,7 +66,8 @@ def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "table.csv").write_text("a,b\n" + "1,[x]\n2,[/y]\n" * 10)
     path = train(data=f"csv:{folder}/table.csv", model="logistic", partitions=2, rounds=1, name="first").path
-    (path / "commits/failure.txt").write_text("the loss [/bold] is [red]unsound[/red] [/]")
+    with pytest.raises(RoundFailed), hold_lease(LocalPlace(path), "mine"):
+        raise RoundFailed("the loss [/bold] is [red]unsound[/red] [/]")
     for arguments in (
         ["show", "first"],
         ["runs"],

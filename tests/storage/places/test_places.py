@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,11 +126,6 @@ def test_a_making_that_fails_leaves_nothing(place, tmp_path) -> None:
         fail()
     assert place.names() == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_zarr_reads_a_place(place) -> None:
-    place.write("zarr.json", b'{"zarr_format": 3, "node_type": "group", "attributes": {"a": 1}}')
-    assert dict(zarr.open_group(place.zarr(), mode="r").attrs) == {"a": 1}
 
 
 RACES = 50
