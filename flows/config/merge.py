@@ -93,13 +93,16 @@ class Merging(Config):
 
 
 class GoingOn(Config):
-    """How the merged network goes on in rounds over what its parents were trained on."""
+    """How the merged network goes on, and what is compared with it, over what its parents were trained on."""
 
     rounds: int = Field(
         default=0, ge=0, description="rounds of one local epoch in which the merged network goes on"
     )
+    joint: int = Field(
+        default=0, ge=0, description="epochs in which one network is trained on all of the data, for comparison"
+    )
     lr: float | None = Field(
-        default=None, gt=0, description="learning rate of the rounds; default: of the run that is merged, else 0.1"
+        default=None, gt=0, description="learning rate of both; default: of the run that is merged, else 0.1"
     )
 
 
@@ -116,7 +119,7 @@ class MergeConfig(Architecture, Merging, GoingOn, Placement):
     @property
     def kept(self) -> bool:
         """Whether it is kept as a run, with the networks and their permutations, and not only as a file."""
-        return self.out is None or self.name is not None or self.rounds > 0
+        return self.out is None or self.name is not None or self.rounds + self.joint > 0
 
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:

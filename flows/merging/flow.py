@@ -7,7 +7,7 @@ from prefect import flow
 
 from flows.config.merge import MergeConfig
 from flows.merging.choosing import choose
-from flows.merging.going_on import rounds_after, with_rounds
+from flows.merging.going_on import joint_training, rounds_after, with_joint, with_rounds
 from flows.merging.keeping import keep
 from flows.merging.preparing import MergePlan, aligned, plan_merge
 from flows.merging.result import MergeResult
@@ -75,7 +75,9 @@ def merge_flow(config: MergeConfig) -> MergeResult:
             result = keep(plan, orders, networks.states, choice)
         if plan.config.rounds:
             # Not as a flow of its own: the windows are steps of this one, which goes on without Prefect, too.
-            result = with_rounds(plan, result, train_flow.fn(rounds_after(plan, result)), scorer)
+            result = with_rounds(result, train_flow.fn(rounds_after(plan, result)), scorer)
+        if plan.config.joint:
+            result = with_joint(result, train_flow.fn(joint_training(plan, result)), scorer)
     report(result)
     return result
 

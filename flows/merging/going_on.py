@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,34 +16,59 @@ from flows.stored import Run
 from storage.checkpoints.writing import write_checkpoint
 from tasks.merging.blends import Blend
 
+JOINT = "one, on all data"
+"""The row of joint training."""
+
 LOCAL = ("lr", "batch_size", "momentum", "nesterov", "optimizer", "optimizer_options", "clip_norm")
 """Of the training of a parent, what the rounds train by, too."""
 
 
 def rounds_after(plan: MergePlan, result: MergeResult) -> TrainConfig:
     """The rounds of a merged network: a partition for each parent, a local epoch a round, then the mean."""
-    config, run = plan.config, result.run
-    assert run is not None
+    run = _kept(result)
+    start = {"start_from": f"{run.path.resolve()}@1", "name": f"{run.name}-rounds"}
+    return _epochs(plan, len(plan.config.networks), plan.config.rounds, **start)
+
+
+def joint_training(plan: MergePlan, result: MergeResult) -> TrainConfig:
+    """What the parents would have been together: one network from the seed on, over all that they saw."""
+    return _epochs(plan, 1, plan.config.joint, name=f"{_kept(result).name}-joint")
+
+
+def _epochs(plan: MergePlan, partitions: int, rounds: int, **more: Any) -> TrainConfig:
+    config = plan.config
     places = {name: getattr(config, name) for name in ("root", "workers", "scheduler", "executor")}
     return training(
         config.model_copy(update={"data": plan.parents_data}),
-        len(config.networks),
+        partitions,
         algorithm={"name": "fed_avg", "local_epochs": 1, **_local(config)},
-        rounds=config.rounds,
-        start_from=f"{run.path.resolve()}@1",
-        name=f"{run.name}-rounds",
+        rounds=rounds,
         **places,
+        **more,
     )
 
 
-def with_rounds(plan: MergePlan, result: MergeResult, run: Run, scorer: Scorer) -> MergeResult:
+def with_rounds(result: MergeResult, run: Run, scorer: Scorer) -> MergeResult:
     """The result with a score for each round, on the same examples as the others; the file is of the last one."""
-    numbers = range(1, run.done + 1)
-    blends = {_after(n): [Blend((f"{run.path.resolve()}@{n}",), (1.0,))] for n in numbers}
-    scores = {name: each for name, (each,) in scored(blends, scorer).items()}
     if result.out:
         write_checkpoint(result.out, run.round(-1).tensors)
-    return replace(result, rounds=run, scores={**result.scores, **scores})
+    return replace(_with_scores(result, run, {_after(n): n for n in range(1, run.done + 1)}, scorer), rounds=run)
+
+
+def with_joint(result: MergeResult, run: Run, scorer: Scorer) -> MergeResult:
+    """The result with the score of the network that was trained on all of the data."""
+    return _with_scores(result, run, {JOINT: run.done}, scorer)
+
+
+def _with_scores(result: MergeResult, run: Run, rounds: Mapping[str, int], scorer: Scorer) -> MergeResult:
+    blends = {row: [Blend((f"{run.path.resolve()}@{n}",), (1.0,))] for row, n in rounds.items()}
+    scores = {row: each for row, (each,) in scored(blends, scorer).items()}
+    return replace(result, scores={**result.scores, **scores})
+
+
+def _kept(result: MergeResult) -> Run:
+    assert result.run is not None
+    return result.run
 
 
 def _after(rounds: int) -> str:

@@ -65,8 +65,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     known = kept_code(_with_recorded(config))
     if known.data is None:
         _check_without_data(known)
-    data = parents_data(config) if config.rounds else None
-    if config.rounds and data is None:
+    data = parents_data(config) if config.rounds or config.joint else None
+    if (config.rounds or config.joint) and data is None:
         raise UsageError("rounds go over what all networks were trained on, which is not known; give --data")
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from storage.errors import DataError
-from tasks.data.examples import Dataset
+from tasks.data.examples import Dataset, together
 
 
 class Source(Protocol):
@@ -28,7 +28,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Each(Source):
-    """What each partition's own source loads; those load all of their examples at once."""
+    """What each partition's own source loads, all of its examples at once; of one partition, what all load."""
 
     sources: tuple[Source, ...]
 
@@ -41,7 +41,9 @@ class Each(Source):
         return ", ".join(map(str, self.sources))
 
     def load(self, partition: int, partitions: int) -> Dataset:
-        """The examples of one source; raises `DataError` where there are not as many as partitions."""
+        """The examples of one source, or of all; raises `DataError` where there are not as many as partitions."""
+        if partitions == 1:
+            return together([source.load(0, 1) for source in self.sources])
         if partitions != len(self.sources):
-            raise DataError(f"{len(self.sources)} data sets are as many partitions, not {partitions}")
+            raise DataError(f"{len(self.sources)} data sets are as many partitions, or one, not {partitions}")
         return self.sources[partition].load(0, 1)

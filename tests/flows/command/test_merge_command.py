@@ -348,11 +348,12 @@ def test_a_merge_for_people(capsys, root, tmp_path, monkeypatch) -> None:
 
 def test_rounds_after_a_merge_are_rows_of_its_table(capsys, root, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    given = ["--points", "2", "--examples", "400", "--rounds", "2", "--lr", "0.05", "--name", "started"]
-    code, out, err = run(capsys, "merge", *MLPS, *given, "--executor", "inline", "--root", str(root))
+    given = ["--points", "2", "--examples", "400", "--rounds", "2", "--joint", "3", "--lr", "0.05"]
+    given += ["--name", "started", "--executor", "inline", "--root", str(root)]
+    code, out, err = run(capsys, "merge", *MLPS, *given)
     assert (code, err) == (0, "")
     rows = [line.split("  ")[0].strip() for line in out.splitlines()]
-    order = ["ensemble", "plain mean", "merged", "after 1 round", "after 2 rounds"]
+    order = ["ensemble", "plain mean", "merged", "after 1 round", "after 2 rounds", "one, on all data"]
     assert [row for row in rows if row in order] == order
     went_on = open_run("started-rounds", root)
     assert str(went_on.path) in out

@@ -484,6 +484,13 @@ def test_rounds_go_over_what_each_parent_was_trained_on(root, merge, own) -> Non
     assert [update.weight for update in run.round(1).commit.updates.values()] == [150, 150]
     assert run.config["algorithm"]["lr"] == 0.05, "as the parents were trained"
     assert merge("left@-1", "right@-1", rounds=1, data=f"{mine}:left").rounds.config["data"]["name"] == "left"
+    compared = merge("left@-1", "right@-1", joint=2, examples=100, name="apart")
+    joint = rw.open_run("apart-joint", root)
+    assert (joint.done, joint.partitions) == (2, 1)
+    assert [update.weight for update in joint.round(1).commit.updates.values()] == [300]
+    assert list(compared.scores)[-1] == "one, on all data"
+    assert compared.scores["one, on all data"].loss == pytest.approx(joint.round(2).score.loss, rel=1e-6)
+    assert compared.rounds is None
 
 
 def test_rounds_need_the_parents_examples(root, merge, files, tmp_path) -> None:
