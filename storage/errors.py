@@ -5,7 +5,7 @@ Each is also the builtin that a caller would expect, so ``except KeyError`` find
 
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -135,3 +135,18 @@ def failing_as(told: Callable[[BaseException], RoundweaveError]) -> Iterator[Non
         if threading.current_thread() is threading.main_thread():
             raise
         raise told(error) from error
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers in order, neighbours as ``4 to 7``.
+
+    >>> listed([9, 4, 5, 6])
+    '4 to 6, 9'
+    """
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join(" to ".join(map(str, span)) for span in spans)

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
-from storage.errors import ClusterError
+from storage.errors import ClusterError, listed
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
 from tasks.clusters.watching import ANSWER_SECONDS, Watch
-from tasks.executors.notices import listed, lost_line
+from tasks.executors.notices import lost_line
 from tasks.executors.on_worker import step, step_after
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.rounds.committing import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from storage.errors import listed
 from tasks.clusters.watching import Lost
 
 
@@ -16,18 +17,3 @@ def lost_line(lost: Lost, rounds: Sequence[int], partitions: Iterable[int]) -> s
     if not again:
         return f"worker {lost.worker} {why}; its work is done again elsewhere"
     return f"worker {lost.worker} {why}; mapped again in round {listed(rounds)}: partition {again}"
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Numbers in order, neighbours as ``4 to 7``.
-
-    >>> listed([9, 4, 5, 6])
-    '4 to 6, 9'
-    """
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1][1:] = [number]
-        else:
-            spans.append([number])
-    return ", ".join(" to ".join(map(str, span)) for span in spans)

@@ -12,7 +12,7 @@ from rich.table import Table
 from flows.command.printing.console import console
 from flows.config.resolving import short_name
 from flows.reporting.scores import shown
-from storage.errors import StoreError
+from storage.errors import StoreError, listed
 from storage.runs.run import Run
 
 SHOWN_ROUNDS = 12
@@ -84,27 +84,16 @@ def _remarks(run: Run) -> list[str]:
     """What is worth a line: an early end, rounds lost or done again, examples that were not scored."""
     remarks = [f"stopped early: {run.stop}"] if run.stop else []
     if lost := [number for number in run.lost if number < run.done]:
-        remarks.append(f"lost: round {_spans(lost)}, of which no whole record is there; the later ones are whole")
+        remarks.append(f"lost: round {listed(lost)}, of which no whole record is there; the later ones are whole")
     if after := [number for number in run.lost if number > run.done]:
-        remarks.append(f"damaged: round {_spans(after)}; `roundweave resume {run.name}` does it again")
+        remarks.append(f"damaged: round {listed(after)}; `roundweave resume {run.name}` does it again")
     if run.damaged:
-        remarks.append(f"found damaged and done again: round {_spans(run.damaged)}")
+        remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
     if score and score.examples < held_out:
         left_out = held_out - score.examples
         remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
     return remarks
-
-
-def _spans(numbers: list[int]) -> str:
-    """Ascending numbers for people, ``3, 7 to 9``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in spans)
 
 
 def print_run(run: Run) -> None:
