@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from storage.errors import (
-    ExperimentDiffers,
-    NotARun,
-    PlaceTaken,
-    RoundMissing,
-    ShapeMismatch,
-    StoreDamaged,
-    UsageError,
-)
+from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, RoundMissing, StoreDamaged, UsageError
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.chunks import need_chunk, read_chunk, write_chunk
@@ -258,7 +250,7 @@ class RoundStore:
         try:
             (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
             return read_chunk(self.place, split_array(number, examples), (0,)) is not None
-        except (KeyError, ValueError, TypeError, ShapeMismatch):
+        except (KeyError, ValueError, TypeError):
             return False
 
     def describe(self, state: State, token: str, epoch: int) -> Commit:
