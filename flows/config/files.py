@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from storage.errors import UsageError
+from storage.parsing import from_toml
 from tasks.data.sources.table import SOURCES
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a file, each path in them as seen from here; raises `UsageError`."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = from_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); `roundweave init` writes one") from error
     except ValueError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from flows.stored import Run
 from flows.training.preparing import provenance
 from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
-from storage.runs.names import run_path
+from storage.runs.names import new_name, run_path
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
@@ -34,7 +32,8 @@ def keep(
     merged = _merged(plan, aligned, choice)
     final = list(choice.scores.values())[-1] if choice.scores else None
     total = sum(choice.blend.coefficients)
-    name = plan.config.name or _new_name(plan)
+    model = short_name(plan.subject.objective.model.model)
+    name = plan.config.name or new_name(plan.config.root, "merge", model)
     result = MergeResult(
         name=name,
         run=_keep_run(plan, name, orders, aligned, merged, final) if plan.config.kept else None,
@@ -70,11 +69,6 @@ def _cycles(plan: MergePlan) -> float | None:
     if len(plan.states) < 3 or config.match != "weights" or config.soft is not None:
         return None
     return cycle_error(direct_matches(Evidence(plan.states, plan.units, "weights", config.metric)), plan.units)
-
-
-def _new_name(plan: MergePlan) -> str:
-    model = short_name(plan.subject.objective.model.model)
-    return f"merge-{model}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
 
 
 def _keep_run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
-from storage.runs.names import run_name, run_path
+from storage.runs.names import new_name, run_name, run_path
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.executors.base import Executor
 from tasks.networks.fit import check_fit
@@ -100,7 +99,7 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
-    path = config.path or run_path(config.root, config.name or _new_name(config))
+    path = config.path or run_path(config.root, config.name or new_name(config.root, *_called(config)))
     if config.path is None and not path.exists():
         # Another process may be making the same run at this moment: then it is there now.
         with suppress(ExperimentDiffers):
@@ -143,11 +142,9 @@ def provenance() -> dict[str, Any]:
     return {"versions": versions, "created": time.time()}
 
 
-def _new_name(config: TrainConfig) -> str:
-    """``<algorithm>-<model>-<date>-<4 hex>``, which no other run has; of own code file and name."""
-    algorithm = config.algorithm.label.replace(".py:", ".")
-    parts = algorithm, short_name(config.model), time.strftime("%Y%m%d"), secrets.token_hex(2)
-    return "-".join(re.sub(r"[^\w.]+", "", part)[:60] for part in parts)
+def _called(config: TrainConfig) -> tuple[str, str]:
+    """What the name of a run begins with; of own code file and name."""
+    return config.algorithm.label.replace(".py:", "."), short_name(config.model)
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:

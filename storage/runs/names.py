@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import secrets
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -28,6 +30,14 @@ def default_root() -> Path:
 def run_path(root: str | Path | None, name: str | Path) -> Path:
     """Where the run of this name lies, under the default root where none is given."""
     return Path(root or default_root(), f"{name}{SUFFIX}")
+
+
+def new_name(root: str | Path | None, *parts: str) -> str:
+    """``<part>-…-<date>-<4 hex>``, which no run under the root has."""
+    stem = "-".join(re.sub(r"[^\w.]+", "", part)[:60] for part in (*parts, time.strftime("%Y%m%d")))
+    while run_path(root, name := f"{stem}-{secrets.token_hex(2)}").exists():
+        pass
+    return name
 
 
 def stored_round(place: str | Path) -> tuple[str, int] | None:

@@ -101,8 +101,9 @@ def test_bad_input_is_one_clear_line(capsys, own, tmp_path, arguments, code, say
 
 
 def test_a_truncated_idx_file_is_named(capsys, tmp_path) -> None:
+    images = bytes((0, 0, 8, 3)) + 3 * (10).to_bytes(4, "big") + bytes(1000)
     for name in ("train-images-idx3", "t10k-images-idx3", "train-labels-idx1", "t10k-labels-idx1"):
-        (tmp_path / f"{name}-ubyte.gz").write_bytes(gzip.compress(bytes(1000))[:-9])
+        (tmp_path / f"{name}-ubyte.gz").write_bytes(gzip.compress(images)[:-9])
     code, _, err = run(capsys, "train", "--data", f"mnist:{tmp_path}")
     assert code == 1
     assert f"{tmp_path}/train-images-idx3-ubyte.gz is truncated" in err

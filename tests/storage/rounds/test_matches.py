@@ -24,6 +24,7 @@ from storage.values.layout import Layout
 from storage.values.state import Match
 from storage.values.tensors import TensorSpec
 
+RECORD = {"config": {"algorithm": {"name": "matched"}}, "created": 1.0}
 HARD = (
     TensorSpec("fc1", "int64", (3,)),
     TensorSpec("heads", "int64", (2,)),
@@ -49,7 +50,7 @@ def match(specs: tuple[TensorSpec, ...], seed: int) -> Match:
 def matched(tiny, specs: tuple[TensorSpec, ...], rounds: int = 2, without: tuple[int, ...] = ()) -> RoundStore:
     """A run in which each round matched both partitions, but for some partitions that it did not match."""
     schema = replace(tiny.schema, matches=specs)
-    store = RoundStore.create(tiny.folder / "matched.zarr", schema, rounds, {"config": {}}, tiny.state(0))
+    store = RoundStore.create(tiny.folder / "matched.zarr", schema, rounds, RECORD, tiny.state(0))
     for round in range(1, rounds + 1):
         commit, records = tiny.write(store, round), {}
         for partition in range(2):

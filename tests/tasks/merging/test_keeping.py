@@ -27,7 +27,7 @@ def kept(gallery: Gallery, states: list[TENSORS], orders: list[TENSORS], path: P
         Match(order, units.similarity(aligned[0], state)) for order, state in zip(orders, aligned, strict=True)
     ]
     network = gallery.objective.model.build()
-    attributes = {"config": {"algorithm": "merge"}, "created": 1.0}
+    attributes = {"config": {"algorithm": {"name": "merge"}}, "created": 1.0}
     keep_merge(path, network, states, matches, aligned[-1], attributes, Score(0.5, {"accuracy": 0.25}, 8))
     return aligned
 
