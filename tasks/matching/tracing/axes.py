@@ -227,11 +227,13 @@ def union(a: Atom, b: Atom) -> None:
         pin([[kept]], why)
     for beside, atoms in gone.chosen.items():
         for index, atom in atoms.items():
-            _keep_choice(kept, beside, index, atom)
+            keep_choice(kept, beside, index, atom)
 
 
-def _keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
-    known = atom.chosen.setdefault(find(beside), {})
+def keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
+    """Have a choice take the atom's place where the one beside it has this index."""
+    # Keeping the choice before may have made the atom the same as another.
+    known = find(atom).chosen.setdefault(find(beside), {})
     if index in known:
         union(known[index], choice)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.matching.tracing.axes import OPERATION, Atom, find, union, walk
+from tasks.matching.tracing.axes import OPERATION, Atom, find, keep_choice, union, walk
 from tasks.matching.tracing.blocks import Block, products, stages
 from tasks.matching.tracing.trace import Trace
 
@@ -42,9 +42,8 @@ def _tidy(head: Atom) -> bool:
         return False
     for beside in head.chosen:
         if find(beside) is not beside:
-            known = head.chosen.setdefault(find(beside), {})
             for index, atom in head.chosen.pop(beside).items():
-                union(known.setdefault(index, atom), atom)
+                keep_choice(head, beside, index, atom)
             return True
     for number, (beside, choices) in enumerate(head.chosen.items()):
         reached = set(walk([[choice] for choice in choices.values()]))

@@ -262,13 +262,14 @@ def sensitivity(model: nn.Module, inputs: tuple[Tensor, ...], seed: int = 0) -> 
     """How much rounding matters to it: a difference of zeros that is normalised, or a tie, makes noise visible.
 
     Values on the way are moved as well as parameters: two that are equal whatever the parameters make a tie, too.
+    Of two that tie each draw moves either ahead, so a few draws may all agree with what was before.
     """
     moved = copy.deepcopy(model).double()
     randomise(moved, torch.Generator().manual_seed(seed))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         before = moved(*inputs)
-        noisy = [moved(*inputs, noise=1e-13) for _ in range(4)]
+        noisy = [moved(*inputs, noise=1e-13) for _ in range(32)]
     return max(
         ((a - b).abs() / (1 + a.abs())).max().item() for after in noisy for a, b in zip(before, after, strict=True)
     )

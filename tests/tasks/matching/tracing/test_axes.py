@@ -122,3 +122,16 @@ def test_leaves_end_where_a_choice_leads_back():
     atom.chosen[beside] = {0: other}
     union(atom, other)
     assert list(leaves([[atom]])) == [find(atom)]
+
+
+def test_a_choice_is_kept_though_the_one_before_it_makes_the_atom_another() -> None:
+    """One is itself in its own choice, and the other's choice there is cut: both become that, with all choices."""
+    beside, third, mine = Atom(2), Atom(2), Atom(4)
+    cut_already = Atom(4)
+    cut([[cut_already]], [1, 3])
+    one, other = Atom(4), Atom(4)
+    one.chosen = {beside: {0: cut_already}}
+    other.chosen = {beside: {0: other}, third: {1: mine}}
+    union(one, other)
+    assert find(one) is find(other) is find(cut_already)
+    assert find(one).chosen[third] == {1: mine}
