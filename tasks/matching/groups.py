@@ -271,16 +271,16 @@ def rearranged(
     A row-stochastic matrix (units, units) in the place of an order mixes units:
     new unit i is the mean of old ones by row i.
     """
-    for dim, name in enumerate(dims):
-        if name is not None and name in permutation and not groups[name].parents:
-            table = permutation[name]
-            if table.is_floating_point():
-                values = torch.tensordot(values, table.to(values.dtype), ([dim], [1])).movedim(-1, dim)
-            else:
-                values = values.index_select(dim, table)
-    for dim, name in enumerate(dims):
-        if name is not None and name in permutation and groups[name].parents:
-            values = _gathered(values, dims, dim, groups[name].parents, permutation[name])
+    ordered = [(groups[name], dim) for dim, name in enumerate(dims) if name is not None and name in permutation]
+    # The outermost first, wherever it stands: a table goes by the new indices of its parents.
+    for group, dim in sorted(ordered, key=lambda each: len(each[0].parents)):
+        table = permutation[group.name]
+        if group.parents:
+            values = _gathered(values, dims, dim, group.parents, table)
+        elif table.is_floating_point():
+            values = torch.tensordot(values, table.to(values.dtype), ([dim], [1])).movedim(-1, dim)
+        else:
+            values = values.index_select(dim, table)
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from storage.errors import ShapeMismatch
-from tasks.matching.groups import UnitGroups
+from tasks.matching.groups import Group, UnitGroups, rearranged
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import analysed
 
@@ -169,3 +170,23 @@ def test_free_units_are_counted_beside_the_coverage():
     assert sorted(units.pinned_units.values()) == [6, 10]
     frozen = units.without(["embedding.weight"])
     assert frozen.free_units == 0 and frozen.pinned_units["frozen"] == 8
+
+
+def test_orders_within_orders_do_not_depend_on_where_the_axes_stand() -> None:
+    """A head's halves, and units within each half: in whatever place of the tensor an axis is."""
+    groups = {
+        "head": Group("head", 2),
+        "half": Group("half", 2, ("head",)),
+        "unit": Group("unit", 3, ("head", "half")),
+    }
+    order = {
+        "head": torch.tensor([1, 0]),
+        "half": torch.tensor([[1, 0], [0, 1]]),
+        "unit": torch.tensor([[[1, 2, 0], [0, 2, 1]], [[2, 1, 0], [0, 1, 2]]]),
+    }
+    values = torch.arange(12).reshape(2, 2, 3)
+    # New head 0 is old head 1 with its halves swapped; of its new half 0, which is old half 1, units 1, 2, 0; …
+    expected = torch.tensor([[[10, 11, 9], [6, 8, 7]], [[2, 1, 0], [3, 4, 5]]])
+    for dims in permutations(range(3)):
+        names = tuple(list(groups)[dim] for dim in dims)
+        assert rearranged(values.permute(dims), names, groups, order).equal(expected.permute(dims))
