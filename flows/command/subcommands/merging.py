@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +17,9 @@ from flows.config.merge import Architecture, GoingOn, MergeConfig, Merging
 from flows.config.train import Placement
 from flows.merging.result import MergeResult
 from flows.merging.units import unit_report
+
+M_MMAP_THRESHOLD = -3
+"""The parameter of glibc's `mallopt` for the size from which memory is taken from the system, and given back."""
 
 
 @with_options(Architecture, Merging, GoingOn, Placement)
@@ -41,10 +46,17 @@ def merge_command(
 
 def _merge(config: MergeConfig) -> MergeResult:
     quiet()
+    _give_back_what_is_freed()
     from flows.merging.running import merge
 
     with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
         return merge(config)
+
+
+def _give_back_what_is_freed() -> None:
+    """Have glibc give the memory of freed tensors back, where it is: it keeps that of some sizes for later."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
 
 @with_options(Architecture)

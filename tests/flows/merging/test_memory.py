@@ -30,14 +30,12 @@ def large():
 
 MERGE = """
 import resource, sys
-from pathlib import Path
-import roundweave as rw
+from flows.command.app import main
 
-kind, folder = sys.argv[1:]
-fields = {"model": f"{folder}/mine.py:{kind}", "input": "2x16", "root": f"{folder}/runs", "executor": "inline"}
-out = f"{folder}/{kind}.safetensors"
-rw.merge(rw.MergeConfig(networks=(f"{folder}/{kind}0.pt", f"{folder}/{kind}1.safetensors"), out=out, **fields))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+try:
+    main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
@@ -56,9 +54,13 @@ def peak(tmp_path):
             for parameter in network.parameters():
                 nn.init.normal_(parameter, std=0.05)
             write_checkpoint(tmp_path / f"{kind}{number}{suffix}", network.state_dict())
-        # The allocator gives back what is freed: by default it keeps tensors of some sizes for later.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000", "PYTHONPATH": str(Path.cwd())}
-        line = [sys.executable, str(tmp_path / "merge.py"), kind, str(tmp_path)]
+        files = [
+            str(tmp_path / f"{kind}{number}{suffix}") for number, suffix in enumerate((".pt", ".safetensors"))
+        ]
+        given = ["--model", f"{tmp_path}/mine.py:{kind}", "--input", "2x16", "--root", str(tmp_path / "runs")]
+        given += ["--executor", "inline", "--out", f"{tmp_path}/{kind}.safetensors"]
+        line = [sys.executable, str(tmp_path / "merge.py"), "merge", *files, *given]
+        environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
         done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
         return int(done.stdout.split()[-1]), (tmp_path / f"{kind}0.pt").stat().st_size
 
