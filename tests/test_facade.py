@@ -104,7 +104,9 @@ def run_in(folder: Path, *line: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *line], cwd=folder, capture_output=True, check=False, text=True)
 
 
-@pytest.mark.parametrize("door", [COMMAND, ["script.py"], ["-c", SCRIPT]], ids=lambda d: d[0])
+@pytest.mark.parametrize(
+    "door", [COMMAND, ["script.py"], pytest.param(["-c", SCRIPT], marks=pytest.mark.slow)], ids=lambda d: d[0]
+)
 def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[str]) -> None:
     (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
     done = run_in(beside, *door)

@@ -63,7 +63,7 @@ Break = Callable[[PrefectServer], None]
 BREAKS = {"killed": PrefectServer.kill, "stopped": PrefectServer.stop, "disk full": PrefectServer.fill_disk}
 
 
-@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("how", ["killed", "stopped", pytest.param("disk full", marks=pytest.mark.slow)])
 def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(server, tmp_path, how: str) -> None:
     training = Training(tmp_path, server.environment, server.api)
     training.reach(3)
@@ -77,7 +77,7 @@ def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(serve
     assert f"{training.name}: complete" in training.output.read_text()
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.slow), "stopped"])
 def test_what_was_not_reported_is_sent_when_the_server_comes_back(server, tmp_path, how: str) -> None:
     training = Training(tmp_path, server.environment, server.api)
     training.reach(3)
