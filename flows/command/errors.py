@@ -28,8 +28,6 @@ def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Ite
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
         fail(str(error), FAILED, as_json)
-    except KeyboardInterrupt:  # raised by the user's own code, for no Ctrl-C comes this far
-        fail(interrupted, FAILED, as_json)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"{place}{reason(error)}", FAILED, as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from storage.checkpoints.files import SUFFIXES, few, open_file
 from storage.errors import CheckpointError
+from storage.parsing import from_json
 from storage.values.tensors import LazyTensors
 
 INDEX = ".index.json"
@@ -44,9 +44,9 @@ def _weight_map(path: Path) -> dict[str, str]:
     if path.stat().st_size > LARGEST_INDEX:
         raise CheckpointError(f"{path} is too large for an index of shards; copy it again")
     try:
-        document: Any = json.loads(path.read_bytes())
+        document: Any = from_json(path.read_bytes())
         places = document["weight_map"]
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is no index of shards, a JSON object with a weight_map") from error
     if not isinstance(places, dict) or not places or not all(isinstance(place, str) for place in places.values()):
         raise CheckpointError(f"{path}: its weight_map does not say in which file each tensor is; copy it again")

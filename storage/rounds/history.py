@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -93,13 +93,18 @@ class History:
 
     def read(self, path: str, rows: int | None = None) -> np.ndarray:
         """The first rows of an array of numbers, (round,) or (round, partition); NaN where there is none."""
+        return self.read_all([path], rows)[path]
+
+    def read_all(self, paths: Iterable[str], rows: int | None = None) -> dict[str, np.ndarray]:
+        """The same of several arrays, by path."""
         rows = self.rows if rows is None else rows
-        behind = self._behind()
-        chunks = [
-            self._filled(path, self._recorded(index)) if index in behind else self._chunk(path, index)
-            for index in range(-(-rows // METRIC_ROWS))
-        ]
-        return np.concatenate(chunks)[:rows]
+        recorded = {index: self._recorded(index) for index in self._behind()}
+        blocks = range(-(-rows // METRIC_ROWS))
+
+        def chunk(path: str, index: int) -> np.ndarray:
+            return self._filled(path, recorded[index]) if index in recorded else self._chunk(path, index)
+
+        return {path: np.concatenate([chunk(path, index) for index in blocks])[:rows] for path in paths}
 
     def _behind(self) -> set[int]:
         """The blocks of rounds in which a record has no row yet, as where its writer was killed in between."""

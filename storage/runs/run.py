@@ -213,20 +213,20 @@ class Run:
         """
         import pandas as pd
 
-        columns = {name: self._numbers(f"scores/{name}") for name in ("loss", *self.scores)}
-        columns["seconds"] = self._numbers("bookkeeping/seconds")
-        accepted = self._numbers("bookkeeping/accepted")
-        weight = np.where(accepted == 1, self._numbers("bookkeeping/weight"), 0.0)
+        scores = ("loss", *self.scores)
+        told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": scores, "metrics": self._metrics}
+        paths = [f"{group}/{name}" for group, names in told.items() for name in names]
+        numbers = self._store.history.read_all(paths, self.done + 1)  # (round,) or (round, partition)
+        columns = {name: numbers[f"scores/{name}"] for name in scores}
+        columns["seconds"] = numbers["bookkeeping/seconds"]
+        accepted = numbers["bookkeeping/accepted"]
+        weight = np.where(accepted == 1, numbers["bookkeeping/weight"], 0.0)
         for name, column in _columns(self._metrics, set(columns) | COUNTS).items():
-            columns[column] = _weighted_mean(self._numbers(f"metrics/{name}"), weight)
+            columns[column] = _weighted_mean(numbers[f"metrics/{name}"], weight)
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
         table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
         return table.loc[self.committed].astype({"examples": int, "accepted": int})
-
-    def _numbers(self, path: str) -> np.ndarray:
-        """The numbers of rounds 0 to the last committed one, (round,) or (round, partition)."""
-        return self._store.history.read(path, self.done + 1)
 
     def round(self, round: int) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`."""

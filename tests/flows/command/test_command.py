@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from flows.command import app
 from storage.runs.run import open_run
+from tests.flows.command.in_process import run
 
 MINE = """
 import torch
@@ -35,15 +35,6 @@ def wide():
 def number():
     return 5
 """
-
-
-def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of the command in this process."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", ["roundweave", *arguments])
-        app.main()
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, err
 
 
 @pytest.mark.parametrize(

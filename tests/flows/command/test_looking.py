@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.command import app
 from flows.command.printing.tables import summary_or_damage
 from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
 from storage.runs.run import looked_through
+from tests.flows.command.in_process import run
 
 MINE = """
 import roundweave as rw
@@ -22,15 +22,6 @@ def algorithm():
     return rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1))
 """
 CONTENTS = {"nothing": b"", "bytes": b"\xff" * 50, "{}": b"{}", "[]": b"[]", "deep": b"[" * 100_000}
-
-
-def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of the command in this process."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", ["roundweave", *arguments])
-        app.main()
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, err
 
 
 @pytest.mark.parametrize("content", CONTENTS)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.command import app
 from storage.checkpoints.writing import write_checkpoint
 from storage.runs.checkpoints import read_checkpoint
 from storage.runs.run import open_run
+from tests.flows.command import in_process
 
 MINE = """
 import torch
@@ -83,13 +83,9 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of the command in this process."""
     logging.disable()  # in a process of its own the command is quiet; here Prefect was imported before
     try:
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-            patch.setattr(sys, "argv", ["roundweave", *arguments])
-            app.main()
+        return in_process.run(capsys, *arguments)
     finally:
         logging.disable(logging.NOTSET)
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, err
 
 
 MLPS = ["mlp0@-1", "mlp1@-1"]
