@@ -17,9 +17,9 @@ from flows.config.recorded import differences
 from flows.config.resolving import Resolved, objective_for, short_name
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers
+from storage.hierarchy.schema import Schema
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
-from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
 from storage.runs.names import new_name, run_name, run_path
 from tasks.data.partitions import Description, Partitions, combine
@@ -162,5 +162,5 @@ def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[
     done, _ = recover(store)
     if not partitions.source.partitioned:
         for number in range(partitions.split.number(done) + 1):
-            store.write_split(number, partitions.assignment)
+            store.tensors.write_split(number, partitions.assignment)
     return store.extend(rounds), done

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from storage.errors import StoreDamaged, UsageError
-from storage.rounds.chunks import empty_chunk, read_chunk, write_chunk
+from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
+from storage.hierarchy.documents import NAME, create_documents, replace_documents
+from storage.hierarchy.schema import METRIC_ROWS, REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.rounds.commits import Commit, CommitLog
-from storage.rounds.documents import NAME, create_documents, replace_documents
-from storage.rounds.schema import METRIC_ROWS, REPORTED, ROUND_ROWS, ArraySpec, Schema
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
 

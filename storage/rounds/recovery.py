@@ -15,7 +15,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     store.place.sweep()
     last = _newest_whole(store)
     aside = store.log.set_aside(last)
-    store.describe_tensors()
+    store.tensors.describe()
     store.history.rebuild()
     if store.fsync:
         store.place.sync()
@@ -35,6 +35,6 @@ def _newest_whole(store: RoundStore) -> int:
 def _check(store: RoundStore, round: int) -> None:
     """Raise where a round cannot be gone on from: its state and what the partitions carry."""
     commit = store.log.read(round)
-    store.read_state(commit)
+    store.tensors.read_state(commit)
     for partition, source in commit.carry_from.items():
-        store.read_update(source, partition)
+        store.tensors.read_update(source, partition)

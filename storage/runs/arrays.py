@@ -12,23 +12,23 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from storage.rounds.commits import Commit
-from storage.rounds.store import RoundStore
+from storage.rounds.tensors import StoredTensors
 
 
 def tensor_over_rounds(
-    store: RoundStore, path: str, rounds: Sequence[int], record: Callable[[int], Commit]
+    tensors: StoredTensors, path: str, rounds: Sequence[int], record: Callable[[int], Commit]
 ) -> xr.DataArray:
     """A stored tensor over these rounds, (round, *shape), of which `record` gives the commits.
 
     bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
     """
-    spec = store.arrays[path]
+    spec = tensors.arrays[path]
     attributes = {"logical_dtype": spec.dtype}
     name = path.rpartition("/")[2]
     if "round" not in spec.dims:
-        values = _shown(store.read_tensor(record(rounds[-1]), path))
+        values = _shown(tensors.read_tensor(record(rounds[-1]), path))
         return xr.DataArray(values, dims=spec.dims, name=name, attrs=attributes)
-    lazy = indexing.LazilyIndexedArray(StoredRows(store, path, rounds, record))
+    lazy = indexing.LazilyIndexedArray(StoredRows(tensors, path, rounds, record))
     variable = xr.Variable(spec.dims, lazy, attributes)
     return xr.DataArray(variable, coords={"round": list(rounds)}, name=name)
 
@@ -37,13 +37,13 @@ class StoredRows(BackendArray):
     """The rows of a tensor, (round, *shape), as xarray asks for them."""
 
     def __init__(
-        self, store: RoundStore, path: str, rounds: Sequence[int], record: Callable[[int], Commit]
+        self, tensors: StoredTensors, path: str, rounds: Sequence[int], record: Callable[[int], Commit]
     ) -> None:
-        spec = store.arrays[path]
+        spec = tensors.arrays[path]
         self.shape = (len(rounds), *spec.shape[1:])
         self.dtype = np.dtype("float32" if spec.dtype == "bfloat16" else spec.dtype)
         self._rounds = np.asarray(rounds)
-        self._read = lambda round: _shown(store.read_tensor(record(int(round)), path))
+        self._read = lambda round: _shown(tensors.read_tensor(record(int(round)), path))
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         """The values of an index, verified; raises `StoreDamaged`."""

@@ -38,7 +38,7 @@ class Round:
     @property
     def state(self) -> State:
         """The verified state after the round, vectors (element,) by dtype; raises `StoreDamaged`."""
-        return self._store.read_state(self.commit)
+        return self._store.tensors.read_state(self.commit)
 
     @property
     def params(self) -> dict[str, torch.Tensor]:
@@ -75,11 +75,11 @@ class Round:
 
     def match(self, partition: int) -> Match:
         """How one partition's units were matched, (unit,) by group; raises `RoundMissing` where they were not."""
-        return self._store.read_match(self.commit, partition)
+        return self._store.tensors.read_match(self.commit, partition)
 
     def update(self, partition: int) -> Update:
         """One partition's update, vectors (element,) by dtype; raises `RoundMissing` where it took no part."""
-        return self._store.read_update(self.commit, partition)
+        return self._store.tensors.read_update(self.commit, partition)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load parameters and buffers into a network with these names and shapes; else `ShapeMismatch`."""

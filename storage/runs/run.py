@@ -192,7 +192,7 @@ class Run:
         """
         from storage.runs.arrays import tensor_over_rounds  # a flow that only trains need not wait for xarray
 
-        return tensor_over_rounds(self._store, self._find(name), self.committed, self._commit)
+        return tensor_over_rounds(self._store.tensors, self._find(name), self.committed, self._commit)
 
     def _find(self, name: str) -> str:
         for path in (name, f"params/{name}", f"buffers/{name}", f"frozen/{name}"):
@@ -247,7 +247,7 @@ class Run:
 
     def __repr__(self) -> str:
         parameters = sum(spec.size for spec in self._store.schema.layout.params)
-        uncommitted = " (1 uncommitted)" if self._store.has_row(self.done + 1) else ""
+        uncommitted = " (1 uncommitted)" if self._store.tensors.has_row(self.done + 1) else ""
         parts = (
             self.name,
             self.status,
@@ -255,7 +255,7 @@ class Run:
             self.algorithm,
             f"{self.partitions} partitions",
             f"{parameters:,} params",
-            f"{self._store.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
+            f"{self._store.tensors.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
         return f"<Run {' · '.join(parts)}>"
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Score, UpdateRecord
-from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
 from storage.values.digests import match_digest, update_digest
 from storage.values.layout import Layout
@@ -45,7 +45,7 @@ def keep_merge(
         for number, (state, match) in enumerate(zip(states, matches, strict=True))
     }
     state = replace(_state(layout, merged), round=1)
-    store.write_state(state)
+    store.tensors.write_state(state)
     store.commit(replace(store.describe(state, "merge", 0), updates=records, score=scored))
     return store
 
@@ -71,8 +71,8 @@ def _filled(specs: Specs, tensors: Tensors) -> Vectors:
 
 
 def _kept(store: RoundStore, number: int, update: Update, match: Match) -> UpdateRecord:
-    store.write_update(1, number, update)
-    store.write_match(1, number, match)
+    store.tensors.write_update(1, number, update)
+    store.tensors.write_match(1, number, match)
     return UpdateRecord(update_digest(update), 1, match=match_digest(match))
 
 

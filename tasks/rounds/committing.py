@@ -27,14 +27,14 @@ from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_blo
 def read_outcome(job: Job, round: int) -> Outcome:
     """The outcome of a committed round, verified."""
     store = job.attempt.open()
-    return Outcome(store.read_state(round), carry_from=store.log.read(round).carry_from)
+    return Outcome(store.tensors.read_state(round), carry_from=store.log.read(round).carry_from)
 
 
 def load_block(job: Job, number: int, block: int) -> list[Partition]:
     """The examples of a block's partitions under a split, of which is kept which example went where."""
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
-        job.attempt.open().write_split(number, partitions.assignment)
+        job.attempt.open().tensors.write_split(number, partitions.assignment)
     return [partitions.load(number, partition) for partition in job.plan.span(block)]
 
 
@@ -51,7 +51,7 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     began = time.perf_counter()
     for mapped in map_block(job.work, before.state, span, data, carries):
         records[mapped.partition] = _record(mapped, began)
-        store.write_update(round, mapped.partition, mapped.update)
+        store.tensors.write_update(round, mapped.partition, mapped.update)
         updates[mapped.partition] = None if mapped.refused else mapped.update
         began = time.perf_counter()
     nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
@@ -66,7 +66,7 @@ def _check_machine(job: Job) -> None:
 
 def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
     source = before.carry_from.get(partition)
-    return {} if source is None else job.attempt.open().read_carry(source, partition)
+    return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
 def _record(mapped: Mapped, began: float) -> UpdateRecord:
@@ -105,9 +105,9 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
     if previous.stop and previous.token == attempt.token:
         return previous
     if not store.log.has(state.round):
-        store.write_state(state)
+        store.tensors.write_state(state)
         for partition, match in after.matches.items():
-            store.write_match(state.round, partition, match)
+            store.tensors.write_match(state.round, partition, match)
     now = time.time()
     commit = replace(
         store.describe(state, attempt.token, attempt.epoch),

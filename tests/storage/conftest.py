@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Commit, Score, UpdateRecord
-from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
@@ -75,11 +75,11 @@ class Tiny:
 
     def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
         """Write a round's tensors; gives the commit that would make it exist."""
-        store.write_state(self.state(round))
+        store.tensors.write_state(self.state(round))
         records = {}
         for partition in range(2):
             update = self.update(round, partition)
-            store.write_update(round, partition, update)
+            store.tensors.write_update(round, partition, update)
             reason = "not sound" if partition in refused else None
             records[partition] = UpdateRecord(
                 update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition

@@ -42,7 +42,7 @@ def store_at(train) -> Store:
         plain = RoundStore(train(rounds=1, name="plain", model="linear", partitions=2).path)
         attributes = {name: value for name, value in plain.attributes.items() if name not in KEPT}
         config = attributes["config"] | {"rounds": 2, "name": None} | recorded
-        RoundStore.create(path, plain.schema, 2, attributes | {"config": config}, plain.read_state(0))
+        RoundStore.create(path, plain.schema, 2, attributes | {"config": config}, plain.tensors.read_state(0))
         return Run(path)
 
     return make

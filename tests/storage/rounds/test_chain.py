@@ -71,7 +71,7 @@ def test_a_record_of_which_anything_was_changed_is_refused(tiny, old, new) -> No
 def test_a_record_under_the_name_of_another_round_is_refused(tiny) -> None:
     store = tiny.train(tiny.create(), 3)
     record(store, 2).write_text(record(store, 3).read_text())
-    for read in (store.log.read, store.read_state, Run(store.path).round):
+    for read in (store.log.read, store.tensors.read_state, Run(store.path).round):
         with pytest.raises(StoreDamaged, match=r"commits/2\.json"):
             read(2)
 
@@ -170,4 +170,4 @@ def test_a_run_whose_documents_are_empty_goes_on(tiny, same) -> None:
     assert recover(opened) == (2, [])
     opened.extend(3)
     assert {path: path.read_bytes() for path in store.path.rglob("zarr.json")} == before
-    assert same(opened.read_state(2), tiny.state(2))
+    assert same(opened.tensors.read_state(2), tiny.state(2))

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
+from storage.hierarchy.schema import METRIC_ROWS, ROUND_ROWS
 from storage.rounds.commits import Commit, Score
 from storage.rounds.history import TAKEN, metric_problem
 from storage.rounds.recovery import recover
-from storage.rounds.schema import METRIC_ROWS, ROUND_ROWS
 from storage.rounds.store import RoundStore
 
 NAN = float("nan")

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import NotARun, RoundMissing, StoreDamaged, TensorMissing
+from storage.hierarchy.schema import Schema
 from storage.rounds.commits import UpdateRecord
-from storage.rounds.schema import Schema
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.values.digests import match_digest, update_digest
@@ -57,7 +57,7 @@ def matched(tiny, specs: tuple[TensorSpec, ...], rounds: int = 2, without: tuple
             digest = None
             if partition not in without:
                 found = match(specs, 10 * round + partition)
-                store.write_match(round, partition, found)
+                store.tensors.write_match(round, partition, found)
                 digest = match_digest(found)
             records[partition] = UpdateRecord(update_digest(tiny.update(round, partition)), 1, match=digest)
         store.commit(replace(commit, updates=records))
@@ -76,7 +76,7 @@ def test_matches_come_back(tiny, same, specs) -> None:
     for opened in (store, RoundStore(store.path)):
         for round in (1, 2):
             for partition in (0, 1):
-                found = opened.read_match(round, partition)
+                found = opened.tensors.read_match(round, partition)
                 assert alike(found, match(specs, 10 * round + partition), same)
     assert alike(Run(store.path).round(2).match(1), match(specs, 21), same)
 
@@ -106,9 +106,9 @@ def test_what_is_not_matched_is_missing(tiny) -> None:
     store = matched(tiny, HARD, rounds=1, without=(0,))
     for round, partition in ((1, 0), (0, 0), (1, 7)):
         with pytest.raises(RoundMissing, match=rf"round {round} of .* matched no units of partition {partition}"):
-            store.read_match(round, partition)
+            store.tensors.read_match(round, partition)
     with pytest.raises(RoundMissing, match="no committed round 2"):
-        store.read_match(2, 0)
+        store.tensors.read_match(2, 0)
 
 
 # Damage.
@@ -120,8 +120,8 @@ def test_a_flipped_bit_is_damage(tiny, flip) -> None:
     flip(store.path / "similarities/heads/c/2/1/0")
     for round, partition in ((1, 0), (2, 1)):
         with pytest.raises(StoreDamaged):
-            store.read_match(round, partition)
-    store.read_match(1, 1)
+            store.tensors.read_match(round, partition)
+    store.tensors.read_match(1, 1)
 
 
 @pytest.mark.parametrize("array", ["permutations/fc1", "similarities/fc1"])
@@ -129,14 +129,14 @@ def test_a_sound_chunk_of_another_partition_is_not_what_was_committed(tiny, arra
     store = matched(tiny, HARD)
     shutil.copy(store.path / array / "c/1/0/0", store.path / array / "c/1/1/0")
     with pytest.raises(StoreDamaged, match="the match of partition 1 in round 1 is another one"):
-        store.read_match(1, 1)
+        store.tensors.read_match(1, 1)
 
 
 def test_a_missing_chunk_is_named(tiny) -> None:
     store = matched(tiny, HARD)
     (store.path / "similarities/heads/c/2/0/0").unlink()
     with pytest.raises(StoreDamaged, match="round 2 has no similarities/heads of partition 0"):
-        store.read_match(2, 0)
+        store.tensors.read_match(2, 0)
 
 
 def test_a_digest_that_was_not_written_is_damage(tiny) -> None:
@@ -146,7 +146,7 @@ def test_a_digest_that_was_not_written_is_damage(tiny) -> None:
     store.place.delete("commits/1.json")
     store.log.create(replace(commit, updates=commit.updates | {0: other}))
     with pytest.raises(StoreDamaged, match="the match of partition 0 in round 1 is another one"):
-        store.read_match(1, 0)
+        store.tensors.read_match(1, 0)
 
 
 # What zarr, xarray and a notebook see; a warning would be an error.
@@ -209,12 +209,12 @@ def test_a_group_that_is_not_there_is_named_with_those_that_are(tiny) -> None:
 
 def test_extending_makes_room_for_matches(tiny, same) -> None:
     longer = matched(tiny, HARD, rounds=1).extend(3)
-    assert longer.arrays["permutations/inner:2"].shape == (4, 2, 2, 4)
-    assert alike(longer.read_match(1, 0), match(HARD, 10), same)
+    assert longer.tensors.arrays["permutations/inner:2"].shape == (4, 2, 2, 4)
+    assert alike(longer.tensors.read_match(1, 0), match(HARD, 10), same)
     found = match(HARD, 99)
-    longer.write_match(3, 1, found)
+    longer.tensors.write_match(3, 1, found)
     with pytest.raises(RoundMissing):
-        longer.read_match(3, 1)
+        longer.tensors.read_match(3, 1)
 
 
 def test_a_schema_whose_matches_are_nonsense_is_no_run(tiny) -> None:

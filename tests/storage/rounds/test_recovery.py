@@ -43,7 +43,7 @@ def test_a_round_that_could_not_be_written_does_not_exist_and_is_done_again(tiny
         failing.commit(tiny.write(failing, 1))
     assert recover(store) == (0, [])
     store.commit(tiny.write(store, 1))
-    assert same(store.read_state(1), tiny.state(1))
+    assert same(store.tensors.read_state(1), tiny.state(1))
     assert recover(store) == (1, [])
 
 
@@ -64,9 +64,9 @@ def test_a_split_that_could_not_be_written_is_not_there_and_is_written_then(tiny
     store, owners = tiny.create(), np.array([1, -1], np.int32)
     for prefix in ("partitions/0/c", "partitions/0/zarr.json"):
         with pytest.raises(OSError, match="no space left"):
-            RoundStore(Full(store.path, prefix)).write_split(0, lambda number: owners)
+            RoundStore(Full(store.path, prefix)).tensors.write_split(0, lambda number: owners)
         assert not (store.path / "partitions/0/zarr.json").exists()
-    store.write_split(0, lambda number: owners)
+    store.tensors.write_split(0, lambda number: owners)
     assert zarr.open_array(store.path / "partitions/0", mode="r")[...].tolist() == [1, -1]
 
 

@@ -13,10 +13,10 @@ import xarray as xr
 import zarr
 
 from storage.errors import ExperimentDiffers, NotARun, RoundMissing, ShapeMismatch, StoreDamaged, WriterFenced
+from storage.hierarchy.schema import METRIC_ROWS, Schema
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.recovery import recover
-from storage.rounds.schema import METRIC_ROWS, Schema
 from storage.rounds.store import RoundStore
 from storage.values.digests import tensor_digest
 from storage.values.layout import Layout
@@ -29,7 +29,7 @@ WEIGHT = "params/fc.weight/c/{}/0/0"
 def test_a_new_run_has_its_initial_state_committed(tiny, same) -> None:
     store = tiny.create()
     assert store.log.rounds() == [0]
-    assert same(store.read_state(0), tiny.state(0))
+    assert same(store.tensors.read_state(0), tiny.state(0))
     assert [path.name for path in store.path.parent.iterdir()] == ["tiny.zarr"]
 
 
@@ -54,7 +54,7 @@ def test_states_come_back_with_every_kind_of_tensor(tiny, same) -> None:
     store = tiny.train(tiny.create(), 3)
     for opened in (store, RoundStore(store.path)):
         for round in range(4):
-            assert same(opened.read_state(round), tiny.state(round))
+            assert same(opened.tensors.read_state(round), tiny.state(round))
 
 
 def test_the_committed_digests_are_those_of_the_tensors(tiny) -> None:
@@ -72,19 +72,19 @@ def test_updates_extras_and_carry_come_back(tiny, same) -> None:
     store = tiny.train(tiny.create(), 2)
     for round in (1, 2):
         for partition in (0, 1):
-            assert same(store.read_update(round, partition), tiny.update(round, partition))
-            assert same(store.read_carry(round, partition), tiny.update(round, partition).carry)
+            assert same(store.tensors.read_update(round, partition), tiny.update(round, partition))
+            assert same(store.tensors.read_carry(round, partition), tiny.update(round, partition).carry)
 
 
 def test_an_update_that_was_not_committed_is_missing(tiny) -> None:
     store = tiny.create()
     commit = tiny.write(store, 1)
     with pytest.raises(RoundMissing, match="no committed round 1"):
-        store.read_update(1, 0)
+        store.tensors.read_update(1, 0)
     store.commit(replace(commit, updates={0: commit.updates[0]}))
-    store.read_update(1, 0)
+    store.tensors.read_update(1, 0)
     with pytest.raises(RoundMissing, match="partition 1 took no part in round 1"):
-        store.read_update(1, 1)
+        store.tensors.read_update(1, 1)
 
 
 def test_an_update_lies_in_one_chunk_per_dtype(tiny) -> None:
@@ -108,9 +108,9 @@ def test_frozen_tensors_are_stored_once(tiny) -> None:
 def test_a_row_past_the_end_is_refused(tiny) -> None:
     store = tiny.create(rounds=1)
     with pytest.raises(ShapeMismatch, match="lies outside"):
-        store.write_state(tiny.state(2))
+        store.tensors.write_state(tiny.state(2))
     with pytest.raises(ShapeMismatch, match="lies outside"):
-        store.write_update(1, 2, tiny.update(1, 0))
+        store.tensors.write_update(1, 2, tiny.update(1, 0))
 
 
 # More rounds.
@@ -120,11 +120,11 @@ def test_extending_keeps_the_rows_and_makes_room(tiny, same) -> None:
     store = tiny.train(tiny.create(rounds=2), 2)
     longer = store.extend(METRIC_ROWS + 6)
     assert longer.rounds == RoundStore(store.path).rounds == METRIC_ROWS + 6
-    assert all(same(longer.read_state(round), tiny.state(round)) for round in range(3))
+    assert all(same(longer.tensors.read_state(round), tiny.state(round)) for round in range(3))
     last = tiny.state(METRIC_ROWS + 6)
-    longer.write_state(last)
+    longer.tensors.write_state(last)
     longer.commit(longer.describe(last, "writer", 1))
-    assert same(longer.read_state(METRIC_ROWS + 6), last)
+    assert same(longer.tensors.read_state(METRIC_ROWS + 6), last)
     root = xr.open_zarr(store.path, consolidated=False)
     assert root["round"].values.tolist() == list(range(METRIC_ROWS + 7))
     assert np.flatnonzero(root["committed"].values).tolist() == [0, 1, 2, METRIC_ROWS + 6]
@@ -192,13 +192,13 @@ def test_a_flipped_bit_falls_back_to_the_newest_whole_round(tiny, flip, same, pa
     store = tiny.train(tiny.create(), 3)
     flip(store.path / path)
     with pytest.raises(StoreDamaged):
-        store.read_state(3)
+        store.tensors.read_state(3)
     assert recover(store) == (2, [3])
     assert store.log.rounds() == [0, 1, 2]
     assert len(list((store.path / "commits").glob("damaged-3-*.json"))) == 1
     assert xr.open_zarr(store.path, consolidated=False)["committed"].values.tolist() == [True, True, True, False]
     store.commit(tiny.write(store, 3))
-    assert same(store.read_state(3), tiny.state(3))
+    assert same(store.tensors.read_state(3), tiny.state(3))
 
 
 def test_a_carry_with_a_flipped_bit_is_not_resumed_from(tiny, flip) -> None:
@@ -231,7 +231,7 @@ def test_rounds_after_a_damaged_one_stay_while_the_last_is_whole(tiny, flip) -> 
     flip(store.path / WEIGHT.format(2))
     assert recover(store) == (3, [])
     with pytest.raises(StoreDamaged):
-        store.read_state(2)
+        store.tensors.read_state(2)
 
 
 def test_several_damaged_rounds_are_all_set_aside(tiny, flip) -> None:
@@ -252,10 +252,10 @@ def test_a_missing_chunk_is_damage(tiny) -> None:
     store = tiny.train(tiny.create(), 2)
     (store.path / WEIGHT.format(2)).unlink()
     with pytest.raises(StoreDamaged, match=r"round 2 has no params/fc\.weight"):
-        store.read_state(2)
+        store.tensors.read_state(2)
     (store.path / "updates/float32/c/1/1/0").unlink()
     with pytest.raises(StoreDamaged, match="round 1 has no updates/float32 of partition 1"):
-        store.read_update(1, 1)
+        store.tensors.read_update(1, 1)
     assert recover(store) == (1, [2])
 
 
@@ -263,7 +263,7 @@ def test_a_sound_chunk_of_another_round_is_not_what_was_committed(tiny) -> None:
     store = tiny.train(tiny.create(), 2)
     shutil.copy(store.path / WEIGHT.format(1), store.path / WEIGHT.format(2))
     with pytest.raises(StoreDamaged, match=r"params/fc\.weight of round 2 is not what was committed"):
-        store.read_state(2)
+        store.tensors.read_state(2)
 
 
 def test_a_record_whose_digests_contradict_each_other_is_damage(tiny) -> None:
@@ -272,7 +272,7 @@ def test_a_record_whose_digests_contradict_each_other_is_damage(tiny) -> None:
     store.place.delete("commits/1.json")
     store.log.create(contradicting)
     with pytest.raises(StoreDamaged, match="the commit record of round 1 contradicts itself"):
-        store.read_state(1)
+        store.tensors.read_state(1)
 
 
 def test_recovering_sweeps_what_a_killed_writer_left(tiny) -> None:
@@ -294,7 +294,7 @@ def test_a_tensor_may_be_called_partial(tmp_path, same) -> None:
     state = State({"float32": torch.ones(2)})
     store = RoundStore.create(tmp_path / "named.zarr", schema, 1, {}, state)
     assert recover(store) == (0, [])
-    assert same(store.read_state(0), state)
+    assert same(store.tensors.read_state(0), state)
 
 
 # Writers.
@@ -336,7 +336,7 @@ def test_xarray_opens_the_whole_tree_and_drops_what_is_not_committed(tiny) -> No
 def test_every_array_opens_in_zarr_and_has_the_values_that_were_written(tiny) -> None:
     store = tiny.train(tiny.create(), 3)
     group = zarr.open_group(store.path, mode="r", zarr_format=3, use_consolidated=False)
-    for path, spec in (store.arrays | store.history.arrays()).items():
+    for path, spec in (store.tensors.arrays | store.history.arrays()).items():
         assert group[path].shape == spec.shape
         assert group[path].metadata.dimension_names == spec.dims
         group[path][...]
@@ -379,7 +379,7 @@ def test_a_split_is_kept_once(tiny) -> None:
         return np.array([0, 1, -1, 1], np.int32)
 
     for number in (0, 1, 0, 1):
-        store.write_split(number, owner)
+        store.tensors.write_split(number, owner)
     assert asked == [0, 1]
     with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
         assert tree["partitions/1"].values.tolist() == [0, 1, -1, 1]
@@ -389,7 +389,7 @@ def test_a_split_is_kept_once(tiny) -> None:
 @pytest.mark.parametrize("damage", ["chunk", "flipped", "empty", "document", "cut document"])
 def test_a_split_that_is_missing_or_damaged_is_made_again(tiny, flip, damage) -> None:
     store, owners = tiny.create(), np.array([0, 1, -1, 1], np.int32)
-    store.write_split(0, lambda number: owners)
+    store.tensors.write_split(0, lambda number: owners)
     chunk, document = store.path / "partitions/0/c/0", store.path / "partitions/0/zarr.json"
     {
         "chunk": chunk.unlink,
@@ -398,7 +398,7 @@ def test_a_split_that_is_missing_or_damaged_is_made_again(tiny, flip, damage) ->
         "document": document.unlink,
         "cut document": lambda: document.write_text("{"),
     }[damage]()
-    store.write_split(0, lambda number: owners)
+    store.tensors.write_split(0, lambda number: owners)
     with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
         assert tree["partitions/0"].values.tolist() == [0, 1, -1, 1]
 

@@ -10,8 +10,8 @@ import google_crc32c
 import numpy as np
 
 from storage.errors import ShapeMismatch, StoreDamaged
+from storage.hierarchy.schema import ArraySpec
 from storage.places.base import Place
-from storage.rounds.schema import ArraySpec
 
 CHECKSUM = 4
 """Bytes of the checksum that ends a chunk."""

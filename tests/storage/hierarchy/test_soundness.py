@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import NotARun, StoreDamaged, StoreError, UsageError
+from storage.hierarchy.schema import Schema
+from storage.hierarchy.soundness import schema_problem
 from storage.places.local import LocalPlace
 from storage.rounds.recovery import recover
-from storage.rounds.schema import Schema
-from storage.rounds.soundness import schema_problem
 from storage.rounds.store import RoundStore
 from storage.values.layout import Layout
 from storage.values.tensors import TensorSpec
@@ -134,7 +134,7 @@ def test_more_than_belongs_there_is_not_read(tiny) -> None:
     with (store.path / "params/fc.weight/c/1/0/0").open("ab") as file:
         file.truncate(1 << 40)  # of holes: it takes no room on the disk
     with pytest.raises(StoreDamaged, match="where at most 28 belong"):
-        store.read_state(1)
+        store.tensors.read_state(1)
     with (store.path / "zarr.json").open("ab") as file:
         file.truncate(1 << 40)
     with pytest.raises(NotARun):

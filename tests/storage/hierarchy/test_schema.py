@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from storage.rounds.schema import ArraySpec, Schema, split_array
+from storage.hierarchy.schema import ArraySpec, Schema, split_array
 
 
 def test_a_schema_comes_back_from_json(tiny) -> None:

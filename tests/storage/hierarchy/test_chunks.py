@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
 from storage.errors import ShapeMismatch, StoreDamaged
+from storage.hierarchy.chunks import read_chunk, write_chunk
+from storage.hierarchy.schema import ArraySpec
 from storage.places.local import LocalPlace
-from storage.rounds.chunks import read_chunk, write_chunk
-from storage.rounds.schema import ArraySpec
 
 STORED = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"]
 

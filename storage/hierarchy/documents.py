@@ -9,9 +9,9 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.core.metadata import ArrayV3Metadata
 
+from storage.hierarchy.schema import ArraySpec
 from storage.parsing import from_json
 from storage.places.base import Place
-from storage.rounds.schema import ArraySpec
 
 NAME = "zarr.json"
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from storage.rounds.documents import NAME
-from storage.rounds.schema import Schema
+from storage.hierarchy.documents import NAME
+from storage.hierarchy.schema import Schema
 from storage.values.tensors import RAW, TensorSpec, sizes
 
 LONGEST = 255

@@ -1,0 +1,1 @@
+"""What stored rounds prove: replaying them, reducing them again, comparing runs."""

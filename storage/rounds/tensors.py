@@ -1,0 +1,195 @@
+"""The tensors of a run by round: states, updates, matches, splits; a chunk each, verified when read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+import torch
+
+from storage.errors import RoundMissing, StoreDamaged
+from storage.hierarchy.chunks import need_chunk, read_chunk, write_chunk
+from storage.hierarchy.documents import read_document, replace_documents
+from storage.hierarchy.schema import ArraySpec, Schema, split_array
+from storage.rounds.commits import Commit, CommitLog, UpdateRecord
+from storage.values.digests import (
+    match_digest,
+    match_tensors,
+    state_digest,
+    tensor_digest,
+    update_digest,
+    update_groups,
+)
+from storage.values.state import Match, State, Update
+from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
+
+
+class StoredTensors:
+    """The tensors of a run, for so many rows; its log says where they lie and what each must be.
+
+    Where a method takes a committed round, its record will do as well, and is then not read again.
+    """
+
+    def __init__(self, log: CommitLog, schema: Schema, rows: int, fsync: bool = False) -> None:
+        self.log = log
+        self.place = log.place
+        self.schema = schema
+        self.rows = rows
+        self.fsync = fsync
+        self.arrays = schema.tensors(rows)
+
+    def describe(self) -> None:
+        """Describe the arrays where that is missing, damaged, or says another number of rounds."""
+        replace_documents(self.place, self.arrays.values(), self.fsync)
+
+    def write_state(self, state: State) -> None:
+        """Write the state's row, vectors (element,); frozen parameters with the initial state only."""
+        for path, tensor in state.named(self.schema.layout).items():
+            if not path.startswith("frozen/"):
+                self._write(self.arrays[path], (state.round,), to_numpy(tensor))
+            elif state.round == 0:
+                self._write(self.arrays[path], (), to_numpy(tensor))
+
+    def read_state(self, at: int | Commit) -> State:
+        """A committed state, its vectors (element,) by dtype as the layout has them.
+
+        Raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
+        tensors = {path: self.read_tensor(commit, path) for path in self.schema.state(1)}
+        if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
+            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
+        layout = self.schema.layout
+
+        def vectors(group: str, specs: Specs) -> Vectors:
+            return pack(specs, {spec.name: tensors[f"{group}/{spec.name}"] for spec in specs})
+
+        return State(
+            params=vectors("params", layout.params),
+            buffers=vectors("buffers", layout.buffers),
+            frozen=vectors("frozen", layout.frozen),
+            memory={slot: vectors(f"memory/{slot}", layout.params) for slot in self.schema.memory},
+            round=commit.round,
+        )
+
+    def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
+        """One tensor of a committed state, (*shape); raises `StoreDamaged` where it is not what was committed."""
+        spec, frozen = self.arrays[path], path.startswith("frozen/")
+        index = () if frozen else (commit.round,)
+        array = need_chunk(self.place, spec, index, f"round {commit.round} has no {path}")
+        tensor = from_numpy(array if frozen else array[0], spec.dtype)
+        if tensor_digest(path, tensor) != commit.tensors.get(path):
+            raise StoreDamaged(
+                f"{self.place}: {path} of round {commit.round} is not what was committed; restore it from a copy"
+            )
+        return tensor
+
+    def write_update(self, round: int, partition: int, update: Update) -> None:
+        """Write one partition's vectors, (element,) each."""
+        for group, vectors in update_groups(update).items():
+            for dtype, vector in vectors.items():
+                self._write(self.arrays[f"{group}/{dtype}"], (round, partition), to_numpy(vector))
+
+    def read_update(self, at: int | Commit, partition: int) -> Update:
+        """One partition's update of a committed round, of vectors (element,).
+
+        Raises `RoundMissing` where it took no part, `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
+        record = commit.updates.get(partition)
+        if record is None:
+            raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
+        update = Update(
+            direction=self._vectors("updates", commit.round, partition),
+            buffers=self._vectors("updates/buffers", commit.round, partition),
+            extras={
+                name: self._vectors(f"updates/extras/{name}", commit.round, partition)
+                for name in self.schema.extras
+            },
+            carry=self.read_carry(commit.round, partition),
+            weight=record.weight,
+            metrics=record.metrics,
+        )
+        if update_digest(update) != record.digest:
+            raise StoreDamaged(
+                f"{self.place}: the update of partition {partition} in round {commit.round} is another one"
+            )
+        return update
+
+    def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
+        """What the partition carried away from a round, vectors (element,) by slot."""
+        return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
+
+    def _vectors(self, group: str, round: int, partition: int) -> Vectors:
+        vectors = {}
+        for path, spec in self.arrays.items():
+            if path.rpartition("/")[0] == group:
+                array = self._read(spec, round, partition)
+                vectors[spec.dtype] = from_numpy(array.reshape(-1), spec.dtype)
+        return vectors
+
+    def write_match(self, round: int, partition: int, match: Match) -> None:
+        """Write how one partition's units were matched, (unit,) or for mixtures (unit, unit) by group."""
+        for path, tensor in match_tensors(match).items():
+            self._write(self.arrays[path], (round, partition), to_numpy(tensor))
+
+    def read_match(self, at: int | Commit, partition: int) -> Match:
+        """How a partition's units were matched in a round, (unit,) or for mixtures (unit, unit) by group.
+
+        Raises `RoundMissing` where they were not, `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
+        record = commit.updates.get(partition, UpdateRecord("", 0))
+        if record.match is None:
+            raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
+        tensors = {
+            path: from_numpy(self._read(spec, commit.round, partition)[0, 0], spec.dtype)
+            for path, spec in self.schema.matching(self.rows).items()
+        }
+        names = [spec.name for spec in self.schema.matches]
+        permutation, similarity = (
+            {name: tensors[f"{kind}/{name}"] for name in names} for kind in ("permutations", "similarities")
+        )
+        match = Match(permutation, similarity)
+        if match_digest(match) != record.match:
+            raise StoreDamaged(
+                f"{self.place}: the match of partition {partition} in round {commit.round} is another one"
+            )
+        return match
+
+    def write_split(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
+        """Keep which partition each example went to, int32 (examples,), unless it is kept already and whole."""
+        if self._has_split(number):
+            return
+        owners = owner(number)
+        spec = split_array(number, len(owners))
+        # The chunk comes first: an array without it would say that all examples are in partition 0.
+        self._write(spec, (0,), owners)
+        replace_documents(self.place, [spec], self.fsync)
+
+    def _has_split(self, number: int) -> bool:
+        try:
+            (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
+            return read_chunk(self.place, split_array(number, examples), (0,)) is not None
+        except (KeyError, ValueError, TypeError):
+            return False
+
+    def has_row(self, round: int) -> bool:
+        """Whether anything of a round was written, committed or not."""
+        return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
+
+    def row_bytes(self) -> int:
+        """Bytes of a round's tensors."""
+        arrays = self.schema.state(1) | self.schema.vectors(1)
+        return sum(prod(spec.shape) * np.dtype(spec.stored).itemsize for spec in arrays.values())
+
+    def _commit(self, at: int | Commit) -> Commit:
+        return at if isinstance(at, Commit) else self.log.read(at)
+
+    def _read(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
+        whose = f"round {round} has no {spec.path} of partition {partition}"
+        return need_chunk(self.place, spec, (round, partition), whose)
+
+    def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
+        write_chunk(self.place, spec, index, array, self.fsync)
