@@ -33,6 +33,15 @@ class Place(Protocol):
         Raises `StoreDamaged`, before memory is taken, where it has more than so many bytes.
         """
 
+    def read_part(self, key: str, first: int, size: int) -> memoryview | None:
+        """So many bytes of a content from the first, or as many as there are; None where there is no content.
+
+        A negative first counts from its end.
+        """
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each content, by key, ascending; half-written ones too, which only `sweep` deletes."""
+
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a content; a durable one survives a power loss."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import os
 import secrets
 import shutil
@@ -22,6 +23,7 @@ import numpy as np
 
 from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError
 from storage.places.base import Piece
+from storage.places.descriptors import FILE, FOLDER, NEW, make_folder, remove_file, sync_and_close, write_and_close
 
 PARTIAL = ".partial"
 """How the names of half-written files end."""
@@ -61,16 +63,6 @@ def _telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Para
     return decorate
 
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-
-# A pipe that is opened to be read waits for its writer, unless it is told not to.
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-
 NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
@@ -104,16 +96,34 @@ class LocalPlace:
     @_telling("read")
     def read(self, key: str, most: int | None = None) -> memoryview | None:
         """The bytes of a file, None where there is none; raises `StoreDamaged` for more than so many."""
-        with suppress(*NOT_THERE), self._around(key) as (folder, name):
-            mode = self._mode(key, folder, name)
-            if not stat.S_ISREG(mode):
+        with self._opened(key) as file:
+            if file is None:
                 return None
-            with open(os.open(name, FILE, dir_fd=folder), "rb", buffering=0) as file:  # noqa: PTH123
-                size = os.fstat(file.fileno()).st_size
-                if most is not None and size > most:
-                    raise StoreDamaged(f"{self.path / key} has {size} bytes, where at most {most} belong")
-                return np.fromfile(file, np.uint8).data
-        return None
+            size = os.fstat(file.fileno()).st_size
+            if most is not None and size > most:
+                raise StoreDamaged(f"{self.path / key} has {size} bytes, where at most {most} belong")
+            return np.fromfile(file, np.uint8).data
+
+    @_telling("read")
+    def read_part(self, key: str, first: int, size: int) -> memoryview | None:
+        """So many bytes of a file from the first; a negative first counts from its end."""
+        with self._opened(key) as file:
+            if file is None:
+                return None
+            file.seek(max(first, -os.fstat(file.fileno()).st_size), os.SEEK_SET if first >= 0 else os.SEEK_END)
+            return np.fromfile(file, np.uint8, size).data
+
+    @_telling("read")
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file, and of what else is no folder, here and below."""
+        sizes: dict[str, int] = {}
+        with suppress(*NOT_THERE), self._folder([]) as top:
+            for above, folders, files, folder in os.fwalk(dir_fd=top):
+                for name in (*folders, *files):
+                    about = os.lstat(name, dir_fd=folder)
+                    if not stat.S_ISDIR(about.st_mode):
+                        sizes["/".join((*above.split("/")[1:], name))] = about.st_size
+        return dict(sorted(sizes.items()))
 
     @_telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
@@ -151,7 +161,7 @@ class LocalPlace:
             for _, _, names, folder in os.fwalk(dir_fd=top):
                 for name in names:
                     if name.endswith(PARTIAL):
-                        _remove(name, folder)
+                        remove_file(name, folder)
 
     @_telling("write")
     def sync(self) -> None:
@@ -160,11 +170,11 @@ class LocalPlace:
             for _, _, names, folder in os.fwalk(dir_fd=top, topdown=False):
                 for name in names:
                     if stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
-                        _sync(os.open(name, FILE, dir_fd=folder))
+                        sync_and_close(os.open(name, FILE, dir_fd=folder))
                 os.fsync(folder)
         for above in self.path.absolute().parents:
             with suppress(PermissionError):
-                _sync(os.open(above, FOLDER))
+                sync_and_close(os.open(above, FOLDER))
 
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
@@ -228,7 +238,7 @@ class LocalPlace:
         except FileNotFoundError:
             if not make:
                 raise
-            _make(parts[-1], folder, durable)
+            make_folder(parts[-1], folder, durable)
             return self._descend(folder, parts, False, durable)
         except NotADirectoryError:
             self._mode("/".join(parts), folder, parts[-1])
@@ -240,6 +250,16 @@ class LocalPlace:
         parts = self._parts(key)
         with self._folder(parts[:-1], make, durable) as folder:
             yield folder, parts[-1]
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[io.FileIO | None]:
+        """A file, None where there is none."""
+        with suppress(*NOT_THERE), self._around(key) as (folder, name):
+            if stat.S_ISREG(self._mode(key, folder, name)):
+                with io.FileIO(os.open(name, FILE, dir_fd=folder)) as file:
+                    yield file
+                return
+        yield None
 
     def _mode(self, key: str, folder: int, name: str) -> int:
         """What kind of thing has a name in an open folder; raises `StoreError` for a link."""
@@ -257,42 +277,7 @@ class LocalPlace:
         partial = f".{secrets.token_hex(8)}{PARTIAL}"
         with self._around(key, make=True, durable=durable) as (folder, name):
             try:
-                _write(os.open(partial, NEW, 0o666, dir_fd=folder), pieces, durable)
+                write_and_close(os.open(partial, NEW, 0o666, dir_fd=folder), pieces, durable)
                 yield folder, partial, name
             finally:
-                _remove(partial, folder)
-
-
-def _make(name: str, folder: int, durable: bool) -> None:
-    """Make a folder in an open one, unless another process has just done so."""
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=folder)
-    if durable:
-        os.fsync(folder)
-
-
-def _remove(name: str, folder: int) -> None:
-    """Delete a file in an open folder where it is there."""
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
-
-
-def _write(descriptor: int, pieces: tuple[Piece, ...], durable: bool) -> None:
-    """Write all of the pieces to an open file, and close it."""
-    try:
-        for piece in pieces:
-            left = memoryview(piece)
-            while left:
-                left = left[os.write(descriptor, left) :]
-        if durable:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync(descriptor: int) -> None:
-    """Make what is open survive a power loss, and close it."""
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+                remove_file(partial, folder)

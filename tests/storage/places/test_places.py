@@ -55,6 +55,31 @@ def test_writing_replaces_and_creating_does_not(place) -> None:
     assert place.names() == ["a"]
 
 
+def test_a_part_is_read_from_the_beginning_or_the_end(place) -> None:
+    place.write("deep/a", b"0123456789")
+    read = {
+        at: bytes(place.read_part("deep/a", *at)) for at in ((0, 3), (4, 2), (8, 9), (-3, 3), (-20, 12), (10, 1))
+    }
+    assert read == {
+        (0, 3): b"012",
+        (4, 2): b"45",
+        (8, 9): b"89",
+        (-3, 3): b"789",
+        (-20, 12): b"0123456789",
+        (10, 1): b"",
+    }
+    assert place.read_part("deep/b", 0, 1) is None
+    assert place.read_part("deep", 0, 1) is None
+
+
+def test_sizes_are_those_of_all_contents_below(place) -> None:
+    assert place.sizes() == {}
+    for key, size in {"b/2/x": 3, "b/10": 0, "a": 5}.items():
+        place.write(key, b"_" * size)
+    assert place.sizes() == {"a": 5, "b/10": 0, "b/2/x": 3}
+    assert place.at("b").sizes() == {"10": 0, "2/x": 3}
+
+
 def test_names_are_those_that_come_next(place) -> None:
     for key in ("b/2/x", "b/10", "b/1", "a", "bc"):
         place.write(key, b"")
