@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from storage.errors import NotARun, StoreError, TensorMissing
 from storage.places.base import Place
 from storage.places.schemes import place_of
@@ -15,6 +13,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import plot_history
+from storage.runs.history import history_table
 from storage.runs.names import SUFFIX, default_root, nearest, run_name, run_path
 from storage.runs.round import Round
 
@@ -211,22 +210,7 @@ class Run:
         A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
-        import pandas as pd
-
-        scores = ("loss", *self.scores)
-        told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": scores, "metrics": self._metrics}
-        paths = [f"{group}/{name}" for group, names in told.items() for name in names]
-        numbers = self._store.history.read_all(paths, self.done + 1)  # (round,) or (round, partition)
-        columns = {name: numbers[f"scores/{name}"] for name in scores}
-        columns["seconds"] = numbers["bookkeeping/seconds"]
-        accepted = numbers["bookkeeping/accepted"]
-        weight = np.where(accepted == 1, numbers["bookkeeping/weight"], 0.0)
-        for name, column in _columns(self._metrics, set(columns) | COUNTS).items():
-            columns[column] = _weighted_mean(numbers[f"metrics/{name}"], weight)
-        columns["examples"] = weight.sum(axis=1)
-        columns["accepted"] = np.nansum(accepted, axis=1)
-        table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
-        return table.loc[self.committed].astype({"examples": int, "accepted": int})
+        return history_table(self._store.history, self.scores, self._metrics, self.committed)
 
     def round(self, round: int) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`."""
@@ -269,31 +253,3 @@ def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:
         return config, own, created
     except (KeyError, TypeError, ValueError) as error:
         raise NotARun(f"{store.place}: its record names no algorithm or no beginning; it is damaged") from error
-
-
-COUNTS = {"examples", "accepted"}
-"""Further columns of a history."""
-
-
-BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
-"""Arrays of the bookkeeping; a metric of such a name is another number."""
-
-
-def _columns(metrics: list[str], columns: set[str]) -> dict[str, str]:
-    """The column of each metric: its name, else that with ``map_`` before it as often as it takes."""
-    renamed = [name for name in metrics if name in columns | BOOKKEEPING]
-    named = {name: name for name in metrics if name not in renamed}
-    for name in renamed:
-        column = f"map_{name}"
-        while column in columns | set(named.values()):
-            column = f"map_{column}"
-        named[name] = column
-    return named
-
-
-def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The mean over partitions, (round, partition) -> (round,); NaN where no accepted update tells of it."""
-    told = np.where(np.isfinite(metric), weight, 0.0)
-    total = told.sum(axis=1)
-    mean: np.ndarray = np.nansum(metric * told, axis=1) / np.where(total > 0, total, np.nan)
-    return mean
