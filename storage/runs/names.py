@@ -9,6 +9,9 @@ import secrets
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
 """How the names of runs' folders end."""
@@ -17,6 +20,11 @@ SUFFIX = ".zarr"
 def run_name(path: Path) -> str:
     """What the run in this folder is called."""
     return path.name.removesuffix(SUFFIX)
+
+
+def recorded_name(value: Any) -> str:
+    """A name as a record has it: what is built in by its own, a function of the user's as ``FILE.py:function``."""
+    return f"{Path(value['path']).name}:{value['name']}".lstrip(":") if isinstance(value, dict) else str(value)
 
 
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
@@ -30,6 +38,11 @@ def default_root() -> Path:
 def run_path(root: str | Path | None, name: str | Path) -> Path:
     """Where the run of this name lies, under the default root where none is given."""
     return Path(root or default_root(), f"{name}{SUFFIX}")
+
+
+def stored_names(root: str | Path) -> list[str]:
+    """The names of the folders of runs under a root."""
+    return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
 
 
 def new_name(root: str | Path | None, *parts: str) -> str:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import NotARun, StoreError, TensorMissing
+from storage.errors import NotARun, UsageError
+from storage.hierarchy.schema import split_number
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
-from storage.runs.figures import plot_history
-from storage.runs.history import history_table
-from storage.runs.names import SUFFIX, default_root, nearest, run_name, run_path
+from storage.runs.figures import Plots
+from storage.runs.markup import run_card, score_parts
+from storage.runs.names import default_root, nearest, recorded_name, run_name, run_path, stored_names
 from storage.runs.round import Round
+from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from matplotlib.figure import Figure
+
+    from storage.runs.arrays import Arrays
 
 
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     """A run by its name under the root, its folder's name with ``.zarr`` or without, or by its path; `NotARun`."""
     named = run_path(root, run)
-    there = _names(named.parent)
+    there = stored_names(named.parent)
     if named.name in there:
         return Run(named)
     for path in (Path(root or default_root(), run), run):
@@ -35,29 +39,6 @@ def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     names = [run_name(Path(name)) for name in there]
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
-
-
-def list_runs(root: str | Path | None = None) -> list[Run]:
-    """All runs under the root that can be opened, the oldest first."""
-    return [run for run in looked_through(root).values() if isinstance(run, Run)]
-
-
-def looked_through(root: str | Path | None = None) -> dict[str, Run | StoreError]:
-    """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
-    folder = Path(root or default_root())
-    began: list[tuple[float, str, Run]] = []
-    damaged: dict[str, Run | StoreError] = {}
-    for name in _names(folder):
-        try:
-            run = Run(folder / name)
-            began.append((run.created, run.name, run))
-        except StoreError as error:
-            damaged[name.removesuffix(SUFFIX)] = error
-    return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
-
-
-def _names(root: Path) -> list[str]:
-    return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
 
 
 class Run:
@@ -189,20 +170,31 @@ class Run:
 
         bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
         """
-        from storage.runs.arrays import tensor_over_rounds  # a flow that only trains need not wait for xarray
+        return self._arrays().named(name)
 
-        return tensor_over_rounds(self._store.tensors, self._find(name), self.committed, self._commit)
+    @property
+    def ds(self) -> xr.Dataset:
+        """State and numbers over the committed rounds, tensors being read when their values are used.
 
-    def _find(self, name: str) -> str:
-        for path in (name, f"params/{name}", f"buffers/{name}", f"frozen/{name}"):
-            if path in self.tensors:
-                return path
-        aliases = dict(self._store.schema.layout.aliases)
-        if name in aliases:
-            return self._find(aliases[name])
-        names = [path.partition("/")[2] for path in self.tensors]
-        hint = nearest(name, names, f"it has {', '.join(self.tensors)}")
-        raise TensorMissing(f"run {self.name} stores no tensor {name!r}; {hint}")
+        Parameters, buffers, scores, metrics and bookkeeping have their own names, of which the first of two has
+        the name; all else its path, as ``memory/velocity/fc1.weight``.
+        """
+        return self._arrays().data_set()
+
+    @property
+    def tree(self) -> xr.DataTree:
+        """All that is stored over the committed rounds, in groups; tensors are read when their values are used.
+
+        Beside the state and the numbers it has ``updates``, ``arrived`` (the buffers that partitions sent),
+        ``extras``, ``carry``, ``permutations`` and ``similarities``, each (round, partition, …), and
+        ``partitions``, which example went where.
+        """
+        return self._arrays().data_tree()
+
+    def _arrays(self) -> Arrays:
+        from storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
+
+        return Arrays(self.name, self._store, self.committed, self._commit)
 
     def history(self) -> pd.DataFrame:
         """A row for each committed round: loss and other scores, seconds, metrics, examples, accepted updates.
@@ -225,31 +217,77 @@ class Run:
             self._commits[round] = self._store.log.read(round)
         return self._commits[round]
 
-    def plot(self) -> Figure:
-        """Losses and scores over rounds."""
-        return plot_history(self.history(), self.scores, self.name)
+    def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
+        """The first round with the best score: of losses and errors the lowest, of others the highest.
+
+        Of a score of your own `lowest` says which. Raises `UsageError` for one that the run has not,
+        `RoundMissing` where no round was scored.
+        """
+        return self.round(best_round(self.history(), score, ["loss", *self.scores], lowest))
+
+    def diff(self, first: int, second: int) -> pd.DataFrame:
+        """How each tensor differs between two rounds: `norm`, `relative` to that of the first, and `cosine`."""
+        return state_difference(self.round(first), self.round(second))
+
+    def changes(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
+        """How much rounds whose predecessor is among them changed each parameter, relative to its norm before."""
+        return state_changes(self._each(rounds))
+
+    def divergence(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
+        """How far each accepted update lies from their weighted mean: a row a round, columns (measure, partition).
+
+        Measures are `norm` of the difference, `relative` to the mean's, and `cosine`; NaN where none was accepted.
+        """
+        return update_divergence(self._each(rounds), self.partitions)
+
+    def _each(self, rounds: Iterable[int] | None) -> list[Round]:
+        return [self.round(round) for round in (self.committed if rounds is None else rounds)]
+
+    def examples(self, partition: int, round: int = -1) -> pd.DataFrame:
+        """The numbers of the examples that a partition has in a round, as the index of a table.
+
+        Raises `UsageError` for a partition that there is not, `RoundMissing` where no split is kept.
+        """
+        import pandas as pd
+
+        if not 0 <= partition < self.partitions:
+            raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
+        number = split_number(self.round(round).number, self.config.get("resplit_every"))
+        (examples,) = (self._store.tensors.read_split(number) == partition).nonzero()
+        return pd.DataFrame(index=pd.Index(examples, name="example"))
+
+    @property
+    def plot(self) -> Plots:
+        """What can be drawn of it: ``run.plot.history(ax=None)``, divergence, changes, refusals."""
+        return Plots(self)
 
     def __repr__(self) -> str:
+        return f"<Run {self.name} · {self.status} · {self._told()}>"
+
+    def _repr_html_(self) -> str:
+        names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
+        last = {f"round {self.done}": " · ".join(score_parts(self._commit(self.done).score)) or "not scored"}
+        facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": str(self.path)}
+        return run_card(self.name, self.status, self._told(), facts, self._store.schema.layout)
+
+    def _told(self) -> str:
+        """What it is like, in a line."""
         parameters = sum(spec.size for spec in self._store.schema.layout.params)
         uncommitted = " (1 uncommitted)" if self._store.tensors.has_row(self.done + 1) else ""
         parts = (
-            self.name,
-            self.status,
             f"{self.done}/{self.rounds} rounds{uncommitted}",
             self.algorithm,
             f"{self.partitions} partitions",
             f"{parameters:,} params",
             f"{self._store.tensors.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
-        return f"<Run {' · '.join(parts)}>"
+        return " · ".join(parts)
 
 
 def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:
     """Configuration, algorithm and when it began; `NotARun` for a record of another form."""
     try:
         config, created = store.attributes["config"], float(store.attributes["created"])
-        name: Any = config["algorithm"]["name"]
-        own = f"{Path(name['path']).name}:{name['name']}".lstrip(":") if isinstance(name, dict) else str(name)
-        return config, own, created
+        return config, recorded_name(config["algorithm"]["name"]), created
     except (KeyError, TypeError, ValueError) as error:
         raise NotARun(f"{store.place}: its record names no algorithm or no beginning; it is damaged") from error
