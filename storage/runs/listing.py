@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import StoreError, UsageError
+from storage.places.addresses import Where, address_of, joined
 from storage.runs.figures import LABELS, draw_columns, legend_below, new_axes
 from storage.runs.names import SUFFIX, default_root, nearest, recorded_name, stored_names
 from storage.runs.run import Run
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FIRST = ("status", "done", "rounds", "algorithm", "loss")
-"""Columns that a list of runs always has, ahead of the others; ``began`` and ``error`` come last."""
+"""The columns with which a list of runs begins."""
 
 
-def list_runs(root: str | Path | None = None) -> pd.DataFrame:
+LAST = ("began", "address", "error")
+"""Those with which it ends."""
+
+
+def list_runs(root: Where | None = None) -> pd.DataFrame:
     """A row for each run under the root, the oldest first, then those that cannot be opened, with their `error`.
 
     Columns are status, the rounds `done` and all `rounds`, algorithm, the scores of the last round, fields of the
     configuration and options of the algorithm (``config.<field>`` where a score has that name), when it began and
-    the path.
+    its address.
     """
     import pandas as pd
 
@@ -37,21 +41,18 @@ def list_runs(root: str | Path | None = None) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name="run"), columns)
 
 
-def looked_through(root: str | Path | None = None) -> dict[str, Run | StoreError]:
+def looked_through(root: Where | None = None) -> dict[str, Run | StoreError]:
     """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
-    folder = Path(root or default_root())
+    root = address_of(root or default_root())
     began: list[tuple[float, str, Run]] = []
     damaged: dict[str, Run | StoreError] = {}
-    for name in stored_names(folder):
+    for name in stored_names(root):
         try:
-            run = Run(folder / name)
+            run = Run(joined(root, name))
             began.append((run.created, run.name, run))
         except StoreError as error:
             damaged[name.removesuffix(SUFFIX)] = error
     return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
-
-
-LAST = ("began", "path", "error")
 
 
 def _row(run: Run | StoreError) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def _row(run: Run | StoreError) -> dict[str, Any]:
         told |= {"loss": score.loss, **score.values} if score else {}
         config = {k: v for k, v in flat_config(run.config).items() if k not in (*FIRST, "name")}
         told |= {f"config.{k}" if k in told else k: v for k, v in config.items()}
-        return told | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "path": str(run.path)}
+        return told | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "address": run.address}
     except StoreError as error:
         return {"status": "damaged", "error": str(error)}
 

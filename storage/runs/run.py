@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import NotARun, UsageError
 from storage.hierarchy.schema import split_number
+from storage.places.addresses import Where, above, joined, last_name
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -16,7 +16,7 @@ from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, score_parts
-from storage.runs.names import default_root, nearest, recorded_name, run_name, run_path, stored_names
+from storage.runs.names import default_root, nearest, recorded_name, run_address, run_name, stored_names
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from storage.runs.arrays import Arrays
 
 
-def open_run(run: str | Path, root: str | Path | None = None) -> Run:
-    """A run by its name under the root, its folder's name with ``.zarr`` or without, or by its path; `NotARun`."""
-    named = run_path(root, run)
-    there = stored_names(named.parent)
-    if named.name in there:
+def open_run(run: Where, root: Where | None = None) -> Run:
+    """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
+    named = run_address(root, run)
+    there = stored_names(above(named))
+    if last_name(named) in there:
         return Run(named)
-    for path in (Path(root or default_root(), run), run):
-        if place_of(path).names():
-            return Run(path)
-    names = [run_name(Path(name)) for name in there]
+    for address in (joined(root or default_root(), run), run):
+        if place_of(address).names():
+            return Run(address)
+    names = list(map(run_name, there))
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
-    raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
+    raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
 
 
 class Run:
@@ -47,7 +47,7 @@ class Run:
     What is recorded is read then, tensors and numbers when they are asked for.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | Place) -> None:
+    def __init__(self, where: Where | Place) -> None:
         self._place = place_of(where)
         self.refresh()
 
@@ -66,14 +66,19 @@ class Run:
         return self
 
     @property
+    def address(self) -> str:
+        """Where it is, as text: a path, or ``scheme://…``."""
+        return self._store.address
+
+    @property
     def path(self) -> Path:
-        """Its place as a path."""
+        """Its folder; raises `UsageError` where it is not on a disk of this machine."""
         return self._store.path
 
     @property
     def name(self) -> str:
         """The run's name under its root."""
-        return run_name(self.path)
+        return run_name(self.address)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -110,7 +115,7 @@ class Run:
     def done(self) -> int:
         """The last round whose record is whole; 0 is the initial state."""
         if self._done is None:
-            raise NotARun(f"{self.path} has no committed round; start the run again")
+            raise NotARun(f"{self.address} has no committed round; start the run again")
         return self._done
 
     @property
@@ -267,7 +272,7 @@ class Run:
     def _repr_html_(self) -> str:
         names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
         last = {f"round {self.done}": " · ".join(score_parts(self._commit(self.done).score)) or "not scored"}
-        facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": str(self.path)}
+        facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
         return run_card(self.name, self.status, self._told(), facts, self._store.schema.layout)
 
     def _told(self) -> str:
