@@ -1,4 +1,4 @@
-"""Trackers of experiments by name, each a library that need not be there: they take all rounds of a run at once."""
+"""Trackers of experiments by name, each a library that need not be there; they take a whole run at once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def to_mlflow(story: Story, where: str | None) -> str:
 
 
 def to_wandb(story: Story, where: str | None) -> str:
-    """Make a run of Weights & Biases, its files in a folder: the configuration, and a row of its history for each."""
+    """Make a run of Weights & Biases, its files in a folder: the configuration, and a row of history a round."""
     wandb = _needed("wandb", "wandb")
     if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
         raise UsageError("Weights & Biases knows no account here; `wandb login`, or set WANDB_MODE=offline")

@@ -62,7 +62,7 @@ def report_command(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Write one page that tells of a run and needs nothing else: history, divergence, refusals, replay, configuration."""
+    """Write one page that tells of a run and needs nothing else: how it went, and what vouches for it."""
     with clear_errors(as_json):
         from flows.exporting.report import write_report
 

@@ -67,7 +67,7 @@ def test_mlflow_has_parameters_tags_and_a_metric_a_number(tmp_path) -> None:
 
 
 BLOCK, HEADER, PART = 32768, 7, struct.Struct("<IHB")
-"""Of the log format of LevelDB, which wandb writes: blocks, and in them parts of a checksum, a length and a type."""
+"""Of the log format of LevelDB, which wandb writes: blocks, and in them parts: checksum, length, type."""
 
 FULL, FIRST, MIDDLE, LAST = range(1, 5)
 
