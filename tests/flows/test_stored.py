@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +151,31 @@ def test_where_each_partition_has_data_of_its_own_there_is_no_split(train, own) 
     with pytest.raises(RoundMissing, match="keeps no split 0"):
         run.examples(0)
     assert run.label_counts()["size"].tolist() == [9, 9]
+
+
+LOOKING = """
+import sys
+for name in ("prefect", "distributed", "dask"):
+    sys.modules[name] = None
+import matplotlib
+matplotlib.use("Agg")
+import roundweave as rw
+run, other = rw.open_run("first"), rw.open_run("second")
+told = [repr(run), run._repr_html_(), run.round(1)._repr_html_(), run.history(), run["fc1.weight"].values]
+told += [run.ds.load(), run.tree.load(), run.best("accuracy"), run.diff(0, 1), run.changes(), run.divergence()]
+told += [run.examples(1), run.label_counts(), run.network(), rw.list_runs(), rw.compare([run, other]).config]
+plots = [run.plot.history(), run.plot.divergence(), run.plot.changes(), run.plot.refusals()]
+rw.compare([run, other]).plot.history(ax=plots[0])
+print(len(told), len(plots))
+"""
+
+
+def test_looking_needs_neither_prefect_nor_dask(train) -> None:
+    for name in ("first", "second"):
+        train(partitions=2, rounds=1, local_steps=1, name=name)
+    line = [sys.executable, "-W", "error", "-c", LOOKING]
+    done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("16 4\n", "")
 
 
 def test_the_best_round_has_a_network(train) -> None:
