@@ -123,15 +123,9 @@ class Plots:
 
         accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
         ax = ax or new_axes(self.run.partitions)
-        draw_map(
-            (2 - accepted).fillna(0),
-            ax,
-            None,
-            cmap=ListedColormap(list(VERDICTS.values())),
-            vmin=0,
-            vmax=2,
-            edgecolors="white",
-        )
+        edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
+        colours = {"cmap": ListedColormap(list(VERDICTS.values())), "vmin": 0, "vmax": 2}
+        draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
         ax.set(title=f"{self.run.name}: whose updates were accepted", ylabel="partition")
         legend_aside(ax, [Patch(color=colour, label=verdict) for verdict, colour in VERDICTS.items()])
         return ax
