@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import tomllib
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -29,6 +29,15 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
     return value
 
 
+def told_rows(place: Place, path: str) -> int | None:
+    """How many rows the document of an array tells of; None where it is missing, or tells of none."""
+    try:
+        rows = read_document(place, path)["shape"][0]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return rows if type(rows) is int and rows > 0 else None
+
+
 def create_root(place: Place, attributes: Mapping[str, Any]) -> None:
     """Describe the root by its attributes."""
     place.create(_key(""), root_document(attributes))

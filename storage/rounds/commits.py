@@ -164,13 +164,15 @@ class CommitLog:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
 
-    def check(self) -> None:
-        """Raise `StoreDamaged` where no record is of the run's attributes, which each chain covers."""
-        if self.newest() is None and self.rounds():
+    def check(self) -> int | None:
+        """The newest round; `StoreDamaged` where no record is of the run's attributes, which each chain covers."""
+        newest = self.newest()
+        if newest is None and self.rounds():
             raise StoreDamaged(
                 f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
                 "one or the other was changed, restore it from a copy"
             )
+        return newest
 
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
         """What to raise for a round that is not among the committed ones."""

@@ -1,8 +1,8 @@
 """The lease: who is writing a run right now, so that a second writer gets an early, friendly error.
 
 Each writer has a claim of its own, numbered by its epoch and created exclusively; the last one counts. Former ones
-stay, or a writer that looked long ago could claim an epoch that has passed. Each ends in the digest of what it says:
-one that was changed claims nothing.
+stay, or a writer that looked long ago could claim an epoch that has passed. Each ends in the digest of what it
+says: one that was changed claims nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LEASES = "commits/leases"
 class Lease:
     """One writer's claim; `expiry` and `born` (the process's start) are in seconds since the epoch.
 
-    `failure` is why the writer ended, None where it went on to the end or was killed. `rounds` is how many the writer
-    wants the run to have, at least as many as it has; 0 where no more are wanted.
+    `failure` is why the writer ended, None where it went on to the end or was killed. `rounds` is how many the
+    run is to have.
     """
 
     host: str

@@ -208,7 +208,9 @@ def test_a_claim_keeps_others_out_only_as_it_was_written(tmp_path) -> None:
     assert read_lease(place) is None
 
 
-@pytest.mark.parametrize("name", ["x", "٣.json", "07.json", f"{'9' * 200}.json", "-1.json", "5.json/x", "1e3.json"])
+@pytest.mark.parametrize(
+    "name", ["x", "٣.json", "07.json", f"{'9' * 200}.json", "-1.json", "5.json/x", "1e3.json"]
+)
 def test_what_has_no_name_of_a_claim_is_none(tmp_path, name: str) -> None:
     LocalPlace(tmp_path).write(f"commits/leases/{name}", lease_content(mine()))
     assert read_lease(LocalPlace(tmp_path)) is None
