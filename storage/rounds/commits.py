@@ -157,6 +157,10 @@ class CommitLog:
         """The record of a round; raises `RoundMissing`, or `StoreDamaged` for one that was not written so."""
         return self.parsed(round, self._link(round))
 
+    def chain(self, round: int) -> str:
+        """The chain of a round's record, which vouches for all before; raises as `read` does."""
+        return self._link(round).chain
+
     def parsed(self, round: int, link: Link) -> Commit:
         """What the sealed record of a round says; raises `StoreDamaged` where that is no commit."""
         try:

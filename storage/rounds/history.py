@@ -43,6 +43,16 @@ def check_names(commit: Commit) -> None:
             raise UsageError(problem)
 
 
+def reported_by(commits: Iterable[Commit]) -> set[str]:
+    """The arrays of the metrics and scores that commits tell of."""
+    told: set[str] = set()
+    for commit in commits:
+        if commit.score is not None:
+            told |= {"scores/loss", *(f"scores/{name}" for name in commit.score.values)}
+        told |= {f"metrics/{name}" for update in commit.updates.values() for name in update.metrics}
+    return told
+
+
 def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
     """What a commit says, by the path of its array: a number, or (partition,) with NaN where there is none.
 

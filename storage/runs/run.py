@@ -17,6 +17,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.figures import plot_history
 from storage.runs.names import SUFFIX, default_root, nearest, run_name, run_path
 from storage.runs.round import Round
+from storage.upkeep.verify import Verification, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
 
 def open_run(run: str | Path, root: str | Path | None = None) -> Run:
     """A run by its name under the root, its folder's name with ``.zarr`` or without, or by its path; `NotARun`."""
+    return Run(find_run(run, root))
+
+
+def find_run(run: str | Path, root: str | Path | None = None) -> Path:
+    """Where the run lies that `open_run` opens, also one that cannot be; raises `NotARun`."""
     named = run_path(root, run)
     there = _names(named.parent)
     if named.name in there:
-        return Run(named)
-    for path in (Path(root or default_root(), run), run):
+        return named
+    for path in (Path(root or default_root(), run), Path(run)):
         if place_of(path).names():
-            return Run(path)
+            return path
     names = [run_name(Path(name)) for name in there]
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
@@ -150,6 +156,18 @@ class Run:
     def digest(self) -> str:
         """The digest of the last committed state."""
         return self._commit(self.done).state
+
+    @property
+    def chain(self) -> str:
+        """The chain of the last record: this line vouches for the whole history."""
+        return self._store.log.chain(self.done)
+
+    def verify(self, expect: str | None = None) -> Verification:
+        """Read all of the run as it is now and compare it with its records; what differs is named.
+
+        `expect` is a chain that was noted down, of the last record or of an earlier one; `UsageError` for none.
+        """
+        return verify(self._place, expect)
 
     @property
     def stop(self) -> str | None:
