@@ -144,13 +144,12 @@ class History:
         last = arrays.pop("commits")
         replace_documents(self.place, [*arrays.values(), last], self.fsync)
 
-    def rebuild(self) -> None:
-        """Make all numbers and documents anew from the records, which must be whole, and delete all others."""
+    def rebuild(self, commits: Iterable[Commit]) -> None:
+        """Make all numbers and documents anew from the records of all rounds, and delete all others."""
         told: dict[str, set[str]] = {path: set() for path in self._arrays.keys() - {"round", "commits"}}
-        for index in sorted({round // METRIC_ROWS for round in self.log.rounds()}):
-            for path, chunk in self.told(index, self._recorded(index)).items():
-                self._write(self._described(path), index, chunk)
-                told.setdefault(path, set()).add(str(index))
+        for (path, index), chunk in self.told(commits).items():
+            self._write(self._described(path), index, chunk)
+            told.setdefault(path, set()).add(str(index))
         for path in self.arrays().keys() - self._arrays.keys():
             self.place.delete(path)
         for path, indices in told.items():
@@ -158,10 +157,15 @@ class History:
                 self.place.delete(f"{path}/c/{untold}")
         self.describe()
 
-    def told(self, index: int, commits: Iterable[Commit]) -> dict[str, np.ndarray]:
-        """What the records of a block of rounds make the chunks of this index, by array."""
-        rows = self._rows(index, commits)
-        return {path: self._filled(path, rows) for path in sorted({path for row in rows.values() for path in row})}
+    def told(self, commits: Iterable[Commit]) -> dict[tuple[str, int], np.ndarray]:
+        """The chunks that records make, by array and index."""
+        chunks: dict[tuple[str, int], np.ndarray] = {}
+        for commit in commits:
+            index, number = divmod(commit.round, METRIC_ROWS)
+            for path, row in rows_of(commit, self.schema.partitions).items():
+                chunk = chunks.setdefault((path, index), empty_chunk(self._spec(path)))
+                chunk[number] = row
+        return chunks
 
     def _recorded(self, index: int) -> list[Commit]:
         """The records of a block of rounds."""
