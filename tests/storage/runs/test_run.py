@@ -309,7 +309,7 @@ def test_the_examples_of_a_partition_are_those_of_the_rounds_split(tiny) -> None
     run = Run(store.path)
     told = {round: run.examples(0, round).index.tolist() for round in (1, 2, 3, -1)}
     assert told == {1: [0, 3], 2: [0, 3], 3: [3], -1: [3]}
-    with pytest.raises(RoundMissing, match="round 0 of .* has no split"):
+    with pytest.raises(RoundMissing, match=r"round 0 of .* has no split"):
         run.examples(0, 0)
     assert run.examples(1).index.tolist() == [0, 1]
     with pytest.raises(UsageError, match="run split has partitions 0 to 1, not 2"):
