@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from storage.errors import NotARun
 from storage.runs import round, run
@@ -13,6 +14,7 @@ from storage.runs.names import default_root
 if TYPE_CHECKING:
     from torch import nn
 
+    from flows.evidence.replay.result import Replay
     from tasks.networks.objective import ModelSpec
 
 
@@ -56,6 +58,33 @@ class Run(run.Run):
     def network(self, trust: bool = False) -> nn.Module:
         """The module with the weights of the last round; see `Round.network`."""
         return self.round(-1).network(trust)
+
+    def replay(
+        self,
+        rounds: int | Iterable[int] | Literal["last", "all"] = "last",
+        *,
+        data: Any = None,
+        executor: Literal["inline", "graph"] = "inline",
+        workers: int = 2,
+        scheduler: str | None = None,
+        trust: bool = False,
+    ) -> Replay:
+        """Compute rounds again from what is stored, and compare every bit of the updates and of the next state.
+
+        `data` is another place of the same examples. Code of the user's in a run from outside the root needs
+        `trust`. Writes nothing, and needs no Prefect, nor Dask where `inline`. Raises `UsageError`, `RoundMissing`
+        for a round that is not there or whose state before is not, and `DataError`.
+        """
+        from flows.config.replay import ReplayConfig
+        from flows.evidence.replay.running import replay_here
+
+        several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
+        chosen: Any = rounds if isinstance(rounds, str) else several
+        placed = {"executor": executor, "workers": workers, "scheduler": scheduler}
+        root = Path(self._root or default_root())
+        return replay_here(
+            ReplayConfig(run=str(self.path.resolve()), root=root, rounds=chosen, data=data, trust=trust, **placed)
+        )
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""
