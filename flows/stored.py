@@ -79,12 +79,10 @@ class Run(run.Run):
         from flows.evidence.replay.running import replay_here
 
         several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
-        chosen: Any = rounds if isinstance(rounds, str) else several
-        placed = {"executor": executor, "workers": workers, "scheduler": scheduler}
+        values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}
+        values |= {"executor": executor, "workers": workers, "scheduler": scheduler, "trust": trust}
         root = Path(self._root or default_root())
-        return replay_here(
-            ReplayConfig(run=str(self.path.resolve()), root=root, rounds=chosen, data=data, trust=trust, **placed)
-        )
+        return replay_here(ReplayConfig(run=str(self.path.resolve()), root=root, **values))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""

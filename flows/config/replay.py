@@ -26,9 +26,7 @@ class ReplayConfig(Replaying, Placement):
     rounds: tuple[int, ...] | Literal["last", "all"] = Field(
         default="last", description="numbers of rounds, negative ones from the end; all, or the last one"
     )
-    sample: int | None = Field(
-        default=None, ge=1, description="so many rounds, evenly spread, the last among them"
-    )
+    sample: int | None = Field(default=None, ge=1, description="so many rounds, evenly spread, the last one too")
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
 
     @model_validator(mode="after")

@@ -71,10 +71,8 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     config, objective, description = resolved.config, resolved.objective, resolved.description
     assert objective is not None
     assert description is not None
-    decided = (config.seed, config.threads, config.quorum)
-    return Work(
-        objective, resolved.algorithm, resolved.partitions, *decided, code=config.algorithm.code
-    ), description
+    decided = (resolved.algorithm, resolved.partitions, config.seed, config.threads, config.quorum)
+    return Work(objective, *decided, code=config.algorithm.code), description
 
 
 def _described(resolved: Resolved, executor: Executor) -> Resolved:

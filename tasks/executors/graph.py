@@ -138,9 +138,8 @@ class GraphExecutor:
                 self._look(spread)
                 lost += 1
                 if lost > RESUBMISSIONS or (lost > 1 and isinstance(error, DeadlyWork)):
-                    raise ClusterError(
-                        f"round {todo[0]} was lost {lost} times ({self._suspects()}{error}); {course.advice(todo[0])}"
-                    ) from error
+                    line = f"round {todo[0]} was lost {lost} times ({self._suspects()}{error})"
+                    raise ClusterError(f"{line}; {course.advice(todo[0])}") from error
                 self._forget()
             except ClusterError as error:
                 raise ClusterError(f"{self._suspects()}{error}") from error

@@ -71,7 +71,7 @@ def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateReco
 def tensor_difference(
     replayed: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor], partition: int | None = None
 ) -> Difference | None:
-    """The first of the tensors, (*shape) by path, that is another or on one side only; None where all are equal."""
+    """The first tensor, (*shape) by path, that is another one or on one side only; None where all are equal."""
     for path in {**stored, **replayed}:
         if path not in replayed or path not in stored:
             side = "stored" if path in stored else "replayed"

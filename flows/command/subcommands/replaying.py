@@ -21,9 +21,7 @@ from storage.errors import UsageError
 def replay_command(
     run: Annotated[str, typer.Argument(help="the run's name, or its path")],
     round: Annotated[int | None, typer.Option(help="one round, negative from the end; default: the last")] = None,
-    all_rounds: Annotated[
-        bool, typer.Option("--all", help="every round; it takes as long as training did")
-    ] = False,
+    all_rounds: Annotated[bool, typer.Option("--all", help="every round, in the time of training")] = False,
     sample: Annotated[int | None, typer.Option(min=1, help="so many rounds, evenly spread")] = None,
     trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
     as_json: Json = False,
@@ -31,15 +29,14 @@ def replay_command(
 ) -> None:
     """Compute stored rounds again, and say whether they have the bits that were committed; nothing is written.
 
-    Without --round, --all or --sample it is the last round. Where one differs, the first tensor that does is named,
-    its largest difference, and what is not as it was: fingerprint, code, data, versions. Exit code 0: all rounds
-    are bit-identical; 1: one differs, and nothing else does; 3: one differs, and so does what is named.
+    Without --round, --all or --sample it is the last round. Of a round that differs, the first tensor that does is
+    named, its largest difference, and what is not as recorded: fingerprint, code, data, versions. Exit code 0: all
+    rounds are bit-identical; 1: one differs, and nothing else does; 3: one differs, and so does what is named.
     """
     with clear_errors(as_json):
         values = given(options, Replaying, Placement)
-        replay = _replay(
-            ReplayConfig(run=run, trust=trust, sample=sample, rounds=_rounds(round, all_rounds), **values)
-        )
+        rounds = _rounds(round, all_rounds)
+        replay = _replay(ReplayConfig(run=run, rounds=rounds, sample=sample, trust=trust, **values))
         if as_json:
             print_json(replay.summary())
         else:

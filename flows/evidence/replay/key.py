@@ -53,10 +53,9 @@ def with_code_now(config: TrainConfig) -> tuple[TrainConfig, str]:
     before = {field: getattr(config, field, None) for field in BUILT_IN}
     now = {field: _now(value) for field, value in before.items() if _now(value) != value}
     pairs = (pair for field in now for pair in zip(_codes(before[field]), _codes(now[field]), strict=True))
-    changed = [
-        f"{new.label}, of which {', '.join(names)} changed" for old, new in pairs if (names := new.changed(old))
-    ]
-    return config.model_copy(update=now), "; ".join(changed)
+    changed = {new.label: ", ".join(new.changed(old)) for old, new in pairs}
+    said = [f"{label}, of which {names} changed" for label, names in changed.items() if names]
+    return config.model_copy(update=now), "; ".join(said)
 
 
 def _now(value: Any) -> Any:

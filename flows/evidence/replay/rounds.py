@@ -49,14 +49,13 @@ def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list
     if now == then:
         return []
     kinds = ((getattr(now, kind), getattr(then, kind)) for kind in ("params", "buffers", "frozen", "aliases"))
-    said = next(f"{set(new) ^ set(old)}" for new, old in kinds if new != old)
-    return [
-        Verdict(round, Difference("layout", said=f"the network is another one: {said[:200]}")) for round in rounds
-    ]
+    differing = next(f"{set(new) ^ set(old)}" for new, old in kinds if new != old)
+    difference = Difference("layout", said=f"the network is another one: {differing[:200]}")
+    return [Verdict(round, difference) for round in rounds]
 
 
 def _checked(plan: ReplayPlan, replay: Replay) -> Replay:
-    """The replay; rounds that cannot be replayed are an error where they were named, or where there are no others."""
+    """The replay; rounds that cannot be replayed are an error where they were named or there are no others."""
     if replay.lacking and ((plan.config.rounds != "all" and plan.config.sample is None) or not replay.replayed):
         numbers = listed(verdict.round for verdict in replay.lacking)
         raise RoundMissing(f"round {numbers} of {replay.run} cannot be replayed: {replay.lacking[0].lacking}")
