@@ -12,6 +12,7 @@ from flows.config.resolving import Resolved, resolve
 from flows.evidence.replay.key import with_code_now
 from storage.errors import DataError, RoundMissing, UsageError
 from storage.runs.run import Run, open_run
+from tasks.data.partitions import forget_examples
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def plan_replay(config: ReplayConfig) -> ReplayPlan:
     rounds = _chosen(config, stored)
     changes = {} if config.data is None else {"data": config.data}
     recorded, code = with_code_now(recorded_config(stored, config.root, config.trust, changes))
+    forget_examples()
     with examples_wanted():
         return ReplayPlan(config, stored, rounds, resolve(recorded), code)
 

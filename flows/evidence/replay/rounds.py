@@ -48,9 +48,11 @@ def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list
     now, then = work.objective.layout, store.schema.layout
     if now == then:
         return []
-    kinds = ((getattr(now, kind), getattr(then, kind)) for kind in ("params", "buffers", "frozen", "aliases"))
-    differing = next(f"{set(new) ^ set(old)}" for new, old in kinds if new != old)
-    difference = Difference("layout", said=f"the network is another one: {differing[:200]}")
+    pairs = [(getattr(now, kind), getattr(then, kind)) for kind in ("params", "buffers", "frozen", "aliases")]
+    new = [str(part) for mine, theirs in pairs for part in mine if part not in theirs]
+    old = [str(part) for mine, theirs in pairs for part in theirs if part not in mine]
+    said = f"the network has {', '.join(new) or 'another order'} instead of {', '.join(old) or 'that'}"
+    difference = Difference("layout", said=said[:300])
     return [Verdict(round, difference) for round in rounds]
 
 
