@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from flows.reporting.plots import as_markdown
 from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_score
 from storage.rounds.commits import Commit
+from storage.runs.names import run_name
 from storage.runs.run import Run
 
 if TYPE_CHECKING:
@@ -88,13 +88,13 @@ def progress_reported(name: str, total: int, done: int = 0) -> Iterator[FlowPage
 
 
 @contextmanager
-def rounds_reported(path: Path, rounds: int, done: int) -> Iterator[None]:
+def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
     """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
-    with progress_reported(path.stem, rounds, done) as page:
+    with progress_reported(run_name(address), rounds, done) as page:
         yield
         if page is None:
             return
-        run = Run(path)
+        run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         page.leave_plot(run.plot())
 

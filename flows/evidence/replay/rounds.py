@@ -11,6 +11,7 @@ from flows.evidence.replay.preparing import ReplayPlan, examples_wanted
 from flows.evidence.replay.result import Replay
 from flows.reporting.listening import tell_progress
 from storage.errors import RoundMissing, listed
+from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
 from tasks.executors.base import Executor
 from tasks.rounds.job import Attempt, Job, Work
@@ -35,7 +36,7 @@ def replay_rounds(plan: ReplayPlan, executor: Executor, window: Window = replay_
         work, description = work_of(plan.resolved, executor)
     key = key_differences(plan.stored, plan.code, description, executor.fingerprints())
     # No lease and no writing: the token only tells this reader's tasks from those of others.
-    attempt = Attempt(str(plan.stored.path.resolve()), secrets.token_hex(4), epoch=0, rounds=plan.stored.rounds)
+    attempt = Attempt(full_address(plan.stored.address), secrets.token_hex(4), epoch=0, rounds=plan.stored.rounds)
     job = Job(work, attempt, RoundPlan(plan.resolved.config.partitions))
     verdicts = _other_network(attempt.open(), work, plan.rounds)
     for rounds in replay_windows(plan.rounds if not verdicts else (), job.split):
