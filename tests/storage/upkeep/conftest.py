@@ -90,7 +90,7 @@ def plain(value: object) -> object:
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, pd.DataFrame):
-        return value.to_json(double_precision=15)
+        return value.to_json(double_precision=15, orient="split")
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return value
@@ -131,7 +131,7 @@ def questions(rounds: range) -> dict[str, Callable[[Run], object]]:
                 question = asked[f"{name} {number} {partition}"]
                 asked[f"{name} {number} {partition}"] = lambda run, q=question, at=place: q(run, **at)
         if number:
-            asked[f"split {number}"] = lambda run, r=number: run._store.tensors.read_split(r)
+            asked[f"examples {number}"] = lambda run, r=number: run.examples(0, r)
     return asked
 
 
