@@ -35,6 +35,11 @@ def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
             tiny.schema, matches=(TensorSpec("fc", "int64", (3,)), TensorSpec("mix", "float32", (2, 2)))
         )
 
+        def create(self, name: str = "every", rounds: int = 3, created: float = 1.0) -> RoundStore:
+            config = {"algorithm": {"name": "fed_avg"}, "resplit_every": 2}
+            attributes, place = {"config": config, "created": created}, self.folder / f"{name}.zarr"
+            return RoundStore.create(place, self.schema, rounds, attributes, self.state(0))
+
         def match(self, round: int, partition: int) -> Match:
             generator = torch.Generator().manual_seed(100 * round + partition)
             permutation = {
