@@ -35,6 +35,11 @@ def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
             tiny.schema, matches=(TensorSpec("fc", "int64", (3,)), TensorSpec("mix", "float32", (2, 2)))
         )
 
+        def create(self, name: str = "every", rounds: int = 3, created: float = 1.0) -> RoundStore:
+            config = {"algorithm": {"name": "fed_avg"}, "resplit_every": 2}
+            attributes, place = {"config": config, "created": created}, self.folder / f"{name}.zarr"
+            return RoundStore.create(place, self.schema, rounds, attributes, self.state(0))
+
         def match(self, round: int, partition: int) -> Match:
             generator = torch.Generator().manual_seed(100 * round + partition)
             permutation = {
@@ -90,7 +95,7 @@ def plain(value: object) -> object:
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, pd.DataFrame):
-        return value.to_json(double_precision=15)
+        return value.to_json(double_precision=15, orient="split")
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items()}
     return value
@@ -131,7 +136,7 @@ def questions(rounds: range) -> dict[str, Callable[[Run], object]]:
                 question = asked[f"{name} {number} {partition}"]
                 asked[f"{name} {number} {partition}"] = lambda run, q=question, at=place: q(run, **at)
         if number:
-            asked[f"split {number}"] = lambda run, r=number: run._store.tensors.read_split(r)
+            asked[f"examples {number}"] = lambda run, r=number: run.examples(0, r)
     return asked
 
 
