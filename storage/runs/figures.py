@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -84,8 +84,7 @@ class Plots:
             right.set_ylabel(", ".join(self.run.scores))
             right.grid(visible=False)
         ax.set(title=self.run.name, ylabel="loss")
-        if lines:
-            legend_below(ax, lines)
+        legend_below(ax, lines)
         return ax
 
     def divergence(self, measure: str = "relative", ax: Axes | None = None) -> Axes:
@@ -124,15 +123,9 @@ class Plots:
 
         accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
         ax = ax or new_axes(self.run.partitions)
-        draw_map(
-            (2 - accepted).fillna(0),
-            ax,
-            None,
-            cmap=ListedColormap(list(VERDICTS.values())),
-            vmin=0,
-            vmax=2,
-            edgecolors="white",
-        )
+        edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
+        colours = {"cmap": ListedColormap(list(VERDICTS.values())), "vmin": 0, "vmax": 2}
+        draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
         ax.set(title=f"{self.run.name}: whose updates were accepted", ylabel="partition")
         legend_aside(ax, [Patch(color=colour, label=verdict) for verdict, colour in VERDICTS.items()])
         return ax
@@ -147,11 +140,10 @@ def new_axes(rows: int = 0) -> Axes:
 
 
 def draw_columns(table: pd.DataFrame, columns: Iterable[Any], ax: Axes) -> list[Line2D]:
-    """Draw columns of a table over its rounds, those that it has."""
+    """Draw columns of a table over its rounds, those of which it has numbers."""
     lines = []
-    for column in columns:
-        if column in table:
-            told = table[column].dropna()
+    for column in filter(table.columns.__contains__, columns):
+        if len(told := table[column].dropna()):
             lines += ax.plot(told.index, told, marker=".", label=LABELS.get(column, str(column)))
     ax.grid(alpha=0.3)
     _over_rounds(ax)
@@ -177,14 +169,16 @@ def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def legend_below(ax: Axes, handles: Iterable[Artist]) -> None:
+def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
     """A legend in a row beneath the axes, where it hides nothing."""
-    ax.legend(handles=list(handles), loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
+    if handles:
+        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
 
 
-def legend_aside(ax: Axes, handles: Iterable[Artist], title: str | None = None) -> None:
+def legend_aside(ax: Axes, handles: Sequence[Artist], title: str | None = None) -> None:
     """A legend at the right of the axes."""
-    ax.legend(handles=list(handles), title=title, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    if handles:
+        ax.legend(handles=handles, title=title, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 
 def _over_rounds(ax: Axes) -> None:

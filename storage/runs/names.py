@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from storage.errors import NotARun
 from storage.hierarchy.documents import NAME
-from storage.places.addresses import Where, address_of, joined, last_name, scheme_of
+from storage.places.addresses import Where, above, address_of, joined, last_name, scheme_of
 from storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
@@ -73,6 +74,20 @@ def stored_round(place: Where) -> tuple[str, int] | None:
     """``RUN@12`` as the run and the round, ``RUN@-1`` being the last; None for what is a file or no such name."""
     parts = STORED_ROUND.fullmatch(str(place))
     return (parts[1], int(parts[2])) if parts and (scheme_of(place) or not Path(place).exists()) else None
+
+
+def find_run(run: Where, root: Where | None = None) -> str:
+    """The address of the run that `open_run` opens, also of one that cannot be; raises `NotARun`."""
+    named = run_address(root, run)
+    there = stored_names(above(named))
+    if last_name(named) in there:
+        return named
+    for address in (joined(root or default_root(), run), address_of(run)):
+        if place_of(address).names():
+            return address
+    names = list(map(run_name, there))
+    hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
+    raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
 
 
 def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:
