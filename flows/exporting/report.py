@@ -89,7 +89,7 @@ def sample(rounds: list[int], count: int) -> list[int]:
 
 
 def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:
-    """The verdicts on a sample of rounds, and what of the key differs; why there are none, where there are none."""
+    """The verdicts on a sample of rounds, and what of the key differs; why there are none."""
     rounds = sample([number for number in run.committed if number - 1 in run.committed], count)
     if not rounds:
         return {
