@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from storage.hierarchy.documents import NAME
 from storage.places.addresses import Where, address_of, joined, last_name, scheme_of
 from storage.places.schemes import place_of
 
@@ -53,6 +52,8 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, or what was one."""
+    from storage.hierarchy.documents import NAME  # names are compared where nobody waits for zarr and torch
+
     return place_of(where).has(NAME)
 
 
