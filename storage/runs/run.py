@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import NotARun, UsageError
-from storage.hierarchy.schema import split_number
-from storage.places.addresses import Where, above, joined, last_name
+from storage.places.addresses import Where, above, address_of, joined, last_name
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -19,6 +18,7 @@ from storage.runs.markup import run_card, score_parts
 from storage.runs.names import default_root, nearest, recorded_name, run_address, run_name, stored_names
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
+from storage.upkeep.verify import Verification, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 
 def open_run(run: Where, root: Where | None = None) -> Run:
     """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
+    return Run(find_run(run, root))
+
+
+def find_run(run: Where, root: Where | None = None) -> str:
+    """The address of the run that `open_run` opens, also of one that cannot be; raises `NotARun`."""
     named = run_address(root, run)
     there = stored_names(above(named))
     if last_name(named) in there:
-        return Run(named)
-    for address in (joined(root or default_root(), run), run):
+        return named
+    for address in (joined(root or default_root(), run), address_of(run)):
         if place_of(address).names():
-            return Run(address)
+            return address
     names = list(map(run_name, there))
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
@@ -135,6 +140,18 @@ class Run:
     def digest(self) -> str:
         """The digest of the last committed state."""
         return self._commit(self.done).state
+
+    @property
+    def chain(self) -> str:
+        """The chain of the last record: this line vouches for the whole history."""
+        return self._store.log.chain(self.done)
+
+    def verify(self, expect: str | None = None) -> Verification:
+        """Read all of the run as it is now and compare it with its records; what differs is named.
+
+        `expect` is a chain that was noted down, of the last record or of an earlier one; `UsageError` for none.
+        """
+        return verify(self._place, expect)
 
     @property
     def stop(self) -> str | None:
@@ -257,8 +274,7 @@ class Run:
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        number = split_number(self.round(round).number, self.config.get("resplit_every"))
-        (examples,) = (self._store.tensors.read_split(number) == partition).nonzero()
+        (examples,) = (self._store.tensors.read_split(self.round(round).commit) == partition).nonzero()
         return pd.DataFrame(index=pd.Index(examples, name="example"))
 
     @property
