@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import NotARun, UsageError
-from storage.places.addresses import Where, above, address_of, joined, last_name
+from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -15,7 +15,7 @@ from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, score_parts
-from storage.runs.names import default_root, nearest, recorded_name, run_address, run_name, stored_names
+from storage.runs.names import find_run, recorded_name, run_name
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 from storage.upkeep.verify import Verification, verify
@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 def open_run(run: Where, root: Where | None = None) -> Run:
     """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
     return Run(find_run(run, root))
-
-
-def find_run(run: Where, root: Where | None = None) -> str:
-    """The address of the run that `open_run` opens, also of one that cannot be; raises `NotARun`."""
-    named = run_address(root, run)
-    there = stored_names(above(named))
-    if last_name(named) in there:
-        return named
-    for address in (joined(root or default_root(), run), address_of(run)):
-        if place_of(address).names():
-            return address
-    names = list(map(run_name, there))
-    hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
-    raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
 
 
 class Run:

@@ -11,8 +11,7 @@ import typer
 from flows.command.errors import FAILED, clear_errors, print_json
 from flows.command.options import Json, Root
 from flows.command.printing.console import console
-from storage.runs.names import run_name
-from storage.runs.run import find_run
+from storage.runs.names import find_run, run_name
 from storage.upkeep.verify import Verification, verify
 
 
