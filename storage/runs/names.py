@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import NotARun
-from storage.hierarchy.documents import NAME
 from storage.places.addresses import Where, above, address_of, joined, last_name, scheme_of
 from storage.places.schemes import place_of
 
@@ -54,12 +53,28 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, or what was one."""
+    from storage.hierarchy.documents import NAME  # names are compared where nobody waits for zarr and torch
+
     return place_of(where).has(NAME)
 
 
 def stored_names(root: Where) -> list[str]:
     """The names of the folders of runs under a root."""
     return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
+
+
+def find_run(run: Where, root: Where | None = None) -> str:
+    """The address of the run that `open_run` opens, also of one that cannot be; raises `NotARun`."""
+    named = run_address(root, run)
+    there = stored_names(above(named))
+    if last_name(named) in there:
+        return named
+    for address in (joined(root or default_root(), run), address_of(run)):
+        if place_of(address).names():
+            return address
+    names = list(map(run_name, there))
+    hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
+    raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
 
 
 def new_name(root: Where | None, *parts: str) -> str:
