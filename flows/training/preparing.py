@@ -130,7 +130,7 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
 def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
     """The store with room for its rounds and with the splits that they had, and the last round that is whole."""
     done, _ = recover(store)
-    if not partitions.source.partitioned:
+    if done and not partitions.source.partitioned:
         for number in range(partitions.split.number(done) + 1):
             store.tensors.write_split(number, partitions.assignment)
     return store.extend(rounds), done
