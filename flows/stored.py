@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import NotARun
 from storage.runs import round, run
-from storage.runs.names import default_root
+from storage.runs.names import WhichRound, default_root
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tasks.networks.objective import ModelSpec
+    from tasks.rounds.recombining import Recombination
 
 
 class Round(round.Round):
     """One committed round: its updates, the state after it, and the network of that state."""
 
-    def __init__(self, run: Run, number: int) -> None:
-        plain = super(Run, run).round(number)
+    def __init__(self, run: Run, which: WhichRound) -> None:
+        plain = super(Run, run).round(which)
         super().__init__(plain._store, plain.commit)
         self._run = run
 
@@ -49,13 +52,39 @@ class Run(run.Run):
         super().__init__(where)
         self._root = root
 
-    def round(self, round: int) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`."""
+    def round(self, round: WhichRound) -> Round:
+        """One committed round, by its number, ``"last"`` or ``"best"``; raises `RoundMissing`."""
         return Round(self, round)
 
     def network(self, trust: bool = False) -> nn.Module:
         """The module with the weights of the last round; see `Round.network`."""
         return self.round(-1).network(trust)
+
+    def recombine(
+        self,
+        round: WhichRound | None = None,
+        *,
+        reduce: Any = None,
+        apply: Any = None,
+        without: Sequence[int] = (),
+        save: str | None = None,
+        trust: bool = False,
+        **options: Any,
+    ) -> Recombination:
+        """Reduce a stored round, or each, again in this process, with no training; see `RecombineConfig`.
+
+        `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run. Further
+        `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
+        """
+        from flows.config.recombine import RecombineConfig
+
+        parts = {"reduce": reduce, "apply": apply, "without": tuple(without)}
+        place = {"run": str(self.path), "round": round, "name": save, "trust": trust, "root": self._root}
+        given = {name: value for name, value in (parts | place).items() if value is not None}
+        config = RecombineConfig(**{"executor": "inline"} | given | options)
+        # By its name: what is done with stored runs imports this module.
+        result: Recombination = import_module("flows.evidence.running").recombine(config)
+        return result
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.config.algorithms import Named
 from flows.config.merge import Architecture
+from flows.config.parts import Recombined, is_part
 from flows.config.train import Experiment, TrainConfig
 from storage.errors import UsageError
 from storage.runs.names import default_root
@@ -30,6 +31,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "loss": LOSSES.__contains__,
     "scores": SCORES.__contains__,
     "algorithm": ALGORITHMS.__contains__,
+    "recombined": is_part,
     "input": lambda text: not is_reference(text),
 }
 """The fields that may be code, and whether a text names what is built in; all else would be run."""
@@ -49,6 +51,15 @@ def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, 
     config = TrainConfig(**recorded | fixed | changes)
     check_trust(stored, root, trust, config)
     return config
+
+
+def recorded_experiment(run: Run, root: Path, trust: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is, as it is recorded, with changes; `UsageError` for a merge, or foreign code that is left."""
+    if run.algorithm == "merge":
+        raise UsageError(f"{run.name} is a merge, which no rounds have led to; name a run that was trained")
+    recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
+    check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
+    return {**recorded, **changes}
 
 
 def is_own(run: Run, root: Path) -> bool:
@@ -71,7 +82,8 @@ def check_trust(
 def _values(config: Experiment | Architecture, field: str) -> tuple[Any, ...]:
     value = getattr(config, field, None)
     value = value.name if isinstance(value, Named) else value
-    return value if isinstance(value, tuple) else () if value is None else (value,)
+    value = (value.reduce, value.apply) if isinstance(value, Recombined) else value
+    return tuple(one for one in (value if isinstance(value, tuple) else (value,)) if one is not None)
 
 
 def _is_built_in(field: str, value: Any) -> bool:

@@ -46,6 +46,7 @@ def resolve(config: TrainConfig) -> Resolved:
     start = _found_start(config)
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
+    algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     partitions = deal(config, config.dtype)
     if partitions.source.partitioned:
         return Resolved(config, algorithm, partitions)
@@ -72,6 +73,7 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
         "algorithm": config.algorithm.kept().over(config.rounds),
+        "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.kept()),
     }
     return config.model_copy(update=own)
 

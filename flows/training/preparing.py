@@ -5,28 +5,30 @@ from __future__ import annotations
 import platform
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flows.config.recorded import differences
-from flows.config.resolving import Resolved, objective_for, short_name
+from flows.config.resolving import Resolved, short_name
 from flows.config.train import TrainConfig
+from flows.training.work import work_of
 from storage.errors import ExperimentDiffers
 from storage.hierarchy.schema import Schema
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.names import new_name, run_name, run_path
-from tasks.data.partitions import Description, Partitions, combine
+from storage.values.state import State, Update
+from tasks.applies.memory import kept_memory
+from tasks.data.partitions import Description
 from tasks.executors.base import Executor
-from tasks.networks.fit import check_fit
 from tasks.networks.start import Start
-from tasks.numerics import Fingerprint, check_fingerprint
+from tasks.numerics import check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
 
@@ -50,47 +52,13 @@ class Prepared:
 @contextmanager
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
-    work, description = _work(resolved, executor)
+    work, description = work_of(resolved, executor)
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
     with hold_lease(store.place, token) as lease:
-        store, done = _recovered(store, resolved.config.rounds, work.partitions)
+        store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
-
-
-def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
-    """What the rounds compute, and the examples that they compute it on."""
-    if resolved.objective is None:
-        resolved = _described(resolved, executor)
-    config, objective, description = resolved.config, resolved.objective, resolved.description
-    assert objective is not None
-    assert description is not None
-    fingerprint = None if config.mixed_hardware else _common_fingerprint(executor)
-    decided = (config.seed, config.threads, config.quorum, fingerprint, config.algorithm.code)
-    return Work(objective, resolved.algorithm, resolved.partitions, *decided), description
-
-
-def _described(resolved: Resolved, executor: Executor) -> Resolved:
-    """What could be resolved only where the partitions are."""
-    partitions = resolved.partitions
-    descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
-    description = combine(descriptions)
-    digests = tuple(part.digest for part in descriptions)
-    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
-    wanted = objective_for(resolved.config, description)
-    (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
-    algorithm = resolved.algorithm.bound(objective, partitions)
-    return Resolved(resolved.config, algorithm, partitions, description, objective)
-
-
-def _common_fingerprint(executor: Executor) -> Fingerprint:
-    """What all processes may do to the bits; raises `NumericsMismatch` where they differ."""
-    fingerprints = executor.fingerprints()
-    first = next(iter(fingerprints.values()))
-    for place, other in fingerprints.items():
-        check_fingerprint(first, other, place)
-    return first
 
 
 def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> Attempt:
@@ -112,10 +80,26 @@ def _open_or_create(config: TrainConfig, work: Work, description: Description) -
 
 
 def _create(config: TrainConfig, path: Path, work: Work, description: Description) -> RoundStore:
-    algorithm = work.algorithm
     start = config.start_from
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    initial = replace(initial, memory=algorithm.apply.init(initial.params))
+    return create_run(path, config, work, description, initial)
+
+
+def create_run(
+    path: Path,
+    config: TrainConfig,
+    work: Work,
+    description: Description,
+    initial: State,
+    carried: Mapping[int, Update] = MappingProxyType({}),
+    **attributes: Any,
+) -> RoundStore:
+    """A new run that begins with a state, whose memory it takes as far as its apply keeps such slots.
+
+    `carried` is as in `RoundStore.create`; `attributes` are recorded beside those of every run.
+    """
+    algorithm, model = work.algorithm, work.objective.model
+    initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
     schema = Schema(
         layout=work.objective.layout,
         partitions=config.partitions,
@@ -124,16 +108,16 @@ def _create(config: TrainConfig, path: Path, work: Work, description: Descriptio
         extras=algorithm.map.extras,
         matches=algorithm.reduce.matches,
     )
-    model = work.objective.model
-    attributes = {
+    recorded = {
         "config": config.model_dump(mode="json", exclude={"root", "path"}),
         "algorithm": repr(algorithm),
         "data": asdict(description),
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **provenance(),
+        **attributes,
     }
-    return RoundStore.create(path, schema, config.rounds, attributes, initial, config.fsync)
+    return RoundStore.create(path, schema, config.rounds, recorded, initial, config.fsync, carried)
 
 
 def provenance() -> dict[str, Any]:
@@ -157,10 +141,10 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         )
 
 
-def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
+def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, int]:
     """The store with room for its rounds and with the splits that they had, and the last round that is whole."""
     done, _ = recover(store)
-    if not partitions.source.partitioned:
-        for number in range(partitions.split.number(done) + 1):
-            store.tensors.write_split(number, partitions.assignment)
+    if not work.partitions.source.partitioned:
+        for number in range(work.split(1), work.split(done) + 1):
+            store.tensors.write_split(number, work.partitions.assignment)
     return store.extend(rounds), done

@@ -140,6 +140,10 @@ class CommitLog:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
 
+    def chain(self, round: int) -> str:
+        """The chain of the record of a round, which vouches for all that was before."""
+        return self._link(round).chain
+
     def check(self) -> None:
         """Raise `StoreDamaged` where no record is of the run's attributes, which each chain covers."""
         if self.newest() is None and self.rounds():

@@ -9,6 +9,9 @@ import secrets
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal, cast
+
+from storage.errors import UsageError
 
 SUFFIX = ".zarr"
 """How the names of runs' folders end."""
@@ -19,7 +22,10 @@ def run_name(path: Path) -> str:
     return path.name.removesuffix(SUFFIX)
 
 
-STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
+STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9}|last|best)", re.DOTALL)
+
+WhichRound = int | Literal["last", "best"]
+"""A round by its number, from the end where it is negative, or by what it is to its run."""
 
 
 def default_root() -> Path:
@@ -40,10 +46,20 @@ def new_name(root: str | Path | None, *parts: str) -> str:
     return name
 
 
-def stored_round(place: str | Path) -> tuple[str, int] | None:
-    """``RUN@12`` as the run and the round, ``RUN@-1`` being the last; None for what is a file or no such name."""
+def stored_round(place: str | Path) -> tuple[str, WhichRound] | None:
+    """``RUN@12``, ``RUN@-1``, ``RUN@last``, ``RUN@best`` as run and round; None for a file or another name."""
     parts = STORED_ROUND.fullmatch(str(place))
-    return (parts[1], int(parts[2])) if parts and not Path(place).exists() else None
+    return (parts[1], which_round(parts[2])) if parts and not Path(place).exists() else None
+
+
+def which_round(text: str) -> WhichRound:
+    """A round as it is written after the ``@``; raises `UsageError`."""
+    if text in ("last", "best"):
+        return cast(Literal["last", "best"], text)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no round; give its number, -1 for the last, last or best") from error
 
 
 def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:

@@ -31,6 +31,11 @@ class Round:
         return self.commit.round
 
     @property
+    def chain(self) -> str:
+        """The chain of its record, which vouches for the run's attributes and all its rounds so far."""
+        return self._store.log.chain(self.number)
+
+    @property
     def score(self) -> Score | None:
         """Loss and other scores on the held-out examples, None where it was not scored."""
         return self.commit.score

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from storage.errors import NotARun, StoreError, TensorMissing
+from storage.errors import NotARun, RoundMissing, StoreError, TensorMissing
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import plot_history
-from storage.runs.names import SUFFIX, default_root, nearest, run_name, run_path
+from storage.runs.names import SUFFIX, WhichRound, default_root, nearest, run_name, run_path
 from storage.runs.round import Round
 
 if TYPE_CHECKING:
@@ -228,10 +228,26 @@ class Run:
         table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
         return table.loc[self.committed].astype({"examples": int, "accepted": int})
 
-    def round(self, round: int) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`."""
-        number = round if round >= 0 else self.done + 1 + round
-        return Round(self._store, self._commit(number))
+    def round(self, round: WhichRound) -> Round:
+        """One committed round; negative numbers count from the end; raises `RoundMissing`.
+
+        ``"last"`` is the last one, ``"best"`` the one of best accuracy, of least loss where there is none.
+        """
+        return Round(self._store, self._commit(self._numbered(round)))
+
+    def _numbered(self, round: WhichRound) -> int:
+        if round == "best":
+            return self._best()
+        number = -1 if round == "last" else round
+        return number if number >= 0 else self.done + 1 + number
+
+    def _best(self) -> int:
+        """The first of the rounds with the best score."""
+        by = "accuracy" if "accuracy" in self.scores else "loss"
+        values = self._store.history.read(f"scores/{by}", self.done + 1)[self.committed]
+        if np.isnan(values).all():
+            raise RoundMissing(f"no round of {self.path} was scored, so none is the best; name one by its number")
+        return self.committed[int(np.nanargmax(values) if by == "accuracy" else np.nanargmin(values))]
 
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""
