@@ -73,8 +73,8 @@ class Run(run.Run):
     ) -> Recombination:
         """Reduce a stored round, or each, again in this process, with no training; see `RecombineConfig`.
 
-        `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run. Further
-        `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
+        `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run.
+        Further `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
         """
         from flows.config.recombine import RecombineConfig
 

@@ -17,6 +17,8 @@ HELP = "Train one neural network on many partitions of the data, in rounds that 
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
+    "recombine": ("recombining", "Reduce stored rounds again, without training, and compare with what they were."),
+    "diff": ("recombining", "Say where two runs first differ: field, round, tensor."),
     "show": ("looking", "Print what a run is and how it went."),
     "runs": ("looking", "List the runs under a root."),
     "list": ("listing", "List what there is by name: algorithms with their options, data, models and the rest."),

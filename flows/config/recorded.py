@@ -22,7 +22,7 @@ from tasks.data.sources.table import is_source
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
-from tasks.networks.start import Start
+from tasks.networks.start import Fork, Start
 from tasks.user_code import Code, is_reference
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
@@ -113,6 +113,8 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Any:
+    if isinstance(value, Fork):
+        return value.digest, value.chain
     return value.digest if isinstance(value, Code | Start) else value
 
 

@@ -12,6 +12,7 @@ from math import prod
 
 from flows.config.train import Dealing, TrainConfig
 from storage.errors import UsageError
+from storage.runs.names import run_path
 from tasks.algebra import Algorithm
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
@@ -21,7 +22,7 @@ from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
-from tasks.networks.start import Start, find_start
+from tasks.networks.start import Fork, Start, find_start
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
 
@@ -80,9 +81,14 @@ def _complete(config: TrainConfig) -> TrainConfig:
 
 def _found_start(config: TrainConfig) -> Start | None:
     """What the run is to begin with, where it is not recorded yet: what goes on needs no such file any more."""
-    if config.start_from and config.algorithm.options.get("init") == "per-partition":
-        raise UsageError("init = per-partition gives each partition weights of its own; leave out start_from")
-    return find_start(config.start_from, config.root) if isinstance(config.start_from, str) else None
+    start = config.start_from
+    if start and config.algorithm.options.get("init") == "per-partition":
+        raise UsageError(
+            "init = per-partition gives each partition weights of its own; leave start_from out, or init"
+        )
+    if isinstance(start, Fork) and not (config.path or run_path(config.root, config.name or "").exists()):
+        return start
+    return find_start(start, config.root) if isinstance(start, str) else None
 
 
 def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Code:

@@ -23,7 +23,7 @@ from tasks.data.splits.table import SPLITS
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
-from tasks.networks.start import Start
+from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
 from tasks.user_code import Code
 
@@ -61,7 +61,7 @@ class Experiment(Dealing):
     loss: NamedOrOwn | None = Field(
         default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
     )
-    start_from: str | Start | None = Field(
+    start_from: str | Fork | Start | None = Field(
         default=None, description="a checkpoint or stored round RUN@12 to begin with; default: weights by the seed"
     )
     scores: Names | None = Field(

@@ -11,7 +11,6 @@ from flows.config.recombine import RecombineConfig
 from flows.config.recorded import recorded_experiment
 from flows.config.resolving import Resolved, resolve
 from flows.config.train import Placement, TrainConfig
-from flows.evidence.parent import parent_of
 from flows.stored import Run, open_run
 from flows.training.preparing import create_run
 from flows.training.work import work_of
@@ -107,13 +106,14 @@ def _saved(
     parts = parts.model_copy(update={"before": subject.work.before + number - 1})
     config = config.model_copy(update={"recombined": parts, "rounds": 1})
     path = run_path(config.root, plan.config.name or "")
-    attributes = {"parent": {**parent_of(plan.run.round(number)), "changed": _changed(plan)}}
+    chain = plan.run.round(number).chain
+    parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
     before = plan.run.round(number - 1)
     carried = {
         partition: plan.run.round(source).update(partition)
         for partition, source in before.commit.carry_from.items()
     }
-    create_run(path, config, subject.work, description, before.state, carried, **attributes)
+    create_run(path, config, subject.work, description, before.state, carried, parent=parent)
     kept = partial(keep_recombined, subject, str(path.resolve()), result.rounds[0].score)
     executor.gather(kept, range(1))
     return replace(result, saved=path)

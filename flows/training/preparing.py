@@ -15,7 +15,8 @@ from typing import Any
 
 from flows.config.recorded import differences
 from flows.config.resolving import Resolved, short_name
-from flows.config.train import TrainConfig
+from flows.config.train import Dealing, TrainConfig
+from flows.reporting.listening import notice
 from flows.training.work import work_of
 from storage.errors import ExperimentDiffers
 from storage.hierarchy.schema import Schema
@@ -27,7 +28,7 @@ from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Description
 from tasks.executors.base import Executor
-from tasks.networks.start import Start
+from tasks.networks.start import Fork, Start
 from tasks.numerics import check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
@@ -82,7 +83,29 @@ def _open_or_create(config: TrainConfig, work: Work, description: Description) -
 def _create(config: TrainConfig, path: Path, work: Work, description: Description) -> RoundStore:
     start = config.start_from
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    return create_run(path, config, work, description, initial)
+    if not isinstance(start, Fork):
+        return create_run(path, config, work, description, initial)
+    carried = _carried(start, config, work, description)
+    if not carried:
+        # Extras that the state keeps, such as a control variate, are of what partitions carry, and go with it.
+        memory = {
+            slot: vectors for slot, vectors in initial.memory.items() if slot not in work.algorithm.map.extras
+        }
+        initial = replace(initial, memory=memory)
+    if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
+        notice(f"{config.name or 'the new run'}: the outer optimizer begins with {', '.join(new)} anew")
+    return create_run(path, config, work, description, initial, carried, parent=start.parent)
+
+
+def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
+    """What partitions bring along from another run, where they are the same examples, dealt in the same way."""
+    run = start.run()
+    same = run.attributes["data"]["digest"] == description.digest
+    dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
+    if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
+        return {}
+    from_rounds = run.round(start.parent["round"]).commit.carry_from
+    return {partition: run.round(round).update(partition) for partition, round in from_rounds.items()}
 
 
 def create_run(

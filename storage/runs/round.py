@@ -10,7 +10,7 @@ import torch
 from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
 from storage.rounds.commits import Commit, Score
 from storage.rounds.store import RoundStore
-from storage.values.digests import match_tensors
+from storage.values.digests import match_tensors, update_tensors
 from storage.values.state import Match, State, Update
 from storage.values.tensors import TensorSpec, load_named, views
 
@@ -53,10 +53,14 @@ class Round:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and frozen parameters under all their names, (*shape), for `load_state_dict`."""
-        layout = self._store.schema.layout
-        named = self.state.named(layout).items()
+        named = self.named.items()
         tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
-        return tensors | {alias: tensors[name] for alias, name in layout.aliases}
+        return tensors | {alias: tensors[name] for alias, name in self._store.schema.layout.aliases}
+
+    @property
+    def named(self) -> dict[str, torch.Tensor]:
+        """All tensors of the state, (*shape), by their paths in the store, such as ``params/fc1.weight``."""
+        return self.state.named(self._store.schema.layout)
 
     @property
     def refused(self) -> dict[int, str]:
@@ -85,6 +89,14 @@ class Round:
     def update(self, partition: int) -> Update:
         """One partition's update, vectors (element,) by dtype; raises `RoundMissing` where it took no part."""
         return self._store.tensors.read_update(self.commit, partition)
+
+    def tensor(self, path: str) -> torch.Tensor:
+        """One tensor of the state, (*shape), by its path in the store, such as ``params/fc1.weight``."""
+        return self._store.tensors.read_tensor(self.commit, path)
+
+    def update_tensors(self, partition: int) -> dict[str, torch.Tensor]:
+        """One partition's update by name, (*shape) each, such as ``updates/fc1.weight``; raises `RoundMissing`."""
+        return update_tensors(self.update(partition), self._store.schema.layout)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load parameters and buffers into a network with these names and shapes; else `ShapeMismatch`."""

@@ -69,6 +69,11 @@ class Recombination:
     rounds: tuple[RecombinedRound, ...]
     saved: Path | None = None
 
+    def summary(self) -> dict[str, Any]:
+        """All of it, for machines."""
+        saved = str(self.saved) if self.saved else None
+        return {"run": self.run, "rounds": [round.row() for round in self.rounds], "saved": saved}
+
     def table(self) -> pd.DataFrame:
         """Losses and scores by round, beside those of the recorded states: ``loss``, ``loss_before`` and so on."""
         import pandas as pd
