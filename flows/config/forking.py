@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from flows.config.recorded import recorded_experiment
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
+from storage.places.addresses import Where, address_of
 from storage.runs.names import default_root, stored_round
 from storage.runs.run import open_run
 from tasks.networks.start import find_fork
 
 
-def fork(place: str, root: str | Path | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
+def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
     """The configuration of a run that begins with a stored round such as ``RUN@12``, ``RUN@last``, ``RUN@best``.
 
     The experiment is that of the stored run, its code included, with changes, among them options of its algorithm;
@@ -27,7 +27,7 @@ def fork(place: str, root: str | Path | None = None, trust: bool = False, **chan
         )
     if "start_from" in changes:
         raise UsageError(f"a run begins with {place} or with {changes['start_from']}, not with both")
-    folder = Path(root or default_root())
+    folder = address_of(root or default_root())
     run = open_run(stored[0], folder)
     start = find_fork(run, stored[1])
     experiment = recorded_experiment(run, folder, trust, changes)

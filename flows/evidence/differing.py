@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ import torch
 from flows.config.recorded import differences
 from flows.config.train import Experiment
 from storage.errors import RoundMissing, StoreDamaged, StoreError
+from storage.places.addresses import Where
 from storage.runs.round import Round
 from storage.runs.run import Run, open_run
 from storage.values.digests import match_tensors, tensor_digest
@@ -64,7 +64,7 @@ class Within:
     detail: str = ""
 
 
-def diff(first: Run | str | Path, second: Run | str | Path, root: str | Path | None = None) -> Difference:
+def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> Difference:
     """Where two runs, by their names or paths, first differ; times, workers and scores do not count.
 
     Records are read round after round, and tensors of the first that differs. Raises `NotARun`.

@@ -9,13 +9,13 @@ from typing import Any
 from flows.config.parts import Recombined
 from flows.config.recombine import RecombineConfig
 from flows.config.recorded import recorded_experiment
-from flows.config.resolving import Resolved, resolve
+from flows.config.recording import create_run
+from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig
-from flows.stored import Run, open_run
-from flows.training.preparing import create_run
-from flows.training.work import work_of
 from storage.errors import DataError, UsageError, listed
-from storage.runs.names import run_path
+from storage.places.addresses import full_address
+from storage.runs.names import is_run, run_address
+from storage.runs.run import Run, open_run
 from tasks.data.partitions import Description
 from tasks.executors.base import Executor
 from tasks.rounds.recombining import Recombination, Recombining, keep_recombined, recombine_stored
@@ -34,8 +34,8 @@ class RecombinePlan:
 def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     """Find the rounds and resolve the record with the parts asked for; raises what cannot be, before any work."""
     run = open_run(config.run, config.root)
-    if config.name and run_path(config.root, config.name).exists():
-        raise UsageError(f"{run_path(config.root, config.name)} exists already; keep the round under another name")
+    if config.name and is_run(kept := run_address(config.root, config.name)):
+        raise UsageError(f"{kept} exists already; keep the round under another name")
     rounds = _rounds(run, config)
     training = _training(run, config)
     _check_without(run, rounds, config.without, training.quorum)
@@ -50,7 +50,7 @@ def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
             f"these are not the examples of {plan.run.name}; restore them, or give their place as data"
         )
     without = frozenset(plan.config.without)
-    subject = Recombining(work, str(plan.run.path.resolve()), plan.rounds, without)
+    subject = Recombining(work, full_address(plan.run.address), plan.rounds, without)
     rounds = tuple(executor.gather(partial(recombine_stored, subject), range(len(plan.rounds))))
     result = Recombination(plan.run.name, rounds)
     return _saved(plan, result, subject, description, executor) if plan.config.name else result
@@ -105,7 +105,7 @@ def _saved(
     parts = config.recombined or Recombined()
     parts = parts.model_copy(update={"before": subject.work.before + number - 1})
     config = config.model_copy(update={"recombined": parts, "rounds": 1})
-    path = run_path(config.root, plan.config.name or "")
+    address = full_address(run_address(config.root, plan.config.name or ""))
     chain = plan.run.round(number).chain
     parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
     before = plan.run.round(number - 1)
@@ -113,10 +113,10 @@ def _saved(
         partition: plan.run.round(source).update(partition)
         for partition, source in before.commit.carry_from.items()
     }
-    create_run(path, config, subject.work, description, before.state, carried, parent=parent)
-    kept = partial(keep_recombined, subject, str(path.resolve()), result.rounds[0].score)
+    create_run(address, config, subject.work, description, before.state, carried, parent=parent)
+    kept = partial(keep_recombined, subject, address, result.rounds[0].score)
     executor.gather(kept, range(1))
-    return replace(result, saved=path)
+    return replace(result, saved=address)
 
 
 def _changed(plan: RecombinePlan) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from storage.errors import CheckpointError
+from storage.places.addresses import full_address
 from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.runs.names import WhichRound, run_name
 from storage.runs.round import Round
@@ -65,7 +65,7 @@ class Fork(Start):
     def parent(self) -> dict[str, Any]:
         """What a run's record tells of where it came from."""
         run, _, round = self.reference.rpartition("@")
-        return {"run": run_name(Path(run)), "round": int(round), "chain": self.chain}
+        return {"run": run_name(run), "round": int(round), "chain": self.chain}
 
     def state(self, objective: Objective) -> State:
         """The state before the first round, with the memory of the stored one; raises `CheckpointError`."""
@@ -98,7 +98,7 @@ def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
     }
 
 
-def find_start(place: str, root: Path) -> Start:
+def find_start(place: str, root: str) -> Start:
     """The start that a file or a stored round is, as it is now; raises what `open_checkpoint` does."""
     reference = lasting(place, root)
     return Start(reference, _digest(open_checkpoint(reference)))
@@ -107,7 +107,7 @@ def find_start(place: str, root: Path) -> Start:
 def find_fork(run: Run, which: WhichRound) -> Fork:
     """A stored round as the start of another run; raises `RoundMissing`, `StoreDamaged`."""
     round = run.round(which)
-    return Fork(f"{run.path.resolve()}@{round.number}", _digest(round.tensors), round.chain)
+    return Fork(f"{full_address(run.address)}@{round.number}", _digest(round.tensors), round.chain)
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:

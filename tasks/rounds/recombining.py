@@ -6,7 +6,6 @@ import functools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.rounds.commits import Commit, Score, UpdateRecord
@@ -67,12 +66,11 @@ class Recombination:
 
     run: str
     rounds: tuple[RecombinedRound, ...]
-    saved: Path | None = None
+    saved: str | None = None
 
     def summary(self) -> dict[str, Any]:
         """All of it, for machines."""
-        saved = str(self.saved) if self.saved else None
-        return {"run": self.run, "rounds": [round.row() for round in self.rounds], "saved": saved}
+        return {"run": self.run, "rounds": [round.row() for round in self.rounds], "saved": self.saved}
 
     def table(self) -> pd.DataFrame:
         """Losses and scores by round, beside those of the recorded states: ``loss``, ``loss_before`` and so on."""
