@@ -18,7 +18,9 @@ from storage.runs.names import is_run, run_address
 from storage.runs.run import Run, open_run
 from tasks.data.partitions import Description
 from tasks.executors.base import Executor
+from tasks.numerics import check_fingerprint
 from tasks.rounds.recombining import Recombination, Recombining, keep_recombined, recombine_stored
+from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,12 @@ def _saved(
         partition: plan.run.round(source).update(partition)
         for partition, source in before.commit.carry_from.items()
     }
-    create_run(address, config, subject.work, description, before.state, carried, parent=parent)
+    # The updates are of the machines that the run recorded, and the new one promises the same bits.
+    fingerprint = plan.run.attributes["fingerprint"]
+    for place, found in executor.fingerprints().items():
+        check_fingerprint(fingerprint or found, found, place)
+    recorded = {"parent": parent, "fingerprint": fingerprint}
+    create_run(address, config, subject.work, description, before.state, carried, **recorded)
     kept = partial(keep_recombined, subject, address, result.rounds[0].score)
     executor.gather(kept, range(1))
     return replace(result, saved=address)
@@ -121,6 +128,7 @@ def _saved(
 
 def _changed(plan: RecombinePlan) -> dict[str, Any]:
     """What is other than in the recorded round, for people."""
-    config = plan.config
-    changed = {"reduce": config.reduce, "apply": config.apply, **config.apply_options, "without": config.without}
-    return {name: getattr(value, "label", value) for name, value in changed.items() if value not in (None, ())}
+    asked, parts = plan.config, plan.resolved.config.recombined or Recombined()
+    named = {name: getattr(parts, name) for name in ("reduce", "apply") if getattr(asked, name) is not None}
+    changed = {name: part.label if isinstance(part, Code) else part for name, part in named.items()}
+    return changed | asked.apply_options | ({"without": list(asked.without)} if asked.without else {})
