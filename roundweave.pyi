@@ -1,11 +1,11 @@
 """The names of the facade, and where each is defined; `roundweave.py` loads them when they are first used."""
 
-from flows.config.forking import fork as fork
 from flows.config.merge import MergeConfig as MergeConfig
-from flows.config.recombine import RecombineConfig as RecombineConfig
 from flows.config.train import TrainConfig as TrainConfig
 from flows.evidence.differing import diff as diff
-from flows.evidence.running import recombine as recombine
+from flows.evidence.forking import fork as fork
+from flows.evidence.recombine.config import RecombineConfig as RecombineConfig
+from flows.evidence.recombine.running import recombine as recombine
 from flows.merging.running import merge as merge
 from flows.stored import Round as Round
 from flows.stored import Run as Run

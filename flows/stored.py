@@ -75,8 +75,8 @@ class Run(run.Run):
         `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run.
         Further `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
         """
-        from flows.config.recombine import RecombineConfig
-        from flows.evidence.running import recombine
+        from flows.evidence.recombine.config import RecombineConfig
+        from flows.evidence.recombine.running import recombine
 
         parts = {"reduce": reduce, "apply": apply, "without": tuple(without)}
         place = {"run": self.address, "round": round, "name": save, "trust": trust, "root": self._root}

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.config.recording import provenance
 from flows.config.resolving import short_name
 from flows.merging.choosing import Choice
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
+from flows.recording import provenance
 from flows.stored import Run
 from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from flows.config.recorded import differences
-from flows.config.recording import create_run
 from flows.config.resolving import Resolved, short_name, work_of
 from flows.config.train import Dealing, TrainConfig
+from flows.recording import create_run
 from flows.reporting.listening import notice
 from storage.errors import ExperimentDiffers
 from storage.places.addresses import full_address

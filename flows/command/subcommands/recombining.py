@@ -12,8 +12,8 @@ from flows.command.errors import FAILED, clear_errors, print_json
 from flows.command.options import Json, Root, given, with_options
 from flows.command.printing.evidence_tables import print_difference, print_recombination
 from flows.command.printing.timing import quiet
-from flows.config.recombine import RecombineConfig
 from flows.evidence.differing import diff
+from flows.evidence.recombine.config import RecombineConfig
 from storage.errors import UsageError
 from storage.runs.names import WhichRound, which_round
 from tasks.rounds.recombining import Recombination
@@ -49,7 +49,7 @@ def _asked(round: str | None, every: bool) -> WhichRound | None:
 
 def _recombine(config: RecombineConfig) -> Recombination:
     quiet()
-    from flows.evidence.running import recombine
+    from flows.evidence.recombine.running import recombine
 
     with Console(stderr=True).status("reducing again"):
         return recombine(config)

@@ -12,9 +12,9 @@ from flows.command.options import Json, Root, given, with_options
 from flows.command.printing import tables
 from flows.command.printing.timing import train_timed
 from flows.config.files import read_toml
-from flows.config.forking import fork
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
+from flows.evidence.forking import fork
 
 
 @with_options(Experiment, Execution, without=("recombined",))

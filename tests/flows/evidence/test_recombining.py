@@ -11,8 +11,8 @@ import torch
 import roundweave as rw
 from flows.config.recorded import resumed_config
 from flows.config.resolving import resolve, work_of
-from flows.evidence.recombining import plan_recombine, recombined
-from flows.evidence.recombining_flow import recombine_flow
+from flows.evidence.recombine.flow import recombine_flow
+from flows.evidence.recombine.recombining import plan_recombine, recombined
 from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from flows.config.parts import Recombined
-from flows.config.recombine import RecombineConfig
 from flows.config.recorded import recorded_experiment
-from flows.config.recording import create_run
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig
+from flows.evidence.recombine.config import RecombineConfig
+from flows.recording import create_run
 from storage.errors import DataError, UsageError, listed
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address

@@ -2,8 +2,8 @@
 
 from prefect import flow
 
-from flows.config.recombine import RecombineConfig
-from flows.evidence.recombining import plan_recombine, recombined
+from flows.evidence.recombine.config import RecombineConfig
+from flows.evidence.recombine.recombining import plan_recombine, recombined
 from flows.reporting.progress import flow_page
 from flows.serving.ahead import started
 from tasks.rounds.recombining import Recombination

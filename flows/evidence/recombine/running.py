@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flows.config.recombine import RecombineConfig
-from flows.evidence.recombining import plan_recombine, recombined
+from flows.evidence.recombine.config import RecombineConfig
+from flows.evidence.recombine.recombining import plan_recombine, recombined
 from flows.serving.ahead import ahead
 from tasks.executors.choice import open_executor
 from tasks.rounds.recombining import Recombination
@@ -19,7 +19,7 @@ def recombine(config: RecombineConfig) -> Recombination:
         with open_executor("inline", None, workers=1) as executor:
             return recombined(plan, executor)
     with ahead(plan):
-        from flows.evidence.recombining_flow import recombine_flow
+        from flows.evidence.recombine.flow import recombine_flow
         from flows.reporting.engine import run_flow
 
         return run_flow(recombine_flow, plan.config)
