@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
@@ -16,9 +14,8 @@ from storage.rounds.store import RoundStore
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Description
+from tasks.numerics import versions
 from tasks.rounds.job import Work
-
-PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
 
 
 def create_run(
@@ -58,5 +55,4 @@ def create_run(
 
 def provenance() -> dict[str, Any]:
     """What the record of a run tells of the software that made it, and when (seconds since the epoch)."""
-    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-    return {"versions": versions, "created": time.time()}
+    return {"versions": versions(), "created": time.time()}

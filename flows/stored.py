@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from storage.errors import NotARun
-from storage.places.addresses import Where
+from storage.places.addresses import Where, full_address
 from storage.runs import round, run
 from storage.runs.names import WhichRound, default_root
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from flows.evidence.replay.result import Replay
     from tasks.networks.objective import ModelSpec
     from tasks.rounds.recombining import Recombination
 
@@ -83,6 +84,31 @@ class Run(run.Run):
         given = {name: value for name, value in (parts | place).items() if value is not None}
         config = RecombineConfig(**{"executor": "inline"} | given | options)
         return recombine(config)
+
+    def replay(
+        self,
+        rounds: int | Iterable[int] | Literal["last", "all"] = "last",
+        *,
+        data: Any = None,
+        executor: Literal["inline", "graph"] = "inline",
+        workers: int = 2,
+        scheduler: str | None = None,
+        trust: bool = False,
+    ) -> Replay:
+        """Compute rounds again from what is stored, and compare every bit of the updates and of the next state.
+
+        `data` is another place of the same examples. Code of the user's in a run from outside the root needs
+        `trust`. Writes nothing, and needs no Prefect, nor Dask where `inline`. Raises `UsageError`, `RoundMissing`
+        for a round that is not there or whose state before is not, and `DataError`.
+        """
+        from flows.config.replay import ReplayConfig
+        from flows.evidence.replay.running import replay_here
+
+        several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
+        values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}
+        values |= {"executor": executor, "workers": workers, "scheduler": scheduler, "trust": trust}
+        values |= {"run": full_address(self.address), "root": self._root or default_root()}
+        return replay_here(ReplayConfig(**values))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""

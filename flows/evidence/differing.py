@@ -17,6 +17,7 @@ from storage.runs.round import Round
 from storage.runs.run import Run, open_run
 from storage.values.digests import match_tensors, tensor_digest
 from storage.values.tensors import dtype_name
+from tasks.rounds.verdicts import largest_difference
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -161,9 +162,7 @@ def _compared(what: str, first: Round, second: Round, read: Callable[[Round], Te
         return Within(what, detail="the records differ, the tensors that can be read do not")
     if name not in one or name not in other or one[name].shape != other[name].shape:
         return Within(what, name, detail=" or ".join(_described(tensors.get(name)) for tensors in (one, other)))
-    wide = (tensors[name].to(torch.float64) for tensors in (one, other))
-    largest = torch.sub(*wide).abs().max().item() if one[name].numel() else 0.0
-    return Within(what, name, largest)
+    return Within(what, name, largest_difference(one[name], other[name]))
 
 
 def _digest(tensor: torch.Tensor) -> str:

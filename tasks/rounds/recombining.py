@@ -14,16 +14,13 @@ from storage.values.digests import state_digest, tensor_digests, update_digest
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Partition, Partitions
-from tasks.rounds.guard import NOTHING
+from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Work
 from tasks.rounds.scoring import score
 from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply, score_block
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LEFT_OUT = "left out when the round was reduced again"
-"""The verdict on a sound update of a partition that is not to take part."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from flows.config.recorded import recorded_experiment
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig
 from flows.evidence.recombine.config import RecombineConfig
+from flows.evidence.replay.preparing import examples_wanted
 from flows.recording import create_run
 from storage.errors import DataError, UsageError, listed
 from storage.places.addresses import full_address
@@ -41,7 +42,8 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     rounds = _rounds(run, config)
     training = _training(run, config)
     _check_without(run, rounds, config.without, training.quorum)
-    return RecombinePlan(config, run, rounds, resolve(training))
+    with examples_wanted():
+        return RecombinePlan(config, run, rounds, resolve(training))
 
 
 def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
