@@ -10,7 +10,9 @@ import torch
 from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
 from storage.rounds.commits import Commit, Score
 from storage.rounds.store import RoundStore
+from storage.runs.markup import round_card, score_parts
 from storage.values.digests import match_tensors, update_tensors
+from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import TensorSpec, load_named, views
 
@@ -36,6 +38,11 @@ class Round:
         return self._store.log.chain(self.number)
 
     @property
+    def layout(self) -> Layout:
+        """Names, types and shapes of its tensors."""
+        return self._store.schema.layout
+
+    @property
     def score(self) -> Score | None:
         """Loss and other scores on the held-out examples, None where it was not scored."""
         return self.commit.score
@@ -48,19 +55,19 @@ class Round:
     @property
     def params(self) -> dict[str, torch.Tensor]:
         """The parameters after the round by name, (*shape) each."""
-        return views(self._store.schema.layout.params, self.state.params)
+        return views(self.layout.params, self.state.params)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and frozen parameters under all their names, (*shape), for `load_state_dict`."""
         named = self.named.items()
         tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
-        return tensors | {alias: tensors[name] for alias, name in self._store.schema.layout.aliases}
+        return tensors | {alias: tensors[name] for alias, name in self.layout.aliases}
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
         """All tensors of the state, (*shape), by their paths in the store, such as ``params/fc1.weight``."""
-        return self.state.named(self._store.schema.layout)
+        return self.state.named(self.layout)
 
     @property
     def refused(self) -> dict[int, str]:
@@ -96,23 +103,24 @@ class Round:
 
     def update_tensors(self, partition: int) -> dict[str, torch.Tensor]:
         """One partition's update by name, (*shape) each, such as ``updates/fc1.weight``; raises `RoundMissing`."""
-        return update_tensors(self.update(partition), self._store.schema.layout)
+        return update_tensors(self.update(partition), self.layout)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load parameters and buffers into a network with these names and shapes; else `ShapeMismatch`."""
         try:
             load_named(network, self.tensors)
         except RuntimeError as error:
-            layout = self._store.schema.layout
+            layout = self.layout
             names = ", ".join(spec.name for spec in (*layout.params, *layout.frozen, *layout.buffers))
             raise ShapeMismatch(f"round {self.number} is of another architecture; it has {names}") from error
         return network
 
     def __repr__(self) -> str:
-        score = self.score
-        result = f" · loss {score.loss:.4g}" if score else ""
-        result += "".join(f" · {name} {value:.4f}" for name, value in score.values.items()) if score else ""
-        return f"<Round {self.number}{result} · {len(self.commit.accepted)} updates · {self.commit.state[:12]}>"
+        told = (*score_parts(self.score), f"{len(self.commit.accepted)} updates", self.commit.state[:12])
+        return f"<Round {' · '.join((str(self.number), *told))}>"
+
+    def _repr_html_(self) -> str:
+        return round_card(self.commit)
 
 
 class Updates(Mapping[str, "xr.DataArray"]):
@@ -122,7 +130,7 @@ class Updates(Mapping[str, "xr.DataArray"]):
         self._round = round
 
     def _specs(self) -> tuple[TensorSpec, ...]:
-        return self._round._store.schema.layout.params
+        return self._round.layout.params
 
     def __getitem__(self, name: str) -> xr.DataArray:
         import xarray as xr

@@ -18,18 +18,18 @@ def key_differences(
     stored: Run, code: str, description: Description, fingerprints: Mapping[str, Fingerprint]
 ) -> dict[str, str]:
     """What differs by name, of what a run recorded and what there is now; `code` says it of the code."""
-    recorded = stored.attributes
+    recorded = {name: value for name, value in stored.attributes.items() if isinstance(value, Mapping)}
     differing = {
-        "fingerprint": _fingerprint(recorded.get("fingerprint"), fingerprints),
+        "fingerprint": _fingerprint(dict(recorded.get("fingerprint", {})), fingerprints),
         "code": code,
-        "data": _data(recorded["data"]["digest"], description.digest),
-        "versions": _versions(recorded.get("versions") or {}),
+        "data": _data(str(recorded.get("data", {}).get("digest")), description.digest),
+        "versions": _versions(recorded.get("versions", {})),
     }
     return {name: what for name, what in differing.items() if what}
 
 
-def _fingerprint(recorded: Fingerprint | None, found: Mapping[str, Fingerprint]) -> str:
-    if recorded is None:
+def _fingerprint(recorded: Fingerprint, found: Mapping[str, Fingerprint]) -> str:
+    if not recorded:
         return "none was recorded, for the run accepts unequal machines"
     places: dict[str, str] = {}
     for place, one in found.items():
@@ -51,7 +51,7 @@ def _versions(recorded: Mapping[str, Any]) -> str:
 def with_code_now(config: TrainConfig) -> tuple[TrainConfig, str]:
     """A recorded configuration, its code with the modules beside it as they are now, and what of it changed."""
     before = {field: getattr(config, field, None) for field in BUILT_IN}
-    now = {field: _now(value) for field, value in before.items() if _now(value) != value}
+    now = {field: _now(value) for field, value in before.items() if value is not None}
     pairs = (pair for field in now for pair in zip(_codes(before[field]), _codes(now[field]), strict=True))
     changed = {new.label: ", ".join(new.changed(old)) for old, new in pairs}
     said = [f"{label}, of which {names} changed" for label, names in changed.items() if names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,11 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "status": verdict.status,
         "differs": difference and difference.path,
         "partition": None if difference is None else difference.partition,
-        "largest": None if difference is None else difference.largest,
+        "largest": None if difference is None else _as_json(difference.largest),
         "said": verdict.lacking or (difference.said if difference else ""),
     }
+
+
+def _as_json(largest: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return "inf" if largest is not None and math.isinf(largest) else largest

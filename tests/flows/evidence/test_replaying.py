@@ -353,6 +353,10 @@ def test_a_map_that_computes_something_else_now_is_found(run, monkeypatch, capsy
     assert lines[0] == "run, round 3: 1 of 1 differ"
     assert lines[2].split() == ["3", "updates/fc1.weight", "0", f"{wanted:.6g}"]
     assert len(lines) == 3
+    _, out, _ = command(capsys, "replay", "run", "--executor", "inline", "--json")
+    assert json.loads(out, parse_constant=pytest.fail)["rounds"][0]["largest"] == (
+        largest if factor == 2 else "inf"
+    )
 
 
 def test_a_map_that_fails_now_is_a_difference(run, monkeypatch) -> None:
