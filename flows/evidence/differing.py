@@ -124,6 +124,8 @@ def _first_in(first: Round, second: Round) -> Within | None:
     path = next((path for path in paths if one.tensors.get(path) != other.tensors.get(path)), None)
     if path is not None:
         return _compared("the state", first, second, lambda round: _named(round, path))
+    if one.split != other.split:
+        return Within("which example went to which partition")
     return Within("what its partitions carry", detail=f"from rounds {one.carry_from} or {other.carry_from}")
 
 

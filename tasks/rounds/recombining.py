@@ -113,6 +113,7 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
         target.describe(state, "recombined", 0),
         updates=after.records,
         carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
+        split=commit.split,
         score=scored,
         best=scored.loss if scored else None,
         time=time.time(),

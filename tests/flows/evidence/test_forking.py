@@ -107,6 +107,8 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
         carried, kept = parent.round(2).update(partition).carry, run.round(0).update(partition).carry
         assert torch.equal(carried["control"]["float32"], kept["control"]["float32"])
     assert run.round(0).commit.carry_from == {0: 0, 1: 0, 2: 0}
+    assert run.verify().findings == ()
+    assert run.replay("all").identical
     other, notices = forked("parent@2", name="other", partitions=4)
     assert other.round(0).commit.carry_from == {}
     # A control variate of the server is the mean of those of the partitions, which begin with none.

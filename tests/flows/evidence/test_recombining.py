@@ -169,6 +169,7 @@ def test_the_round_of_a_saved_run_is_replayed_to_the_bit(train, algorithm) -> No
     run.recombine(3, reduce="median", without=[1], save="kept")
     kept = rw.open_run("kept")
     assert kept.replay("all").identical
+    assert kept.verify().findings == ()
     digests = [
         {p: record.digest for p, record in each.commit.updates.items()} for each in (run.round(3), kept.round(1))
     ]
