@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
@@ -15,11 +17,11 @@ from storage.hierarchy.soundness import schema_problem
 from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
-from storage.rounds.commits import Commit, CommitLog
+from storage.rounds.commits import Commit, CommitLog, UpdateRecord
 from storage.rounds.history import History, check_names
 from storage.rounds.tensors import StoredTensors
-from storage.values.digests import json_digest, state_digest, tensor_digests
-from storage.values.state import State
+from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
+from storage.values.state import State, Update
 
 
 class RoundStore:
@@ -72,9 +74,12 @@ class RoundStore:
         attributes: Mapping[str, Any],
         initial: State,
         fsync: bool = False,
+        carried: Mapping[int, Update] = MappingProxyType({}),
     ) -> RoundStore:
         """A new run with its initial state committed, made aside and then put in place at once.
 
+        `carried` are the updates, vectors (element,), with which partitions of another run took along what they
+        carry into the first round here; row 0 keeps them.
         Raises `ExperimentDiffers` where something is there already, `UsageError` for names that cannot be kept.
         """
         place = place_of(where)
@@ -88,7 +93,11 @@ class RoundStore:
                 store = cls(aside)
                 store.history.write_rounds()
                 store.tensors.write_state(initial)
-                store.commit(store.describe(initial, "initial", 0))
+                for partition, update in carried.items():
+                    store.tensors.write_update(0, partition, update)
+                records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
+                commit = store.describe(initial, "initial", 0)
+                store.commit(replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0)))
                 if fsync:
                     aside.sync()
         except PlaceTaken as error:

@@ -15,7 +15,7 @@ from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, score_parts
-from storage.runs.names import find_run, recorded_name, run_name
+from storage.runs.names import WhichRound, find_run, recorded_name, run_name
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 from storage.upkeep.verify import Verification, verify
@@ -209,10 +209,15 @@ class Run:
         """
         return history_table(self._store.history, self.scores, self._metrics, self.committed)
 
-    def round(self, round: int) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`."""
-        number = round if round >= 0 else self.done + 1 + round
-        return Round(self._store, self._commit(number))
+    def round(self, round: WhichRound) -> Round:
+        """One committed round; negative numbers count from the end; raises `RoundMissing`.
+
+        ``"last"`` is the last one, ``"best"`` the one of best accuracy, of least loss where there is none.
+        """
+        if round == "best":
+            return self.best("accuracy" if "accuracy" in self.scores else "loss")
+        number = -1 if round == "last" else round
+        return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""
