@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 from storage.errors import DataError, NotARun, UsageError
-from storage.places.addresses import Where
+from storage.places.addresses import Where, full_address
 from storage.runs import round, run
 from storage.runs.names import default_root
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
+    from flows.evidence.replay.result import Replay
     from tasks.data.partitions import Partitions
     from tasks.networks.objective import ModelSpec
 
@@ -106,6 +108,31 @@ class Run(run.Run):
     def network(self, trust: bool = False) -> nn.Module:
         """The module with the weights of the last round; see `Round.network`."""
         return self.round(-1).network(trust)
+
+    def replay(
+        self,
+        rounds: int | Iterable[int] | Literal["last", "all"] = "last",
+        *,
+        data: Any = None,
+        executor: Literal["inline", "graph"] = "inline",
+        workers: int = 2,
+        scheduler: str | None = None,
+        trust: bool = False,
+    ) -> Replay:
+        """Compute rounds again from what is stored, and compare every bit of the updates and of the next state.
+
+        `data` is another place of the same examples. Code of the user's in a run from outside the root needs
+        `trust`. Writes nothing, and needs no Prefect, nor Dask where `inline`. Raises `UsageError`, `RoundMissing`
+        for a round that is not there or whose state before is not, and `DataError`.
+        """
+        from flows.config.replay import ReplayConfig
+        from flows.evidence.replay.running import replay_here
+
+        several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
+        values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}
+        values |= {"executor": executor, "workers": workers, "scheduler": scheduler, "trust": trust}
+        values |= {"run": full_address(self.address), "root": self._root or default_root()}
+        return replay_here(ReplayConfig(**values))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""

@@ -134,7 +134,7 @@ def data(tmp_path) -> str:
 
 
 def check_and_go_on(root: Path, data: str, digest: str) -> int:
-    """How many rounds a killed run shows; it is sound, goes on to the same bits, and nothing is left behind."""
+    """How many rounds a killed run shows, in which nothing is wrong; it goes on to the same bits."""
     shown = len(committed(root / "run.zarr"))
     assert not shown or verify(root / "run.zarr").findings == ()
     assert trained(root, data).digest == digest

@@ -43,11 +43,16 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
         raise UsageError(f"{stored.name} is a merge, which has nothing to go on with; merge again instead")
     if changes.get("rounds", stored.done) < stored.done:
         raise UsageError(f"{stored.name} has {stored.done} rounds already; give --rounds a larger number")
+    return recorded_config(stored, root, trust, changes)
+
+
+def recorded_config(stored: Run, root: Where, trust: bool, changes: dict[str, Any]) -> TrainConfig:
+    """The configuration that a run was started with, but for changes; `UsageError` for foreign code of its own."""
     taken = stored.config.keys() if is_own(stored, root) else Experiment.model_fields.keys()
     recorded = {name: value for name, value in stored.config.items() if name in taken}
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
     config = TrainConfig(**recorded | fixed | changes)
-    check_trust(stored, root, trust, config)
+    check_trust(stored, root, trust, config, [field for field in BUILT_IN if field not in changes])
     return config
 
 

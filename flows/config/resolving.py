@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from flows.config.train import Dealing, TrainConfig
@@ -16,12 +17,14 @@ from tasks.algebra import Algorithm
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits import Split
+from tasks.executors.base import Executor
 from tasks.networks.fit import check_fit
 from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
 from tasks.networks.start import Start, find_start
+from tasks.rounds.job import Work
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
 
@@ -56,6 +59,33 @@ def resolve(config: TrainConfig) -> Resolved:
     if start is not None:
         start.check(objective)
     return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
+
+
+def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
+    """What the rounds compute, on any machine, and the examples that they compute it on, described where they are.
+
+    It is made so for every run that begins, goes on or is replayed.
+    """
+    if resolved.objective is None:
+        resolved = _described(resolved, executor)
+    config, objective, description = resolved.config, resolved.objective, resolved.description
+    assert objective is not None
+    assert description is not None
+    decided = (resolved.algorithm, resolved.partitions, config.seed, config.threads, config.quorum)
+    return Work(objective, *decided, code=config.algorithm.code), description
+
+
+def _described(resolved: Resolved, executor: Executor) -> Resolved:
+    """What could be resolved only where the partitions are."""
+    partitions = resolved.partitions
+    descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
+    description = combine(descriptions)
+    digests = tuple(part.digest for part in descriptions)
+    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
+    wanted = objective_for(resolved.config, description)
+    (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
+    algorithm = resolved.algorithm.bound(objective, partitions)
+    return Resolved(resolved.config, algorithm, partitions, description, objective)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:

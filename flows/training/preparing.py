@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 from flows.config.recorded import differences
-from flows.config.resolving import Resolved, objective_for, short_name
+from flows.config.resolving import Resolved, short_name, work_of
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers
 from storage.hierarchy.schema import Schema
@@ -22,15 +19,12 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.names import is_run, new_name, run_address, run_name
-from tasks.data.partitions import Description, Partitions, combine
+from tasks.data.partitions import Description, Partitions
 from tasks.executors.base import Executor
-from tasks.networks.fit import check_fit
 from tasks.networks.start import Start
-from tasks.numerics import Fingerprint, check_fingerprint
+from tasks.numerics import Fingerprint, check_fingerprint, versions
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
-
-PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
 
 
 @dataclass(frozen=True)
@@ -50,38 +44,14 @@ class Prepared:
 @contextmanager
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
-    work, description = _work(resolved, executor)
+    work, description = work_of(resolved, executor)
+    work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, resolved.config.rounds) as lease:
         store, done = _recovered(store, resolved.config.rounds, work.partitions)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
-
-
-def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
-    """What the rounds compute, and the examples that they compute it on."""
-    if resolved.objective is None:
-        resolved = _described(resolved, executor)
-    config, objective, description = resolved.config, resolved.objective, resolved.description
-    assert objective is not None
-    assert description is not None
-    fingerprint = None if config.mixed_hardware else _common_fingerprint(executor)
-    decided = (config.seed, config.threads, config.quorum, fingerprint, config.algorithm.code)
-    return Work(objective, resolved.algorithm, resolved.partitions, *decided), description
-
-
-def _described(resolved: Resolved, executor: Executor) -> Resolved:
-    """What could be resolved only where the partitions are."""
-    partitions = resolved.partitions
-    descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
-    description = combine(descriptions)
-    digests = tuple(part.digest for part in descriptions)
-    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
-    wanted = objective_for(resolved.config, description)
-    (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
-    algorithm = resolved.algorithm.bound(objective, partitions)
-    return Resolved(resolved.config, algorithm, partitions, description, objective)
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:
@@ -138,8 +108,7 @@ def _create(config: TrainConfig, address: str, work: Work, description: Descript
 
 def provenance() -> dict[str, Any]:
     """What the record of a run tells of the software that made it, and when (seconds since the epoch)."""
-    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-    return {"versions": versions, "created": time.time()}
+    return {"versions": versions(), "created": time.time()}
 
 
 def _called(config: TrainConfig) -> tuple[str, str]:

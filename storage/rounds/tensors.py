@@ -175,40 +175,32 @@ class StoredTensors:
         """The numbers of the splits that are kept, ascending."""
         return sorted(int(name) for name in self.place.names("partitions") if name.isdecimal())
 
-    def read_split(self, number: int, record: SplitRecord | None = None) -> np.ndarray:
-        """Which partition each example went to, int32 (examples,), -1 for none; raises `RoundMissing`.
+    def read_split(self, at: int | Commit) -> np.ndarray:
+        """The partition of each example in a round, int32 (examples,); -1 for those held out or left out.
 
-        `record` is what a commit says of it; `StoreDamaged` where it is another one.
+        Raises `RoundMissing` where none were dealt out, `StoreDamaged` where the bits are not those committed.
         """
-        examples = record.examples if record else self._dealt(number)
-        spec = split_array(number, examples)
-        owners = need_chunk(self.place, spec, (0,), f"split {number} has no examples")
-        if record and split_record(number, owners) != record:
-            raise StoreDamaged(f"{self.place}: {spec.path} is not the split that was committed; restore it")
+        commit = self._commit(at)
+        split = commit.split
+        if split is None:
+            raise RoundMissing(f"round {commit.round} of {self.place} has no split: nothing was dealt out")
+        spec = split_array(split.number, split.examples)
+        owners = need_chunk(self.place, spec, (0,), f"round {commit.round} has no {spec.path}")
+        if split_record(split.number, owners) != split:
+            raise StoreDamaged(f"{self.place}: {spec.path} is not the split of round {commit.round}")
         return owners
-
-    def _dealt(self, number: int) -> int:
-        """How many examples a split deals, as its description tells."""
-        try:
-            (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
-        except (KeyError, ValueError, TypeError) as error:
-            raise RoundMissing(
-                f"{self.place} keeps no split {number}: where no round has used it, or the data "
-                "give each partition its own, there is none"
-            ) from error
-        return int(examples)
 
     def drop_splits(self, commits: Iterable[Commit]) -> None:
         """Delete the splits that these commits, which are all, do not tell of as they are, to be written anew."""
-        told = {commit.split.number: commit.split for commit in commits if commit.split}
+        told = {commit.split.number: commit for commit in commits if commit.split}
         for number in self.place.names("partitions"):
-            record = told.get(int(number)) if number.isdecimal() else None
-            if number != NAME and not (record and self._is_split(record)):
+            commit = told.get(int(number)) if number.isdecimal() else None
+            if number != NAME and not (commit and self._is_split(commit)):
                 self.place.delete(f"partitions/{number}")
 
-    def _is_split(self, record: SplitRecord) -> bool:
+    def _is_split(self, commit: Commit) -> bool:
         try:
-            return self.read_split(record.number, record) is not None
+            return self.read_split(commit) is not None
         except StoreDamaged:
             return False
 

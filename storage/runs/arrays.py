@@ -174,14 +174,14 @@ class Arrays:
 
     def splits(self) -> dict[str, xr.Variable]:
         """Which partition each example went to, (example,), by path; -1 for those held out."""
-        splits = [commit.split for commit in map(self.record, self.rounds)]
-        records = {split.number: split for split in splits if split}
-        return {
-            f"partitions/{number}": xr.Variable(
-                ("example",), self.store.tensors.read_split(number, records.get(number))
-            )
-            for number in self.store.tensors.splits()
-        }
+        kept, told = set(self.store.tensors.splits()), dict[int, Commit]()
+        for commit in map(self.record, reversed(self.rounds)):
+            if commit.split:
+                told.setdefault(commit.split.number, commit)
+            if told.keys() >= kept:
+                break
+        read = self.store.tensors.read_split
+        return {f"partitions/{n}": xr.Variable(("example",), read(told[n])) for n in sorted(told)}
 
     def history(self) -> dict[str, xr.Variable]:
         """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""

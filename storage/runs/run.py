@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import NotARun, UsageError
-from storage.hierarchy.schema import split_number
 from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
@@ -258,9 +257,7 @@ class Run:
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        commit = self.round(round).commit
-        number = split_number(commit.round, self.config.get("resplit_every"))
-        (examples,) = (self._store.tensors.read_split(number, commit.split) == partition).nonzero()
+        (examples,) = (self._store.tensors.read_split(self.round(round).commit) == partition).nonzero()
         return pd.DataFrame(index=pd.Index(examples, name="example"))
 
     @property

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from storage.values.layout import Layout
 from storage.values.state import Match, Update
-from storage.values.tensors import Vectors, dtype_name, to_numpy
+from storage.values.tensors import Specs, Vectors, dtype_name, to_numpy, views
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
@@ -62,6 +63,20 @@ def update_groups(update: Update) -> dict[str, Vectors]:
 def update_digest(update: Update) -> str:
     """The digest of all vectors of an update, (element,)."""
     return vectors_digest(update_groups(update))
+
+
+def update_tensors(update: Update, layout: Layout) -> dict[str, torch.Tensor]:
+    """The tensors of an update by group and name, (*shape), such as ``updates/fc1.weight``; of no vectors none."""
+    return {
+        f"{group}/{name}": tensor
+        for group, vectors in update_groups(update).items()
+        if vectors
+        for name, tensor in views(_specs(layout, group), vectors).items()
+    }
+
+
+def _specs(layout: Layout, group: str) -> Specs:
+    return layout.buffers if group == "updates/buffers" else layout.params
 
 
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:

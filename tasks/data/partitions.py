@@ -162,6 +162,12 @@ def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str
     return dataset, json_digest([*digests, *columns])
 
 
+def forget_examples() -> None:
+    """Have this process load examples anew: they may not be what they were."""
+    _whole_rows.cache_clear()
+    _load.cache_clear()
+
+
 def _digest(examples: Examples) -> str:
     return json_digest([tensor_digest("", tensor) for tensor in (examples.inputs, examples.targets)])
 

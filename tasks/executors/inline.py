@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from storage.rounds.commits import Commit
@@ -10,6 +10,7 @@ from tasks.data.partitions import Partition
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.rounds.committing import (
     commit_round,
+    load_and_keep,
     load_block,
     map_and_keep,
     read_outcome,
@@ -18,6 +19,8 @@ from tasks.rounds.committing import (
 )
 from tasks.rounds.job import Job
 from tasks.rounds.pace import Notice, log_notice, watched
+from tasks.rounds.replaying import replay_block, replay_round
+from tasks.rounds.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -42,7 +45,7 @@ class InlineExecutor:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
         outcome = read_outcome(job, first - 1)
         for round in range(first, last + 1):
-            data = self._load(job, round)
+            data = self._load(load_and_keep, job, round)
             with watched(self.patience, self.notice):
                 mapped = map_and_keep(job, outcome, data, 0)
             outcome = reduce_round(job, outcome, [mapped])
@@ -52,8 +55,16 @@ class InlineExecutor:
             if commit.stop:
                 return
 
-    def _load(self, job: Job, round: int) -> list[Partition]:
+    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
+        """Replay rounds, giving the verdict on each; nothing is written."""
+        for round in rounds:
+            data = self._load(load_block, job, round)
+            with watched(self.patience, self.notice):
+                block = replay_block(job, round, data, 0)
+            yield replay_round(job, round, [block])
+
+    def _load(self, load: Callable[[Job, int, int], list[Partition]], job: Job, round: int) -> list[Partition]:
         number = job.split(round)
         if self._data is None or self._data[:2] != (job.attempt.token, number):
-            self._data = job.attempt.token, number, load_block(job, number, 0)
+            self._data = job.attempt.token, number, load(job, number, 0)
         return self._data[2]

@@ -32,12 +32,17 @@ def read_outcome(job: Job, round: int) -> Outcome:
     return Outcome(store.tensors.read_state(round), carry_from=store.log.read(round).carry_from)
 
 
-def load_block(job: Job, number: int, block: int) -> list[Partition]:
+def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
     """The examples of a block's partitions under a split, of which is kept which example went where."""
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
         job.attempt.open().tensors.write_split(number, partitions.assignment)
-    return [partitions.load(number, partition) for partition in job.plan.span(block)]
+    return load_block(job, number, block)
+
+
+def load_block(job: Job, number: int, block: int) -> list[Partition]:
+    """The examples of a block's partitions under a split."""
+    return [job.work.partitions.load(number, partition) for partition in job.plan.span(block)]
 
 
 def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:

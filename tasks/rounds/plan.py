@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from tasks.reduces.tree import cover
 
@@ -50,3 +52,15 @@ def window_size(wanted: int | None, seconds_per_round: float | None) -> int:
     if seconds_per_round is None:
         return 1
     return max(1, min(LARGEST_WINDOW, int(WINDOW_SECONDS / max(seconds_per_round, 1e-6))))
+
+
+REPLAYED_AT_ONCE = 32
+"""Rounds of a window that is replayed: it keeps the workers of a cluster busy, and a bar moving."""
+
+
+def replay_windows(rounds: Sequence[int], split: Callable[[int], int]) -> Iterator[list[int]]:
+    """Rounds as they are replayed at once: those of one split, so that its examples are held and no others."""
+    for _, group in groupby(rounds, split):
+        same = list(group)
+        for first in range(0, len(same), REPLAYED_AT_ONCE):
+            yield same[first : first + REPLAYED_AT_ONCE]

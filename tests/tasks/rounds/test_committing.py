@@ -37,12 +37,13 @@ def test_a_commit_tells_the_split_that_its_round_used(train) -> None:
     told = [run.round(round).commit.split for round in range(4)]
     assert told[0] is None
     assert [split.number for split in told[1:]] == [0, 0, 1]
-    for split in told[1:]:
-        assert split == split_record(split.number, run._store.tensors.read_split(split.number))
+    for round, split in enumerate(told[1:], start=1):
+        assert split == split_record(split.number, run._store.tensors.read_split(round))
 
 
 def test_a_commit_tells_no_split_where_each_partition_is_given_its_examples(train, own) -> None:
-    source = "import torch\ndef data(partition, partitions):\n    return torch.arange(18.0).reshape(9, 2), torch.arange(9) % 2\n"
+    examples = "torch.arange(18.0).reshape(9, 2), torch.arange(9) % 2"
+    source = f"import torch\ndef data(partition, partitions):\n    return {examples}\n"
     run = train(data=f"{own(source)}:data", model="logistic", partitions=2, local_steps=1, rounds=1, name="a")
     assert run.round(1).commit.split is None
     assert run.verify().findings == ()
