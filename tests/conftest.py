@@ -20,6 +20,7 @@ from storage.rounds.commits import Commit
 from storage.runs.run import Run
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor
+from tests.storage.places.s3_server import S3Server, s3_server
 
 Train = Callable[..., Run]
 
@@ -30,6 +31,21 @@ def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("ROUNDWEAVE_ROOT", str(tmp_path / "runs"))
     yield
     stop_server(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[S3Server]:
+    """A server of S3, which takes a second to start."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """A server of S3, in the environment of the test."""
+    for name, value in s3_process.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_process
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +75,7 @@ def train(tmp_path: Path) -> Train:
                 if commit.stop:
                     break
                 first = last + 1
-        return Run(ready.store.path)
+        return Run(ready.store.address)
 
     return run
 
