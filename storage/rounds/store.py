@@ -92,7 +92,7 @@ class RoundStore:
                 if fsync:
                     aside.sync()
         except PlaceTaken as error:
-            raise ExperimentDiffers(f"{place} exists already; give the new run another name") from error
+            raise ExperimentDiffers(f"{error}; give the new run another name") from error
         if fsync:
             place.sync()
         return cls(place, fsync)
