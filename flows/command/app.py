@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
     "show": ("looking", "Print what a run is and how it went."),
+    "verify": ("verifying", "Read all of a run and name every file that is not as it was written."),
     "runs": ("looking", "List the runs under a root."),
     "list": ("listing", "List what there is by name: algorithms with their options, data, models and the rest."),
     "split": ("dealing", "Show how many examples of each label a split gives to each partition."),

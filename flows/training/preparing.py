@@ -53,7 +53,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     work, description = _work(resolved, executor)
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
-    with hold_lease(store.place, token) as lease:
+    with hold_lease(store.place, token, resolved.config.rounds) as lease:
         store, done = _recovered(store, resolved.config.rounds, work.partitions)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)

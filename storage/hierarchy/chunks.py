@@ -30,12 +30,12 @@ def write_chunk(
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     checksum = google_crc32c.value(data).to_bytes(CHECKSUM, "little")
-    place.write(_key(spec, index), data.data, checksum, durable=fsync)
+    place.write(chunk_key(spec, index), data.data, checksum, durable=fsync)
 
 
 def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:
     """One whole chunk of shape `spec.chunks`, None where there is none; raises `StoreDamaged` for flipped bits."""
-    key = _key(spec, index)
+    key = chunk_key(spec, index)
     dtype = np.dtype(spec.stored).newbyteorder("<")
     content = place.read(key, most=_size(spec) * dtype.itemsize + CHECKSUM)
     if content is None:
@@ -54,7 +54,7 @@ def need_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str
     """One whole chunk that a record says is there; `whose` says what has it. Raises `StoreDamaged`."""
     array = read_chunk(place, spec, index)
     if array is None:
-        raise StoreDamaged(f"{place}: {whose}, {_key(spec, index)} is missing; restore the file from a copy")
+        raise StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} is missing; restore the file from a copy")
     return array
 
 
@@ -67,7 +67,8 @@ def _size(spec: ArraySpec) -> int:
     return int(np.prod(spec.chunks, dtype=np.int64))
 
 
-def _key(spec: ArraySpec, index: tuple[int, ...]) -> str:
+def chunk_key(spec: ArraySpec, index: tuple[int, ...]) -> str:
+    """The key of a chunk; of its index the last zeros may be left out. `ShapeMismatch` outside of the array."""
     if any(not 0 <= i * n < max(size, 1) for i, n, size in zip(index, spec.chunks, spec.shape, strict=False)):
         raise ShapeMismatch(f"{spec.path}: chunk {index} lies outside {spec.shape}")
     numbers = (*index, *(0,) * (len(spec.chunks) - len(index)))

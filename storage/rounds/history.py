@@ -43,6 +43,16 @@ def check_names(commit: Commit) -> None:
             raise UsageError(problem)
 
 
+def reported_by(commits: Iterable[Commit]) -> set[str]:
+    """The arrays of the metrics and scores that commits tell of."""
+    told: set[str] = set()
+    for commit in commits:
+        if commit.score is not None:
+            told |= {"scores/loss", *(f"scores/{name}" for name in commit.score.values)}
+        told |= {f"metrics/{name}" for update in commit.updates.values() for name in update.metrics}
+    return told
+
+
 def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
     """What a commit says, by the path of its array: a number, or (partition,) with NaN where there is none.
 
@@ -98,7 +108,7 @@ class History:
     def read_all(self, paths: Iterable[str], rows: int | None = None) -> dict[str, np.ndarray]:
         """The same of several arrays, by path."""
         rows = self.rows if rows is None else rows
-        recorded = {index: self._recorded(index) for index in self._behind()}
+        recorded = {index: self._rows(index, self._recorded(index)) for index in self._behind()}
         blocks = range(-(-rows // METRIC_ROWS))
 
         def chunk(path: str, index: int) -> np.ndarray:
@@ -135,30 +145,33 @@ class History:
         replace_documents(self.place, [*arrays.values(), last], self.fsync)
 
     def rebuild(self) -> None:
-        """Make all numbers and documents anew from the records, which must be whole."""
+        """Make all numbers and documents anew from the records, which must be whole, and delete all others."""
+        told: dict[str, set[str]] = {path: set() for path in self._arrays.keys() - {"round", "commits"}}
+        for index in sorted({round // METRIC_ROWS for round in self.log.rounds()}):
+            for path, chunk in self.told(index, self._recorded(index)).items():
+                self._write(self._described(path), index, chunk)
+                told.setdefault(path, set()).add(str(index))
+        for path in self.arrays().keys() - self._arrays.keys():
+            self.place.delete(path)
+        for path, indices in told.items():
+            for untold in set(self.place.names(f"{path}/c")) - indices:
+                self.place.delete(f"{path}/c/{untold}")
         self.describe()
-        blocks = {round // METRIC_ROWS for round in self.log.rounds()}
-        for index in sorted(blocks):
-            self._rebuild_chunks(index)
-        for path in self.arrays().keys() - {"round", "commits"}:
-            for chunk in self.place.names(f"{path}/c"):
-                if chunk not in map(str, blocks):
-                    self.place.delete(f"{path}/c/{chunk}")
 
-    def _rebuild_chunks(self, index: int) -> None:
-        """Write the chunks of a block of rounds, and delete those of which its records say nothing."""
-        rows = self._recorded(index)
-        told = {path for row in rows.values() for path in row}
-        for path in sorted(told):
-            self._write(self._described(path), index, self._filled(path, rows))
-        for path in self.arrays().keys() - told - {"round", "commits"}:
-            self.place.delete(f"{path}/c/{index}")
+    def told(self, index: int, commits: Iterable[Commit]) -> dict[str, np.ndarray]:
+        """What the records of a block of rounds make the chunks of this index, by array."""
+        rows = self._rows(index, commits)
+        return {path: self._filled(path, rows) for path in sorted({path for row in rows.values() for path in row})}
 
-    def _recorded(self, index: int) -> dict[int, dict[str, Any]]:
-        """What the records of a block of rounds say, by row of its chunks."""
+    def _recorded(self, index: int) -> list[Commit]:
+        """The records of a block of rounds."""
         start = index * METRIC_ROWS
         rounds = [round for round in range(start, start + METRIC_ROWS) if self.log.has(round)]
-        commits = [self.log.read(round) for round in self.log.whole(rounds)]
+        return [self.log.read(round) for round in self.log.whole(rounds)]
+
+    def _rows(self, index: int, commits: Iterable[Commit]) -> dict[int, dict[str, Any]]:
+        """What records say, by row of the chunks of this index."""
+        start = index * METRIC_ROWS
         return {commit.round - start: rows_of(commit, self.schema.partitions) for commit in commits}
 
     def _filled(self, path: str, rows: Mapping[int, Mapping[str, Any]]) -> np.ndarray:
@@ -171,7 +184,7 @@ class History:
     def _chunk(self, path: str, index: int) -> np.ndarray:
         """A chunk as it is stored, else as the records have it."""
         chunk = self._whole(path, index)
-        return self._filled(path, self._recorded(index)) if chunk is None else chunk
+        return self._filled(path, self._rows(index, self._recorded(index))) if chunk is None else chunk
 
     def _whole(self, path: str, index: int) -> np.ndarray | None:
         """A chunk as it is stored; None where it is missing or damaged."""

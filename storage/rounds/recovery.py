@@ -16,6 +16,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     last = _newest_whole(store)
     aside = store.log.set_aside(last)
     store.tensors.describe()
+    store.tensors.drop_splits(map(store.log.read, store.log.rounds()))
     store.history.rebuild()
     if store.fsync:
         store.place.sync()

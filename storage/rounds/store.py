@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import create_documents, create_root, read_document
+from storage.hierarchy.documents import create_documents, create_root, read_document, told_rows
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import schema_problem
 from storage.places.addresses import Where, as_path
@@ -41,17 +42,16 @@ class RoundStore:
         if problem := schema_problem(self.schema):
             raise NotARun(f"{self.place} is no run that Roundweave made: {problem}")
         self.log = CommitLog(self.place, json_digest(self.attributes))
-        self.log.check()
-        self.rounds = max(rounds, self._room())
+        newest = self.log.check() or 0
+        self.rounds = max(rounds, newest, self._room(newest))
         self.tensors = StoredTensors(self.log, self.schema, self.rounds + 1, fsync)
         self.history = History(self.log, self.schema, self.rounds + 1, fsync)
 
-    def _room(self) -> int:
+    def _room(self, newest: int) -> int:
         """How many rounds there is room for: where that cannot be read, for those that are there."""
-        try:
-            return int(read_document(self.place, "commits")["shape"][0]) - 1
-        except (ValueError, KeyError, TypeError, IndexError):
-            return max(self.log.rounds(), default=0)
+        # What most of these tell: one may have been changed, or be ahead where an extension was cut short.
+        told = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]
+        return statistics.mode(told) - 1 if told else newest
 
     @property
     def address(self) -> str:
@@ -99,7 +99,7 @@ class RoundStore:
 
     def extend(self, rounds: int) -> RoundStore:
         """The store with room for so many rounds; it never shrinks."""
-        if rounds <= self.rounds:
+        if rounds <= self.rounds and told_rows(self.place, "commits") == self.rounds + 1:
             return self
         longer = RoundStore(self.place, self.fsync, rounds)
         longer.tensors.describe()

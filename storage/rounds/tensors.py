@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 
 import numpy as np
@@ -10,10 +10,11 @@ import torch
 
 from storage.errors import RoundMissing, StoreDamaged
 from storage.hierarchy.chunks import need_chunk, read_chunk, write_chunk
-from storage.hierarchy.documents import read_document, replace_documents
+from storage.hierarchy.documents import NAME, read_document, replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema, split_array
-from storage.rounds.commits import Commit, CommitLog, UpdateRecord
+from storage.rounds.commits import Commit, CommitLog, SplitRecord, UpdateRecord
 from storage.values.digests import (
+    NOTHING_KEPT,
     match_digest,
     match_tensors,
     state_digest,
@@ -100,6 +101,8 @@ class StoredTensors:
         record = commit.updates.get(partition)
         if record is None:
             raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
+        if record.digest == NOTHING_KEPT:
+            return Update({}, weight=record.weight, metrics=record.metrics)
         update = Update(
             direction=self._vectors("updates", commit.round, partition),
             buffers=self._vectors("updates/buffers", commit.round, partition),
@@ -168,6 +171,35 @@ class StoredTensors:
         self._write(spec, (0,), owners)
         replace_documents(self.place, [spec], self.fsync)
 
+    def read_split(self, at: int | Commit) -> np.ndarray:
+        """The partition of each example in a round, int32 (examples,); -1 for those held out or left out.
+
+        Raises `RoundMissing` where none were dealt out, `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
+        split = commit.split
+        if split is None:
+            raise RoundMissing(f"round {commit.round} of {self.place} has no split: nothing was dealt out")
+        spec = split_array(split.number, split.examples)
+        owners = need_chunk(self.place, spec, (0,), f"round {commit.round} has no {spec.path}")
+        if split_record(split.number, owners) != split:
+            raise StoreDamaged(f"{self.place}: {spec.path} is not the split of round {commit.round}")
+        return owners
+
+    def drop_splits(self, commits: Iterable[Commit]) -> None:
+        """Delete the splits that these commits, which are all, do not tell of as they are, to be written anew."""
+        told = {commit.split.number: commit for commit in commits if commit.split}
+        for number in self.place.names("partitions"):
+            commit = told.get(int(number)) if number.isdecimal() else None
+            if number != NAME and not (commit and self._is_split(commit)):
+                self.place.delete(f"partitions/{number}")
+
+    def _is_split(self, commit: Commit) -> bool:
+        try:
+            return self.read_split(commit) is not None
+        except StoreDamaged:
+            return False
+
     def _has_split(self, number: int) -> bool:
         try:
             (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
@@ -193,3 +225,9 @@ class StoredTensors:
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)
+
+
+def split_record(number: int, owners: np.ndarray) -> SplitRecord:
+    """What a commit says of a split, int32 (examples,)."""
+    owners = np.ascontiguousarray(owners)
+    return SplitRecord(number, len(owners), tensor_digest(f"partitions/{number}", torch.from_numpy(owners)))

@@ -17,6 +17,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.figures import plot_history
 from storage.runs.names import SUFFIX, default_root, nearest, run_address, run_name
 from storage.runs.round import Round
+from storage.upkeep.verify import Verification, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
 
 def open_run(run: Where, root: Where | None = None) -> Run:
     """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
+    return Run(find_run(run, root))
+
+
+def find_run(run: Where, root: Where | None = None) -> str:
+    """The address of the run that `open_run` opens, also of one that cannot be; raises `NotARun`."""
     named = run_address(root, run)
     there = _names(above(named))
     if last_name(named) in there:
-        return Run(named)
-    for address in (joined(root or default_root(), run), run):
+        return named
+    for address in (joined(root or default_root(), run), address_of(run)):
         if place_of(address).names():
-            return Run(address)
+            return address
     names = list(map(run_name, there))
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
@@ -155,6 +161,18 @@ class Run:
     def digest(self) -> str:
         """The digest of the last committed state."""
         return self._commit(self.done).state
+
+    @property
+    def chain(self) -> str:
+        """The chain of the last record: this line vouches for the whole history."""
+        return self._store.log.chain(self.done)
+
+    def verify(self, expect: str | None = None) -> Verification:
+        """Read all of the run as it is now and compare it with its records; what differs is named.
+
+        `expect` is a chain that was noted down, of the last record or of an earlier one; `UsageError` for none.
+        """
+        return verify(self._place, expect)
 
     @property
     def stop(self) -> str | None:

@@ -83,3 +83,7 @@ def text_digest(text: str) -> str:
 def json_digest(value: Any) -> str:
     """The digest of a JSON value, whatever the order of its keys."""
     return text_digest(json.dumps(value, sort_keys=True))
+
+
+NOTHING_KEPT = update_digest(Update({}))
+"""The digest of an update of which nothing is kept, as it had not the shape to be."""

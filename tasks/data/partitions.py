@@ -132,7 +132,7 @@ class Partitions:
         """The partition of each example under a split, int32 (examples,); -1 for those held out or left out."""
         dataset, _ = self._dataset(0)
         owner = np.full(len(dataset.train), -1, np.int32)
-        for partition, rows in enumerate(self.rows(dataset, number)[0]):
+        for partition, rows in enumerate(_whole_rows(self, number)[0]):
             owner[rows] = partition
         return owner
 

@@ -5,6 +5,7 @@ Each function is the whole of a task, with the pure step in its middle: nothing 
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import socket
@@ -13,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from storage.rounds.commits import Commit, UpdateRecord
+from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.tensors import split_record
 from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
-from tasks.data.partitions import Partition
+from tasks.data.partitions import Partition, Partitions
 from tasks.numerics import check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
@@ -113,11 +115,20 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
         store.describe(state, attempt.token, attempt.epoch),
         updates=after.records,
         carry_from=after.carry_from,
+        split=_split(job.work.partitions, job.split(state.round)),
         score=score([tally for block in tallies for tally in block]),
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )
     return store.commit(_with_best(attempt, commit, previous))
+
+
+@functools.lru_cache(maxsize=2)
+def _split(partitions: Partitions, number: int) -> SplitRecord | None:
+    """What a round's commit says of its split; once for each process and split, not for each round."""
+    if partitions.source.partitioned:
+        return None
+    return split_record(number, partitions.assignment(number))
 
 
 def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:

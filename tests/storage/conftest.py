@@ -84,7 +84,7 @@ class Tiny:
             records[partition] = UpdateRecord(
                 update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition
             )
-        commit = store.describe(self.state(round), "writer", 1)
+        commit = store.describe(self.state(round), "writer", 0)
         fields = {
             "updates": records,
             "score": Score(1.0 / round, {"accuracy": 0.25 * round}, 8),

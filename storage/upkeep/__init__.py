@@ -1,0 +1,1 @@
+"""What is done with runs as they lie there: verifying them."""
