@@ -24,6 +24,10 @@ class Place(Protocol):
     As text it is what messages call it, and `place_of` gives it back.
     """
 
+    @property
+    def at_once(self) -> int:
+        """How many requests it likes at once; 1 where none is worth a thread."""
+
     def at(self, prefix: str) -> Place:
         """The place of the keys that begin with ``prefix/``."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,7 @@ class LocalPlace:
     """A folder; its files are written beside their names and then renamed or linked to them."""
 
     path: Path
+    at_once: ClassVar[int] = 1
 
     def __str__(self) -> str:
         return str(self.path)

@@ -10,11 +10,10 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
@@ -23,6 +22,7 @@ from obstore.store import MemoryStore, S3Store
 from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError, UsageError
 from storage.places.addresses import ADDRESS, scheme_of
 from storage.places.base import PARTIAL, Piece, parts_of
+from storage.places.together import together
 
 MAKING = f"making{PARTIAL}"
 """The content that says that a place is being made; who creates it makes it."""
@@ -125,6 +125,7 @@ class ObjectPlace:
     """The objects of a bucket whose keys begin with those of the address."""
 
     address: str
+    at_once: ClassVar[int] = AT_ONCE
 
     def __str__(self) -> str:
         return self.address
@@ -253,9 +254,7 @@ class ObjectPlace:
             if not self.create(key, aside.read(key) or b""):
                 raise PlaceTaken(f"{self} is being made by another process")
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for _ in pool.map(put, keys):
-                pass
+        together(self, put, keys)
         if bytes(self.read(MAKING) or b"") != token:
             raise PlaceTaken(f"{self} is being made by another process")
         put(last)

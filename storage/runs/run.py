@@ -81,12 +81,13 @@ class Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
         self._config, self._algorithm, self._created = _recorded(self._store)
-        log = self._store.log
-        self._rounds, self._done = log.rounds(), log.newest()
-        self._damaged = [round for round in log.damaged() if round in self._rounds or round > self.done]
+        shelf = self._store.shelf
+        self._rounds, self._done = shelf.rounds, shelf.newest
+        self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
         self._metrics = self._store.history.names("metrics")
-        self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
+        self._scored = self._store.history.names("scores")
+        self._scores = [name for name in self._scored if name != "loss"]
         self._commits: dict[int, Commit] = {}
         self._whole: list[int] | None = None
         return self
@@ -237,10 +238,11 @@ class Run:
         import pandas as pd
 
         scores = ("loss", *self.scores)
-        told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": scores, "metrics": self._metrics}
+        told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": self._scored, "metrics": self._metrics}
         paths = [f"{group}/{name}" for group, names in told.items() for name in names]
-        numbers = self._store.history.read_all(paths, self.done + 1)  # (round,) or (round, partition)
-        columns = {name: numbers[f"scores/{name}"] for name in scores}
+        recorded = [round for round in self._store.shelf.filled if round <= self.done]
+        numbers = self._store.history.read_all(paths, self.done + 1, recorded)  # (round,) or (round, partition)
+        columns = {name: numbers.get(f"scores/{name}", np.full(self.done + 1, np.nan)) for name in scores}
         columns["seconds"] = numbers["bookkeeping/seconds"]
         accepted = numbers["bookkeeping/accepted"]
         weight = np.where(accepted == 1, numbers["bookkeeping/weight"], 0.0)
@@ -249,7 +251,7 @@ class Run:
         columns["examples"] = weight.sum(axis=1)
         columns["accepted"] = np.nansum(accepted, axis=1)
         table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
-        return table.loc[self.committed].astype({"examples": int, "accepted": int})
+        return table.loc[recorded].astype({"examples": int, "accepted": int})
 
     def round(self, round: int) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`."""

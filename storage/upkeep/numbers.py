@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
-from storage.hierarchy.schema import METRIC_ROWS, REPORTED, ArraySpec
+from storage.hierarchy.schema import REPORTED, ArraySpec
 from storage.rounds.commits import Commit
 from storage.upkeep.stored import Finding, Looked, Stored, refused
 
@@ -88,7 +88,7 @@ def _told(stored: Stored) -> dict[tuple[str, int], np.ndarray]:
     commits = [*stored.commits.values(), *stored.later.values()]
 
     def block(commit: Commit) -> int:
-        return commit.round // METRIC_ROWS
+        return commit.round // stored.store.schema.block
 
     return {
         (path, index): chunk

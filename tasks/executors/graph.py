@@ -21,7 +21,7 @@ from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
 from tasks.clusters.watching import ANSWER_SECONDS, Watch
 from tasks.executors.notices import lost_line
-from tasks.executors.on_worker import step, step_after
+from tasks.executors.on_worker import step, step_after, step_aside
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.rounds.committing import (
     commit_round,
@@ -198,7 +198,7 @@ class GraphExecutor:
                 scored.append(self._key(job, "score", round, block))
                 graph[scored[-1]] = (step, score_outcome, shared, after, examples)
         graph[after] = (step, reduce_round, shared, before, mapped)
-        graph[self._key(job, "commit", round)] = (step, commit_round, shared, after, scored, previous)
+        graph[self._key(job, "commit", round)] = (step_aside, commit_round, shared, after, scored, previous)
         return graph
 
     def _data(self, job: Job, shared: Future[Any], round: int) -> list[Future[Any]]:

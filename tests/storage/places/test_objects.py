@@ -105,7 +105,7 @@ def cut_short(monkeypatch, place, after: int) -> None:
     with monkeypatch.context() as patch, pytest.raises(Killed), place.aside() as aside:
         for key in ("deep/1", "deep/2", "old"):
             aside.write(key, b"old")
-        patch.setattr(objects, "AT_ONCE", 1)
+        patch.setattr(objects.ObjectPlace, "at_once", 1)
         patch.setattr(objects.ObjectPlace, "create", creating)
 
 
