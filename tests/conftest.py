@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -20,7 +21,9 @@ from storage.rounds.commits import Commit
 from storage.runs.run import Run
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor
-from tests.storage.places.s3_server import S3Server, s3_server
+
+if TYPE_CHECKING:
+    from tests.storage.places.s3_server import S3Server
 
 Train = Callable[..., Run]
 
@@ -36,6 +39,8 @@ def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 @pytest.fixture(scope="session")
 def s3_process() -> Iterator[S3Server]:
     """A server of S3, which takes a second to start."""
+    from tests.storage.places.s3_server import s3_server
+
     with s3_server() as server:
         yield server
 

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import MemoryStore, S3Store
 
-from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError, UsageError
+from storage.errors import PlaceTaken, StoreDamaged, UsageError
 from storage.places.addresses import ADDRESS, scheme_of
 from storage.places.base import PARTIAL, Piece, parts_of
+from storage.places.refusals import telling
 from storage.places.together import together
 
 MAKING = f"making{PARTIAL}"
@@ -42,56 +42,6 @@ RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
 }
 """A server that stumbles is asked again, one that is not there is told of in seconds."""
-
-
-REASONS = {
-    "NoSuchBucket": "there is no such bucket; make it, or give another address",
-    "InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|Unauthenticated": (
-        "the credentials are not accepted; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    ),
-    "/latest/api/token|/latest/meta-data|169.254.170|[Cc]redential": (
-        "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    ),
-    "AccessDenied|PermissionDenied|403 ": "access is denied; ask for the rights to list, read, write and delete",
-    "PermanentRedirect|[Rr]edirect": "the bucket is in another region; set AWS_REGION",
-    "BadScheme|scheme is not allowed": "the server has no TLS; set AWS_ALLOW_HTTP=true where that is meant",
-    "kind: Timeout|kind: Connect|error sending request|timed out": (
-        "the server does not answer; is AWS_ENDPOINT_URL right, and the network up?"
-    ),
-}
-"""What is wrong and what to do, by what the client says: its own text has many lines, and may tell addresses."""
-
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
-def _telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Have a method of a place tell what the server refuses as a `PlaceError`, in one line."""
-
-    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @functools.wraps(method)
-        def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
-            try:
-                return method(*arguments, **options)
-            except (BaseError, OSError) as error:
-                if isinstance(error, StoreError):
-                    raise
-                what = "/".join(map(str, arguments[:2]))
-                raise PlaceError(f"cannot {act} {what}: {_reason(error)}") from None
-
-        return telling
-
-    return decorate
-
-
-def _reason(error: Exception) -> str:
-    text = f"{type(error).__name__} {error}"
-    for pattern, told in REASONS.items():
-        if re.search(pattern, text):
-            return told
-    status = re.search(r"status code: (\d+[\w ]*)", text)
-    return f"the server answers {status[1].strip() if status else type(error).__name__}; try again later"
 
 
 _memories: dict[str, MemoryStore] = {}
@@ -134,12 +84,12 @@ class ObjectPlace:
         """The place of the keys under this one."""
         return replace(self, address="/".join((self.address, *parts_of(prefix, self))))
 
-    @_telling("read")
+    @telling("read")
     def has(self, key: str) -> bool:
         """Whether there is an object."""
         return self._about(key) is not None
 
-    @_telling("list")
+    @telling("list")
     def names(self, prefix: str = "") -> list[str]:
         """What comes next in the keys, ascending; a request for each thousand."""
         client, path = self._at(prefix)
@@ -148,7 +98,7 @@ class ObjectPlace:
         names = {key.rpartition("/")[2] for key in keys}
         return sorted(name for name in names if not name.endswith(PARTIAL))
 
-    @_telling("read")
+    @telling("read")
     def read(self, key: str, most: int | None = None) -> memoryview | None:
         """The bytes of an object, None where there is none; raises `StoreDamaged` for more than so many."""
         try:
@@ -160,7 +110,7 @@ class ObjectPlace:
             raise StoreDamaged(f"{self}/{key} has {answer.meta['size']} bytes, where at most {most} belong")
         return memoryview(bytearray(answer.bytes()))
 
-    @_telling("read")
+    @telling("read")
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
         """So many bytes of an object from the first; a negative first counts from its end."""
         client, path = self._at(key)
@@ -177,7 +127,7 @@ class ObjectPlace:
                 raise
             return memoryview(b"")  # a server has no range of what is past the end
 
-    @_telling("list")
+    @telling("list")
     def sizes(self) -> dict[str, int]:
         """The bytes of each object, by key; a request for each thousand."""
         client, path = self._at("")
@@ -185,12 +135,12 @@ class ObjectPlace:
         there = [each for page in obstore.list(client, path) for each in page]
         return dict(sorted((each["path"][start:], each["size"]) for each in there))
 
-    @_telling("write")
+    @telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace an object, which is durable when the server has taken it."""
         obstore.put(*self._at(key), b"".join(pieces), use_multipart=False)
 
-    @_telling("write")
+    @telling("write")
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create an object that is not there: the server decides, by ``If-None-Match``."""
         try:
@@ -199,7 +149,7 @@ class ObjectPlace:
             return False
         return True
 
-    @_telling("delete")
+    @telling("delete")
     def delete(self, prefix: str) -> None:
         """Delete an object, and all under it."""
         client, path = self._at(prefix)
@@ -207,7 +157,7 @@ class ObjectPlace:
         with suppress(FileNotFoundError):
             obstore.delete(client, [*there, path])
 
-    @_telling("write")
+    @telling("write")
     def sweep(self) -> None:
         """Delete what a killed maker left: an object is never half-written."""
         self.delete(MAKING)
@@ -215,7 +165,7 @@ class ObjectPlace:
     def sync(self) -> None:
         """Nothing is to be done: what the server has taken is durable."""
 
-    @_telling("write")
+    @telling("write")
     def make(self) -> None:
         """Raise `PlaceError` where nothing can be written; a bucket has no folders to be made."""
         probe = f"{secrets.token_hex(8)}{PARTIAL}"
@@ -237,7 +187,7 @@ class ObjectPlace:
         finally:
             del _memories[name]
 
-    @_telling("write")
+    @telling("write")
     def _take(self, aside: ObjectPlace) -> None:
         """Make this place of what is aside."""
         *keys, last = sorted(aside.sizes(), key=lambda key: (-key.count("/"), key))

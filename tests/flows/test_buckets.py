@@ -53,6 +53,7 @@ def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(train, root, tmp_path) 
     assert again.round(2).update(1).extras.keys() == {"control"}
     assert again.status == "complete"
     assert "bucket · complete · 4/4 rounds" in repr(again)
+    assert not again.verify().findings
     assert list(tmp_path.glob("s3*")) == []
 
 
