@@ -96,6 +96,18 @@ def own(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
+@pytest.fixture
+def flip() -> Callable[[Path, int], None]:
+    """Flip one bit of a file; the byte counts from the start, or from the end where it is negative."""
+
+    def flip_bit(path: Path, byte: int = 0) -> None:
+        content = bytearray(path.read_bytes())
+        content[byte] ^= 1
+        path.write_bytes(content)
+
+    return flip_bit
+
+
 @pytest.fixture(autouse=True)
 def _torch_as_it_was() -> Iterator[None]:
     threads = torch.get_num_threads()

@@ -248,14 +248,18 @@ class CommitLog:
             )
         return kept
 
+    def unfit(self, after: int) -> list[int]:
+        """The rounds with records that cannot stay, where a run goes on after a round: see `set_aside`."""
+        rounds = self.rounds()
+        whole = set(self.whole(rounds))
+        return [round for round in rounds if round > after or round not in whole]
+
     def set_aside(self, after: int) -> list[int]:
         """Take the records of later rounds, and those that are not whole, out of the log; which rounds they were.
 
         They are kept as evidence.
         """
-        rounds = self.rounds()
-        whole = set(self.whole(rounds))
-        aside = [round for round in rounds if round > after or round not in whole]
+        aside = self.unfit(after)
         for round in aside:
             content = self.place.read(_key(round))
             assert content is not None, "only the holder of the lease sets records aside"

@@ -166,12 +166,18 @@ class History:
         last = arrays.pop("commits")
         replace_documents(self.place, [*arrays.values(), last], self.fsync)
 
-    def rebuild(self) -> None:
-        """Make all numbers and documents anew from the records, which must be whole, and delete all others."""
+    def rebuild(self, commits: Iterable[Commit]) -> None:
+        """Make all numbers and documents anew from the records of all rounds, and delete all others."""
         told: dict[str, set[str]] = {path: set() for path in self._arrays.keys() - {"round", "commits"}}
-        for index in sorted({round // self.schema.block for round in self.log.rounds()}):
-            for path in self._rewrite(index):
-                told.setdefault(path, set()).add(str(index))
+
+        def write(item: tuple[tuple[str, int], np.ndarray]) -> None:
+            (path, index), chunk = item
+            self._write(self._described(path), index, chunk)
+
+        chunks = self.told(commits)
+        together(self.place, write, chunks.items())
+        for path, index in chunks:
+            told.setdefault(path, set()).add(str(index))
         for path in self.arrays().keys() - self._arrays.keys():
             self.place.delete(path)
         for path, indices in told.items():
@@ -179,19 +185,15 @@ class History:
                 self.place.delete(f"{path}/c/{untold}")
         self.describe()
 
-    def _rewrite(self, index: int) -> list[str]:
-        """Write the chunks of a block of rounds as its records have them; of which arrays there are some."""
-
-        def write(chunk: tuple[str, np.ndarray]) -> str:
-            self._write(self._described(chunk[0]), index, chunk[1])
-            return chunk[0]
-
-        return together(self.place, write, self.told(index, self._recorded(index)).items())
-
-    def told(self, index: int, commits: Iterable[Commit]) -> dict[str, np.ndarray]:
-        """What the records of a block of rounds make the chunks of this index, by array."""
-        rows = self._rows(index, commits)
-        return {path: self._filled(path, rows) for path in sorted({path for row in rows.values() for path in row})}
+    def told(self, commits: Iterable[Commit]) -> dict[tuple[str, int], np.ndarray]:
+        """The chunks that records make, by array and index."""
+        chunks: dict[tuple[str, int], np.ndarray] = {}
+        for commit in commits:
+            index, number = divmod(commit.round, self.schema.block)
+            for path, row in rows_of(commit, self.schema.partitions).items():
+                chunk = chunks.setdefault((path, index), empty_chunk(self._spec(path)))
+                chunk[number] = row
+        return chunks
 
     def _recorded(self, index: int) -> list[Commit]:
         """The records of a block of rounds."""

@@ -177,6 +177,10 @@ class StoredTensors:
         self._write(spec, (0,), owners)
         replace_documents(self.place, [spec], self.fsync)
 
+    def splits(self) -> list[int]:
+        """The numbers of the splits that are kept, ascending."""
+        return sorted(int(name) for name in self.place.names("partitions") if name.isdecimal())
+
     def read_split(self, at: int | Commit) -> np.ndarray:
         """The partition of each example in a round, int32 (examples,); -1 for those held out or left out.
 

@@ -67,7 +67,6 @@ def _being_extended(stored: Stored) -> set[int]:
     """
     epochs = numbered(key.removeprefix(f"{LEASES}/") for key in stored.sizes if key.startswith(LEASES))
     wanted = [claim.rounds for epoch in epochs if (claim := read_claim(stored.place, epoch))]
-    told = told_rows(stored.place, "commits")
-    if told is not None and told - 1 in wanted[:-1] and told - 1 < wanted[-1]:
-        return {told - 1, wanted[-1]}
-    return set()
+    # It may have been made longer since the store was opened.
+    fewest = min(stored.store.rounds, (told_rows(stored.place, "commits") or 0) - 1)
+    return {fewest, wanted[-1]} if fewest in wanted[:-1] and fewest < wanted[-1] else set()

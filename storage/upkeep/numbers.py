@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
 from storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
-from storage.rounds.commits import Commit
 from storage.upkeep.stored import Finding, Looked, Stored, refused
 
 CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})(/0)?")
@@ -67,7 +65,7 @@ def _read(stored: Stored, chunk: Chunk) -> Chunk:
 
 def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
     """Each chunk of numbers against the records, of which those of the newest rounds may not be written yet."""
-    told = _told(stored)
+    told = stored.store.history.told([*stored.commits.values(), *stored.later.values()])
     there = {(chunk.array.path, chunk.index): chunk for chunk in chunks}
     paths = {path for path, _ in told}
     looks = [_coordinates(stored, [chunk for chunk in chunks if chunk.array.path == "round"])]
@@ -83,20 +81,6 @@ def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
     )
 
 
-def _told(stored: Stored) -> dict[tuple[str, int], np.ndarray]:
-    """The chunks that the records make, by array and index."""
-    commits = [*stored.commits.values(), *stored.later.values()]
-
-    def block(commit: Commit) -> int:
-        return commit.round // stored.store.schema.block
-
-    return {
-        (path, index): chunk
-        for index, rows in groupby(sorted(commits, key=block), block)
-        for path, chunk in stored.store.history.told(index, rows).items()
-    }
-
-
 def _compared(stored: Stored, chunk: Chunk, told: np.ndarray) -> Looked:
     """A chunk of numbers, and what the records make it."""
     keys = frozenset([chunk.key])
@@ -105,9 +89,9 @@ def _compared(stored: Stored, chunk: Chunk, told: np.ndarray) -> Looked:
     empty = empty_chunk(chunk.array)
     content = empty if chunk.content is None else chunk.content
     differs, unwritten = ~_alike(content, told), _alike(content, empty)
-    # Nobody vouches for rows of rounds that are lost, and those of rounds set aside are yet to be done again.
-    lost = {*stored.rounds, *range(stored.newest)} - stored.commits.keys() - stored.later.keys()
-    differs &= ~np.isin(chunk.rounds, list(lost | stored.aside))
+    # Nobody vouches for rows of rounds that are lost.
+    lost = {*stored.rounds, *range(stored.newest)} - stored.commits.keys()
+    differs &= ~np.isin(chunk.rounds, list(lost))
     behind = differs & unwritten & (chunk.rounds >= stored.newest)
     wrong = chunk.rounds[differs & ~behind]
     notes = [Finding(chunk.key, f"it lacks round {stored.newest}, until the run goes on")] if behind.any() else []

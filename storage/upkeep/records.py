@@ -17,7 +17,7 @@ def records(stored: Stored) -> Looked:
     """The commit records: each is whole and the one that the next follows, and none is missing."""
     gaps = set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0}
     missing = [Finding(f"commits/{round}.json", "it is missing, and the round is lost") for round in gaps]
-    other = [_damage(stored, round) for round in stored.rounds if round not in stored.commits]
+    other = [_damage(stored, round) for round in stored.unread]
     return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other))
 
 

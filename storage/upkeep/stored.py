@@ -57,9 +57,9 @@ class Stored:
         return max(self.commits, default=-1)
 
     @property
-    def aside(self) -> set[int]:
-        """The rounds that were set aside and not done again yet."""
-        return {round for round in self.store.log.damaged() if round > max([self.newest, *self.later])}
+    def unread(self) -> set[int]:
+        """The rounds with records that are not whole."""
+        return set(self.rounds) - self.commits.keys()
 
 
 def whole_commits(store: RoundStore, rounds: list[int]) -> tuple[dict[int, Link], dict[int, Commit]]:

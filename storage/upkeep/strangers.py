@@ -39,8 +39,8 @@ def _left(stored: Stored, key: str) -> str | None:
     if parts := SPLIT.fullmatch(key):
         used = [commit.split.number for commit in stored.commits.values() if commit.split]
         return "no committed round uses this split yet" if int(parts[1] or 0) > max(used, default=-1) else None
-    if key.partition("/")[0] in REPORTED and stored.aside:
-        return "it is of a round that was set aside"
+    if key.partition("/")[0] in REPORTED and stored.unread:
+        return "it may be of a round whose record is damaged"
     return _of_round(stored, key)
 
 

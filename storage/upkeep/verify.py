@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from functools import partial
 
 from storage.errors import NotARun, PlaceError, RoundweaveError, StoreError, UsageError
 from storage.hierarchy.chunks import need_chunk
+from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
@@ -51,7 +51,7 @@ class Verification:
         return not self.findings
 
 
-def verify(where: str | os.PathLike[str] | Place, expect: str | None = None) -> Verification:
+def verify(where: Where | Place, expect: str | None = None) -> Verification:
     """Read all of the run at a place and compare it with what its records say; what differs is named.
 
     `expect` is a chain that was noted down, of the newest record or of an earlier one. A run may be verified while

@@ -110,18 +110,6 @@ def tiny_in() -> Callable[[Path], Tiny]:
 
 
 @pytest.fixture
-def flip() -> Callable[[Path, int], None]:
-    """Flip one bit of a file; the byte counts from the start, or from the end where it is negative."""
-
-    def flip_bit(path: Path, byte: int = 0) -> None:
-        content = bytearray(path.read_bytes())
-        content[byte] ^= 1
-        path.write_bytes(content)
-
-    return flip_bit
-
-
-@pytest.fixture
 def same() -> Callable[[object, object], bool]:
     """Whether two nested mappings of tensors have the same names, types, shapes and bits."""
 

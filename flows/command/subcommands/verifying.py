@@ -26,12 +26,12 @@ def verify_command(
 ) -> None:
     """Read all of a run and name every file that is not as it was written; exit code 1 where there is one."""
     with clear_errors(as_json):
-        path = find_run(run, root)
-        verification = verify(path, expect)
+        address = find_run(run, root)
+        verification = verify(address, expect)
         if as_json:
-            print_json({"run": run_name(path), "sound": verification.sound, **asdict(verification)})
+            print_json({"run": run_name(address), "sound": verification.sound, **asdict(verification)})
         else:
-            _print(run_name(path), verification)
+            _print(run_name(address), verification)
     if not verification.sound:
         sys.exit(FAILED)
 

@@ -302,7 +302,7 @@ def test_a_tensor_may_be_called_partial(tmp_path, same) -> None:
 
 def test_a_writer_that_comes_too_late_changes_nothing_of_the_round(tiny) -> None:
     store = tiny.train(tiny.create(), 1)
-    late = replace(tiny.write(store, 1), score=Score(99.0, {"accuracy": 0.0}, 8), seconds=77.0, epoch=0)
+    late = replace(tiny.write(store, 1), score=Score(99.0, {"accuracy": 0.0}, 8), seconds=77.0, epoch=-1)
     with pytest.raises(WriterFenced):
         store.commit(late)
     assert store.history.read("scores/loss")[1] == 1.0
