@@ -15,12 +15,13 @@ import pytest
 
 from flows.config.merge import MergeConfig
 from flows.merging.running import merge
-from flows.stored import list_runs, open_run
+from flows.stored import open_run
 from storage.errors import RunBusy, WriterFenced
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.rounds.store import RoundStore
 from storage.runs.checkpoints import read_checkpoint
+from storage.runs.listing import list_runs
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import run as command
@@ -46,7 +47,7 @@ def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(train, root, tmp_path) 
     assert run.digest == wanted.digest
     assert (run.address, run.name, run.status) == (f"{root}/bucket.zarr", "bucket", "complete")
     again = open_run("bucket")
-    assert [each.name for each in list_runs()] == ["bucket"]
+    assert list(list_runs().index) == ["bucket"]
     histories = [each.history().drop(columns="seconds") for each in (again, wanted)]
     assert histories[0].equals(histories[1])
     assert (again["1.weight"].values == wanted["1.weight"].values).all()
