@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from flows.config.recorded import differences
@@ -71,9 +71,12 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
     address = config.address or run_address(config.root, config.name or new_name(config.root, *_called(config)))
     if config.address is None and not is_run(address):
-        # Another process may be making the same run at this moment: then it is there now.
-        with suppress(ExperimentDiffers):
+        try:
             return _create(config, address, work, description)
+        except ExperimentDiffers:
+            # Another process may have made the same run meanwhile: then it is there now.
+            if not is_run(address):
+                raise
     store = RoundStore(address, config.fsync)
     _check_same_experiment(store, config, description)
     if work.fingerprint and store.attributes["fingerprint"]:

@@ -27,7 +27,8 @@ from storage.values.state import State, Update
 class RoundStore:
     """A stored run: its `log` of commits, the `tensors` of its rounds, and the `history` of their numbers.
 
-    `rounds`, the number it has room for, is read when it is opened, where it is not to be more.
+    `rounds`, the number it has room for, is read when it is opened, where it is not to be more; so is the log's
+    `shelf`.
     """
 
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
@@ -44,7 +45,8 @@ class RoundStore:
         if problem := schema_problem(self.schema):
             raise NotARun(f"{self.place} is no run that Roundweave made: {problem}")
         self.log = CommitLog(self.place, json_digest(self.attributes))
-        newest = self.log.check() or 0
+        self.shelf = self.log.look()
+        newest = self.shelf.newest or 0
         self.rounds = max(rounds, newest, self._room(newest))
         self.tensors = StoredTensors(self.log, self.schema, self.rounds + 1, fsync)
         self.history = History(self.log, self.schema, self.rounds + 1, fsync)
@@ -101,7 +103,7 @@ class RoundStore:
                 if fsync:
                     aside.sync()
         except PlaceTaken as error:
-            raise ExperimentDiffers(f"{place} exists already; give the new run another name") from error
+            raise ExperimentDiffers(f"{error}; give the new run another name") from error
         if fsync:
             place.sync()
         return cls(place, fsync)
@@ -124,15 +126,15 @@ class RoundStore:
             round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors
         )
 
-    def commit(self, commit: Commit) -> Commit:
-        """Make a round exist, whose tensors are written.
+    def commit(self, commit: Commit, before: str | None = None) -> Commit:
+        """Make a round exist, whose tensors are written; `before` is the chain of the record before, where known.
 
         Raises `WriterFenced` when another writer was first, `UsageError` for a metric that cannot be kept.
         """
         check_names(commit)
-        commit = self.log.create(commit, self.fsync)
-        self.history.add(commit)
-        return commit
+        kept = self.log.create(commit, self.fsync, before)
+        self.history.add(kept, ours=kept is commit)
+        return kept
 
 
 @functools.lru_cache(maxsize=8)

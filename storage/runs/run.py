@@ -46,12 +46,13 @@ class Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
         self._config, self._algorithm, self._created = _recorded(self._store)
-        log = self._store.log
-        self._rounds, self._done = log.rounds(), log.newest()
-        self._damaged = [round for round in log.damaged() if round in self._rounds or round > self.done]
+        shelf = self._store.shelf
+        self._rounds, self._done = shelf.rounds, shelf.newest
+        self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
         self._metrics = self._store.history.names("metrics")
-        self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
+        self._scored = self._store.history.names("scores")
+        self._scores = [name for name in self._scored if name != "loss"]
         self._commits: dict[int, Commit] = {}
         self._whole: list[int] | None = None
         return self
@@ -207,7 +208,8 @@ class Run:
         A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
-        return history_table(self._store.history, self.scores, self._metrics, self.committed)
+        recorded = [round for round in self._store.shelf.filled if round <= self.done]
+        return history_table(self._store.history, self._scored, self._metrics, recorded)
 
     def round(self, round: WhichRound) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`.
