@@ -96,8 +96,8 @@ def test_what_is_gone_while_the_sizes_are_looked_up_hides_nothing_else(tmp_path,
     for key in ("a", "b", "c/d"):
         place.write(key, b"_")
 
-    def late(name: str, dir_fd: int) -> os.stat_result:
-        if name == "a":
+    def late(name: str, dir_fd: int | None = None) -> os.stat_result:
+        if name == "a" and dir_fd is not None:
             os.unlink(name, dir_fd=dir_fd)
         return look(name, dir_fd=dir_fd)
 
