@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from storage.errors import DataError, NotARun, UsageError
 from storage.places.addresses import Where, full_address
 from storage.runs import round, run
-from storage.runs.names import default_root
+from storage.runs.names import WhichRound, default_root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from flows.evidence.replay.result import Replay
     from tasks.data.partitions import Partitions
     from tasks.networks.objective import ModelSpec
+    from tasks.rounds.recombining import Recombination
 
 
 class Round(round.Round):
     """One committed round: its updates, the state after it, and the network of that state."""
 
-    def __init__(self, run: Run, number: int) -> None:
-        plain = super(Run, run).round(number)
+    def __init__(self, run: Run, which: WhichRound) -> None:
+        plain = super(Run, run).round(which)
         super().__init__(plain._store, plain.commit)
         self._run = run
 
@@ -53,8 +54,8 @@ class Run(run.Run):
         super().__init__(where)
         self._root = root
 
-    def round(self, round: int) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`."""
+    def round(self, round: WhichRound) -> Round:
+        """One committed round, by its number, ``"last"`` or ``"best"``; raises `RoundMissing`."""
         return Round(self, round)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
@@ -108,6 +109,31 @@ class Run(run.Run):
     def network(self, trust: bool = False) -> nn.Module:
         """The module with the weights of the last round; see `Round.network`."""
         return self.round(-1).network(trust)
+
+    def recombine(
+        self,
+        round: WhichRound | None = None,
+        *,
+        reduce: Any = None,
+        apply: Any = None,
+        without: Sequence[int] = (),
+        save: str | None = None,
+        trust: bool = False,
+        **options: Any,
+    ) -> Recombination:
+        """Reduce a stored round, or each, again in this process, with no training; see `RecombineConfig`.
+
+        `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run.
+        Further `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
+        """
+        from flows.evidence.recombine.config import RecombineConfig
+        from flows.evidence.recombine.running import recombine
+
+        parts = {"reduce": reduce, "apply": apply, "without": tuple(without)}
+        place = {"run": self.address, "round": round, "name": save, "trust": trust, "root": self._root}
+        given = {name: value for name, value in (parts | place).items() if value is not None}
+        config = RecombineConfig(**{"executor": "inline"} | given | options)
+        return recombine(config)
 
     def replay(
         self,

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from flows.config.recorded import differences
 from flows.config.resolving import Resolved, short_name, work_of
-from flows.config.train import TrainConfig
+from flows.config.train import Dealing, TrainConfig
+from flows.recording import create_run
+from flows.reporting.listening import notice
 from storage.errors import ExperimentDiffers
-from storage.hierarchy.schema import Schema
 from storage.places.addresses import full_address
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.names import is_run, new_name, run_address, run_name
-from tasks.data.partitions import Description, Partitions
+from storage.values.state import Update
+from tasks.data.partitions import Description
 from tasks.executors.base import Executor
-from tasks.networks.start import Start
-from tasks.numerics import Fingerprint, check_fingerprint, versions
+from tasks.networks.start import Fork, Start
+from tasks.numerics import Fingerprint, check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
 
@@ -49,7 +49,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, resolved.config.rounds) as lease:
-        store, done = _recovered(store, resolved.config.rounds, work.partitions)
+        store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
 
@@ -71,9 +71,12 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
     address = config.address or run_address(config.root, config.name or new_name(config.root, *_called(config)))
     if config.address is None and not is_run(address):
-        # Another process may be making the same run at this moment: then it is there now.
-        with suppress(ExperimentDiffers):
+        try:
             return _create(config, address, work, description)
+        except ExperimentDiffers:
+            # Another process may have made the same run meanwhile: then it is there now.
+            if not is_run(address):
+                raise
     store = RoundStore(address, config.fsync)
     _check_same_experiment(store, config, description)
     if work.fingerprint and store.attributes["fingerprint"]:
@@ -82,33 +85,34 @@ def _open_or_create(config: TrainConfig, work: Work, description: Description) -
 
 
 def _create(config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
-    algorithm = work.algorithm
     start = config.start_from
+    if isinstance(start, Fork):
+        return _forked(start, config, address, work, description)
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    initial = replace(initial, memory=algorithm.apply.init(initial.params))
-    schema = Schema(
-        layout=work.objective.layout,
-        partitions=config.partitions,
-        memory=tuple(initial.memory),
-        carry=algorithm.map.carry,
-        extras=algorithm.map.extras,
-        matches=algorithm.reduce.matches,
-    )
-    model = work.objective.model
-    attributes = {
-        "config": config.model_dump(mode="json", exclude={"root", "address"}),
-        "algorithm": repr(algorithm),
-        "data": asdict(description),
-        "network": {"inputs": model.inputs, "outputs": model.outputs},
-        "fingerprint": work.fingerprint,
-        **provenance(),
-    }
-    return RoundStore.create(address, schema, config.rounds, attributes, initial, config.fsync)
+    return create_run(address, config, work, description, initial)
 
 
-def provenance() -> dict[str, Any]:
-    """What the record of a run tells of the software that made it, and when (seconds since the epoch)."""
-    return {"versions": versions(), "created": time.time()}
+def _forked(start: Fork, config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
+    """A new run that takes along the outer optimizer's memory of another, and what its partitions carry."""
+    initial, carried = start.state(work.objective), _carried(start, config, work, description)
+    if not carried:
+        # Extras that the state keeps, such as a control variate, are of what partitions carry, and go with it.
+        kept = initial.memory.keys() - set(work.algorithm.map.extras)
+        initial = replace(initial, memory={slot: initial.memory[slot] for slot in kept})
+    if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
+        notice(f"{run_name(address)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
+    return create_run(address, config, work, description, initial, carried, parent=start.parent)
+
+
+def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
+    """What partitions bring along from another run, where they are the same examples, dealt in the same way."""
+    run = start.run()
+    same = run.attributes["data"]["digest"] == description.digest
+    dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
+    if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
+        return {}
+    from_rounds = run.round(start.parent["round"]).commit.carry_from
+    return {partition: run.round(round).update(partition) for partition, round in from_rounds.items()}
 
 
 def _called(config: TrainConfig) -> tuple[str, str]:
@@ -127,10 +131,10 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         )
 
 
-def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
+def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, int]:
     """The store with room for its rounds and with the splits that they had, and the last round that is whole."""
     done, _ = recover(store)
-    if not partitions.source.partitioned:
-        for number in range(partitions.split.number(done) + 1):
-            store.tensors.write_split(number, partitions.assignment)
+    if done and not work.partitions.source.partitioned:
+        for number in range(work.split(1), work.split(done) + 1):
+            store.tensors.write_split(number, work.partitions.assignment)
     return store.extend(rounds), done

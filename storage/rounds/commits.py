@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from storage.errors import PlaceError, RoundMissing, StoreDamaged, StoreError, W
 from storage.hierarchy.documents import LARGEST
 from storage.parsing import from_json, numbered
 from storage.places.base import Place
+from storage.places.together import together
 from storage.values.digests import text_digest
 
 
@@ -134,6 +136,18 @@ class Link:
     chain: str
 
 
+@dataclass(frozen=True)
+class Shelf:
+    """What a log has, as its names tell: rounds with a record, those of them with any content, the newest whole
+    one (None where there is none), and the rounds whose records were set aside; each ascends.
+    """
+
+    rounds: list[int]
+    filled: list[int]
+    newest: int | None
+    aside: list[int]
+
+
 class CommitLog:
     """The commit records of the run at a place, one JSON content a round.
 
@@ -144,6 +158,19 @@ class CommitLog:
     def __init__(self, place: Place, run: str) -> None:
         self.place = place
         self.run = run
+        self._ours: int | None = None
+
+    def look(self) -> Shelf:
+        """What lies there; raises `StoreDamaged` where no record is of the run's attributes."""
+        sizes = self.place.at("commits").sizes()
+        rounds = numbered(sizes)
+        newest = self._newest(rounds)
+        if newest is None and rounds:
+            raise StoreDamaged(
+                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
+                "one or the other was changed, restore it from a copy"
+            )
+        return Shelf(rounds, [round for round in rounds if sizes[f"{round}.json"]], newest, _set_aside(sizes))
 
     def rounds(self) -> list[int]:
         """The rounds of which there is a record, whole or not, ascending."""
@@ -168,16 +195,6 @@ class CommitLog:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
 
-    def check(self) -> int | None:
-        """The newest round; `StoreDamaged` where no record is of the run's attributes, which each chain covers."""
-        newest = self.newest()
-        if newest is None and self.rounds():
-            raise StoreDamaged(
-                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
-                "one or the other was changed, restore it from a copy"
-            )
-        return newest
-
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
         """What to raise for a round that is not among the committed ones."""
         if not rounds:
@@ -190,7 +207,10 @@ class CommitLog:
 
     def newest(self) -> int | None:
         """The last round with a whole record; None where there is none."""
-        return next((round for round in reversed(self.rounds()) if self._whole_link(round)), None)
+        return self._newest(self.rounds())
+
+    def _newest(self, rounds: Sequence[int]) -> int | None:
+        return next((round for round in reversed(rounds) if self._whole_link(round)), None)
 
     def whole(self, rounds: Sequence[int]) -> list[int]:
         """Those of the rounds, which ascend, whose records are whole and are those that the next ones follow."""
@@ -199,21 +219,26 @@ class CommitLog:
     def links(self, rounds: Sequence[int]) -> dict[int, Link]:
         """The sealed records of those rounds, ascending."""
         links: dict[int, Link] = {}
+        read = dict(zip(rounds, together(self.place, self._whole_link, rounds), strict=True))
         for round in reversed(rounds):
-            link, after = self._whole_link(round), links.get(round + 1)
+            link, after = read[round], links.get(round + 1)
             if link and (after is None or after.before == link.chain):
                 links[round] = link
         return dict(reversed(links.items()))
 
-    def create(self, commit: Commit, fsync: bool = False) -> Commit:
+    def create(self, commit: Commit, fsync: bool = False, before: str | None = None) -> Commit:
         """Write a record that must not exist yet; an equal one of this or an earlier writer is taken instead.
+
+        `before` is what `chain_before` gives, where it has been read.
 
         A worker may die after its commit and before it said so, and its task then runs again; or a killed run's
         last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
         """
-        text, before = commit.to_json(), self._chain_before(commit.round)
-        content = f'{text[:-1]}, "before": "{before}", "chain": "{self._chain(commit.round, before, text)}"}}'
+        text, before = commit.to_json(), self.chain_before(commit.round) if before is None else before
+        chain = self._chain(commit.round, before, text)
+        content = f'{text[:-1]}, "before": "{before}", "chain": "{chain}"}}'
         if self.place.create(_key(commit.round), content.encode(), durable=fsync):
+            self._ours = commit.round
             return commit
         kept = self.read(commit.round)
         if kept.epoch > commit.epoch or kept.identity() != commit.identity():
@@ -245,7 +270,11 @@ class CommitLog:
 
     def damaged(self) -> list[int]:
         """The rounds whose records were set aside."""
-        return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, self.place.names("commits")) if parts})
+        return _set_aside(self.place.names("commits"))
+
+    def follows(self, round: int) -> bool:
+        """Whether the last record that was created here is the one before that of a round."""
+        return self._ours == round - 1
 
     def _link(self, round: int) -> Link:
         """The sealed record of a round, verified."""
@@ -273,9 +302,9 @@ class CommitLog:
     def _chain(self, round: int, before: str, text: str) -> str:
         return text_digest("\n".join((self.run, str(round), before, text)))
 
-    def _chain_before(self, round: int) -> str:
+    def chain_before(self, round: int) -> str:
         """The chain of the record before that of a round; empty for the first."""
-        if self.has(round - 1):
+        with suppress(RoundMissing):
             return self._link(round - 1).chain
         earlier = [number for number in self.rounds() if number < round]
         return self._link(earlier[-1]).chain if earlier else ""
@@ -283,3 +312,8 @@ class CommitLog:
 
 def _key(round: int) -> str:
     return f"commits/{round}.json"
+
+
+def _set_aside(names: Iterable[str]) -> list[int]:
+    """The rounds of the names of records that were set aside."""
+    return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 import numpy as np
@@ -12,6 +12,7 @@ from storage.errors import RoundMissing, StoreDamaged
 from storage.hierarchy.chunks import need_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, read_document, replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema, split_array
+from storage.places.together import together
 from storage.rounds.commits import Commit, CommitLog, SplitRecord, UpdateRecord
 from storage.values.digests import (
     NOTHING_KEPT,
@@ -46,11 +47,15 @@ class StoredTensors:
 
     def write_state(self, state: State) -> None:
         """Write the state's row, vectors (element,); frozen parameters with the initial state only."""
-        for path, tensor in state.named(self.schema.layout).items():
+
+        def write(named: tuple[str, torch.Tensor]) -> None:
+            path, tensor = named
             if not path.startswith("frozen/"):
                 self._write(self.arrays[path], (state.round,), to_numpy(tensor))
             elif state.round == 0:
                 self._write(self.arrays[path], (), to_numpy(tensor))
+
+        together(self.place, write, state.named(self.schema.layout).items())
 
     def read_state(self, at: int | Commit) -> State:
         """A committed state, its vectors (element,) by dtype as the layout has them.
@@ -58,7 +63,9 @@ class StoredTensors:
         Raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed.
         """
         commit = self._commit(at)
-        tensors = {path: self.read_tensor(commit, path) for path in self.schema.state(1)}
+        paths = list(self.schema.state(1))
+        read = together(self.place, lambda path: self.read_tensor(commit, path), paths)
+        tensors = dict(zip(paths, read, strict=True))
         if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
             raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
         layout = self.schema.layout
@@ -88,9 +95,9 @@ class StoredTensors:
 
     def write_update(self, round: int, partition: int, update: Update) -> None:
         """Write one partition's vectors, (element,) each."""
-        for group, vectors in update_groups(update).items():
-            for dtype, vector in vectors.items():
-                self._write(self.arrays[f"{group}/{dtype}"], (round, partition), to_numpy(vector))
+        groups = update_groups(update).items()
+        vectors = {f"{group}/{dtype}": vector for group, each in groups for dtype, vector in each.items()}
+        self._write_vectors(round, partition, vectors)
 
     def read_update(self, at: int | Commit, partition: int) -> Update:
         """One partition's update of a committed round, of vectors (element,).
@@ -134,8 +141,7 @@ class StoredTensors:
 
     def write_match(self, round: int, partition: int, match: Match) -> None:
         """Write how one partition's units were matched, (unit,) or for mixtures (unit, unit) by group."""
-        for path, tensor in match_tensors(match).items():
-            self._write(self.arrays[path], (round, partition), to_numpy(tensor))
+        self._write_vectors(round, partition, match_tensors(match))
 
     def read_match(self, at: int | Commit, partition: int) -> Match:
         """How a partition's units were matched in a round, (unit,) or for mixtures (unit, unit) by group.
@@ -226,6 +232,12 @@ class StoredTensors:
     def _read(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
         whose = f"round {round} has no {spec.path} of partition {partition}"
         return need_chunk(self.place, spec, (round, partition), whose)
+
+    def _write_vectors(self, round: int, partition: int, vectors: Mapping[str, torch.Tensor]) -> None:
+        def write(path: str) -> None:
+            self._write(self.arrays[path], (round, partition), to_numpy(vectors[path]))
+
+        together(self.place, write, vectors)
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)

@@ -9,10 +9,9 @@ import secrets
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
-from storage.errors import NotARun
-from storage.hierarchy.documents import NAME
+from storage.errors import NotARun, UsageError
 from storage.places.addresses import Where, above, address_of, joined, last_name, scheme_of
 from storage.places.schemes import place_of
 
@@ -30,7 +29,10 @@ def recorded_name(value: Any) -> str:
     return f"{Path(value['path']).name}:{value['name']}".lstrip(":") if isinstance(value, dict) else str(value)
 
 
-STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
+STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9}|last|best)", re.DOTALL)
+
+WhichRound = int | Literal["last", "best"]
+"""A round by its number, from the end where it is negative, or by what it is to its run."""
 
 
 HERE = "runs"
@@ -54,6 +56,8 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, or what was one."""
+    from storage.hierarchy.documents import NAME  # names are compared where nobody waits for zarr and torch
+
     return place_of(where).has(NAME)
 
 
@@ -70,10 +74,21 @@ def new_name(root: Where | None, *parts: str) -> str:
     return name
 
 
-def stored_round(place: Where) -> tuple[str, int] | None:
-    """``RUN@12`` as the run and the round, ``RUN@-1`` being the last; None for what is a file or no such name."""
+def stored_round(place: Where) -> tuple[str, WhichRound] | None:
+    """``RUN@12``, ``RUN@-1``, ``RUN@last``, ``RUN@best`` as run and round; None for a file or another name."""
     parts = STORED_ROUND.fullmatch(str(place))
-    return (parts[1], int(parts[2])) if parts and (scheme_of(place) or not Path(place).exists()) else None
+    there = parts is None or not (scheme_of(place) or not Path(place).exists())
+    return None if parts is None or there else (parts[1], which_round(parts[2]))
+
+
+def which_round(text: str) -> WhichRound:
+    """A round as it is written after the ``@``; raises `UsageError`."""
+    if text in ("last", "best"):
+        return cast(Literal["last", "best"], text)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no round; give its number, -1 for the last, last or best") from error
 
 
 def find_run(run: Where, root: Where | None = None) -> str:

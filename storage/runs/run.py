@@ -15,7 +15,7 @@ from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, score_parts
-from storage.runs.names import find_run, recorded_name, run_name
+from storage.runs.names import WhichRound, find_run, recorded_name, run_name
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 from storage.upkeep.verify import Verification, verify
@@ -46,12 +46,13 @@ class Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
         self._config, self._algorithm, self._created = _recorded(self._store)
-        log = self._store.log
-        self._rounds, self._done = log.rounds(), log.newest()
-        self._damaged = [round for round in log.damaged() if round in self._rounds or round > self.done]
+        shelf = self._store.shelf
+        self._rounds, self._done = shelf.rounds, shelf.newest
+        self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
         self._metrics = self._store.history.names("metrics")
-        self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
+        self._scored = self._store.history.names("scores")
+        self._scores = [name for name in self._scored if name != "loss"]
         self._commits: dict[int, Commit] = {}
         self._whole: list[int] | None = None
         return self
@@ -207,12 +208,18 @@ class Run:
         A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
-        return history_table(self._store.history, self.scores, self._metrics, self.committed)
+        recorded = [round for round in self._store.shelf.filled if round <= self.done]
+        return history_table(self._store.history, self._scored, self._metrics, recorded)
 
-    def round(self, round: int) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`."""
-        number = round if round >= 0 else self.done + 1 + round
-        return Round(self._store, self._commit(number))
+    def round(self, round: WhichRound) -> Round:
+        """One committed round; negative numbers count from the end; raises `RoundMissing`.
+
+        ``"last"`` is the last one, ``"best"`` the one of best accuracy, of least loss where there is none.
+        """
+        if round == "best":
+            return self.best("accuracy" if "accuracy" in self.scores else "loss")
+        number = -1 if round == "last" else round
+        return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""

@@ -22,7 +22,7 @@ from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
 from tasks.clusters.watching import ANSWER_SECONDS, Watch
 from tasks.executors.notices import lost_line
-from tasks.executors.on_worker import step, step_after
+from tasks.executors.on_worker import step, step_after, step_aside
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.rounds.committing import (
     commit_round,
@@ -230,7 +230,7 @@ class GraphExecutor:
                 scored.append(self._key(job, "score", round, block))
                 graph[scored[-1]] = (step, score_outcome, shared, after, examples)
         graph[after] = (step, reduce_round, shared, before, mapped)
-        graph[self._key(job, "commit", round)] = (step, commit_round, shared, after, scored, previous)
+        graph[self._key(job, "commit", round)] = (step_aside, commit_round, shared, after, scored, previous)
         return graph
 
     def _replays(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:

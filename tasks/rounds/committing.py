@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from storage.places.together import beside
 from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.store import RoundStore
 from storage.rounds.tensors import split_record
 from storage.values.digests import update_digest
 from storage.values.state import Update
@@ -29,7 +31,8 @@ from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_blo
 def read_outcome(job: Job, round: int) -> Outcome:
     """The outcome of a committed round, verified."""
     store = job.attempt.open()
-    return Outcome(store.tensors.read_state(round), carry_from=store.log.read(round).carry_from)
+    commit = store.log.read(round)
+    return Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from)
 
 
 def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
@@ -56,11 +59,12 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     updates: dict[int, Update | None] = {}
     records: dict[int, UpdateRecord] = {}
     began = time.perf_counter()
-    for mapped in map_block(job.work, before.state, span, data, carries):
-        records[mapped.partition] = _record(mapped, began)
-        store.tensors.write_update(round, mapped.partition, mapped.update)
-        updates[mapped.partition] = None if mapped.refused else mapped.update
-        began = time.perf_counter()
+    with beside(store.place) as keep:
+        for mapped in map_block(job.work, before.state, span, data, carries):
+            records[mapped.partition] = _record(mapped, began)
+            keep(store.tensors.write_update, round, mapped.partition, mapped.update)
+            updates[mapped.partition] = None if mapped.refused else mapped.update
+            began = time.perf_counter()
     nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
     return BlockResult(nodes, records, job.work.code)
 
@@ -111,10 +115,9 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
     previous = previous or store.log.read(state.round - 1)
     if previous.stop and previous.token == attempt.token:
         return previous
-    if not store.log.has(state.round):
-        store.tensors.write_state(state)
-        for partition, match in after.matches.items():
-            store.tensors.write_match(state.round, partition, match)
+    with beside(store.place) as keep:
+        keep(_keep_state, store, after)
+        before = store.log.chain_before(state.round)
     now = time.time()
     commit = replace(
         store.describe(state, attempt.token, attempt.epoch),
@@ -125,7 +128,17 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )
-    return store.commit(_with_best(attempt, commit, previous))
+    return store.commit(_with_best(attempt, commit, previous), before)
+
+
+def _keep_state(store: RoundStore, after: Outcome) -> None:
+    """Write the state after a round, and its matches, unless the round is committed."""
+    round = after.state.round
+    # Where this process made the round before, nobody else is at work, unless it takes over just now.
+    if store.log.follows(round) or not store.log.has(round):
+        store.tensors.write_state(after.state)
+        for partition, match in after.matches.items():
+            store.tensors.write_match(round, partition, match)
 
 
 @functools.lru_cache(maxsize=2)

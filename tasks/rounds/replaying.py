@@ -18,6 +18,7 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.data.partitions import Partition
 from tasks.rounds.committing import read_outcome
+from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
 from tasks.rounds.verdicts import Difference, Verdict, record_difference, tensor_difference
@@ -35,10 +36,11 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
         records: dict[int, UpdateRecord] = {}
         for mapped in map_block(job.work, before.state, span, data, carries):
             partition, update = mapped.partition, mapped.update
-            records[partition] = UpdateRecord(update_digest(update), update.weight, mapped.refused)
+            refused = mapped.refused or _left_out(stored, partition)
+            records[partition] = UpdateRecord(update_digest(update), update.weight, refused)
             if difference := _of_update(job, mapped, records[partition], stored):
                 return Verdict(round, difference)
-            updates[partition] = None if mapped.refused else update
+            updates[partition] = None if refused else update
         nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
         return BlockResult(nodes, records, job.work.code)
 
@@ -67,6 +69,12 @@ def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | 
         return Verdict(round, Difference("round", said=f"it fails: {error}"))
     except StoreError as error:
         return Verdict(round, lacking=str(error))
+
+
+def _left_out(stored: Commit, partition: int) -> str | None:
+    """The verdict on an update that was not to take part, sound or not: no map can tell."""
+    record = stored.updates.get(partition)
+    return LEFT_OUT if record and record.refused == LEFT_OUT else None
 
 
 def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:

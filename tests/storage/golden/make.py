@@ -52,7 +52,7 @@ def fed_avg(folder: Path) -> RoundStore:
         store.tensors.write_state(state)
         score = Score(1 / round, {"accuracy": 0.25 * round}, 1)
         told = {"updates": records, "split": split_record(0, owners), "score": score, "seconds": 0.5}
-        store.commit(replace(store.describe(state, "writer", 1), **told))
+        store.commit(replace(store.describe(state, "writer", 0), **told))
     return store
 
 

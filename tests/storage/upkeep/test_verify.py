@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
@@ -14,11 +15,13 @@ import pytest
 
 from storage.errors import NotARun, StoreError, UsageError
 from storage.places.local import LocalPlace
+from storage.rounds.commits import UpdateRecord
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.verify import Finding, verify
+from storage.values.digests import NOTHING_KEPT
 from tasks.algorithms import ALGORITHMS
 
 ROUNDS = range(5)
@@ -275,6 +278,9 @@ class Dying(LocalPlace):
         super().__init__(path)
         object.__setattr__(self, "calls", calls)
 
+    def at(self, prefix: str) -> LocalPlace:
+        return LocalPlace(self.path).at(prefix)
+
     def _count(self) -> None:
         self.calls[0] -= 1
         if self.calls[0] < 0:
@@ -358,6 +364,18 @@ def test_runs_that_were_trained_and_gone_on_with_are_sound(train, algorithm) -> 
         run = train(**fields, rounds=rounds)
         seen = run.verify()
         assert (seen.findings, seen.notes, seen.rounds) == ((), (), rounds)
+
+
+def test_an_update_of_which_nothing_is_kept_is_not_missing(tiny) -> None:
+    """What a map returned had not the shape to be stored: the guard refuses it and keeps nothing."""
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    for path in store.schema.vectors(1):
+        store.place.delete(f"{path}/c/1/1")
+    refused = UpdateRecord(NOTHING_KEPT, 0, "direction is misshapen")
+    store.commit(replace(commit, updates={0: commit.updates[0], 1: refused}))
+    assert verify(store.path).findings == ()
+    assert (Run(store.path).round(1).update(1).direction, Run(store.path).round(1).update(1).weight) == ({}, 0)
 
 
 def test_what_resuming_meets_is_mended(every, same) -> None:
