@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from flows.stored import Run
-from storage.errors import PlaceError, RoundweaveError, UsageError, one_line
+from storage.errors import PlaceError, RoundweaveError, one_line
+from storage.places.addresses import Where, file_path
 from storage.runs.listing import flat_config
 from storage.runs.markup import COLOURS
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 TEMPLATE = Environment(
     loader=PackageLoader("flows.exporting", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 ).get_template("report.html")
+
+PAGES = (".html", ".htm")
 
 HEIGHT, ROW_HEIGHT, MOST = 3.2, 0.22, 12.0
 """Inches of a plot, of each row of a map, and of the highest."""
@@ -38,12 +41,12 @@ class Picture:
     missing: str = ""
 
 
-def write_report(run: Run, out: str | Path, replay: int = 3, trust: bool = False) -> Path:
+def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> Path:
     """Write the page of a run, for which so many of its rounds are replayed; gives its path.
 
     Raises `UsageError` for another suffix or a folder that is not there, `PlaceError` where it cannot be written.
     """
-    place = check_page(out)
+    place = file_path(out, "a report", PAGES)
     page = TEMPLATE.render(
         run=run,
         colour=COLOURS[run.status],
@@ -63,18 +66,6 @@ def write_report(run: Run, out: str | Path, replay: int = 3, trust: bool = False
         place.write_text(page, encoding="utf-8")
     except OSError as error:
         raise PlaceError(f"{place} cannot be written: {one_line(error)}") from error
-    return place
-
-
-def check_page(out: str | Path) -> Path:
-    """The path of a page to write; raises `UsageError` for another suffix or a folder that is not there."""
-    place = Path(out)
-    if place.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"{place}: a report ends in .html, not in {place.suffix!r}")
-    if not place.parent.is_dir():
-        raise UsageError(f"{place}: there is no folder {place.parent}; make it first")
-    if place.is_dir():
-        raise UsageError(f"{place} is a folder; name a file in it")
     return place
 
 
