@@ -35,4 +35,5 @@ def train_flow(config: TrainConfig) -> Run:
                 size = window_size(config.window, commit.seconds if commit.round > run.done else None)
                 last = min(commit.round + size, config.rounds)
                 commit = run_window(executor, run, commit.round + 1, last)
+                run.let_go(commit)
     return Run(run.store.path, config.root)

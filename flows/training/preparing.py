@@ -18,10 +18,13 @@ from flows.config.resolving import Resolved, objective_for, short_name
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers
 from storage.hierarchy.schema import Schema
+from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.names import new_name, run_name, run_path
+from storage.upkeep.keeping import Keep
+from storage.upkeep.pruning import prune
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.executors.base import Executor
 from tasks.networks.fit import check_fit
@@ -40,11 +43,16 @@ class Prepared:
     job: Job
     store: RoundStore
     done: int
+    keep: Keep
 
     @property
     def name(self) -> str:
         """The run's name."""
         return run_name(self.store.path)
+
+    def let_go(self, newest: Commit) -> None:
+        """Let go of what is not to be kept, between windows: within one, lost work begins again from its first."""
+        prune(self.store, self.keep, newest)
 
 
 @contextmanager
@@ -56,7 +64,10 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     with hold_lease(store.place, token) as lease:
         store, done = _recovered(store, resolved.config.rounds, work.partitions)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
-        yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
+        job = Job(work, attempt, RoundPlan(resolved.config.partitions))
+        run = Prepared(job, store, done, Keep.of(resolved.config.keep))
+        run.let_go(store.log.read(done))
+        yield run
 
 
 def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:

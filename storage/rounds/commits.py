@@ -213,6 +213,10 @@ class CommitLog:
         names = self.place.names("commits")
         return sorted({int(name.split("-")[1]) for name in names if name.startswith("damaged-")})
 
+    def chain(self, round: int) -> str:
+        """The chain of the record of a round, which vouches for it and all before; raises as `read` does."""
+        return self._link(round).chain
+
     def _link(self, round: int) -> Link:
         """The sealed record of a round, verified."""
         content = self.place.read(_key(round))

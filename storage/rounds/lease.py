@@ -86,16 +86,16 @@ def _parsed(value: dict[str, Any]) -> Lease:
 
 
 @contextmanager
-def hold_lease(place: Place, token: str) -> Iterator[Lease]:
+def hold_lease(place: Place, token: str, failure: str | None = None) -> Iterator[Lease]:
     """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh.
 
-    A failure is kept with the claim: that of a writer whom another superseded says nothing of the run.
+    A failure is kept with the claim: that of a writer whom another superseded says nothing of the run. One who
+    adds no rounds gives the `failure` of the former one.
     """
     lease = _claim(place, token)
     done = threading.Event()
     renewal = threading.Thread(target=_renew, args=(place, lease, done), name="lease", daemon=True)
     renewal.start()
-    failure = None
     try:
         yield lease
     except RoundweaveError as error:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from math import prod
 
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, StoreDamaged
-from storage.hierarchy.chunks import need_chunk, read_chunk, write_chunk
+from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
+from storage.hierarchy.chunks import chunk_key, read_chunk, write_chunk
 from storage.hierarchy.documents import read_document, replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema, split_array
+from storage.hierarchy.shards import read_packed, unpack_array
 from storage.rounds.commits import Commit, CommitLog, UpdateRecord
+from storage.rounds.pruned import Pruned, read_pruned
 from storage.values.digests import (
     match_digest,
     match_tensors,
@@ -23,6 +26,9 @@ from storage.values.digests import (
 )
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
+
+PACKED = "commits/packed.json"
+"""Is there while chunks may lie in shards."""
 
 
 class StoredTensors:
@@ -77,7 +83,7 @@ class StoredTensors:
         """One tensor of a committed state, (*shape); raises `StoreDamaged` where it is not what was committed."""
         spec, frozen = self.arrays[path], path.startswith("frozen/")
         index = () if frozen else (commit.round,)
-        array = need_chunk(self.place, spec, index, f"round {commit.round} has no {path}")
+        array = self._read(spec, index, f"round {commit.round} has no {path}")
         tensor = from_numpy(array if frozen else array[0], spec.dtype)
         if tensor_digest(path, tensor) != commit.tensors.get(path):
             raise StoreDamaged(
@@ -125,7 +131,7 @@ class StoredTensors:
         vectors = {}
         for path, spec in self.arrays.items():
             if path.rpartition("/")[0] == group:
-                array = self._read(spec, round, partition)
+                array = self._read_vector(spec, round, partition)
                 vectors[spec.dtype] = from_numpy(array.reshape(-1), spec.dtype)
         return vectors
 
@@ -144,7 +150,7 @@ class StoredTensors:
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
         tensors = {
-            path: from_numpy(self._read(spec, commit.round, partition)[0, 0], spec.dtype)
+            path: from_numpy(self._read_vector(spec, commit.round, partition)[0, 0], spec.dtype)
             for path, spec in self.schema.matching(self.rows).items()
         }
         names = [spec.name for spec in self.schema.matches]
@@ -175,6 +181,26 @@ class StoredTensors:
         except (KeyError, ValueError, TypeError):
             return False
 
+    def pruned(self) -> Pruned:
+        """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
+        return read_pruned(self.log)
+
+    @property
+    def packed(self) -> bool:
+        """Whether chunks may lie in shards; they are found without asking."""
+        return self.place.has(PACKED)
+
+    def mark_packed(self) -> None:
+        """Say that chunks may lie in shards, which comes before the first of them."""
+        self.place.write(PACKED, json.dumps({"run": self.log.run}).encode(), durable=self.fsync)
+
+    def unpack(self) -> None:
+        """Give each chunk that is in a shard a content of its own again; the arrays are described anew."""
+        if self.packed:
+            for spec in self.arrays.values():
+                unpack_array(self.place, spec, self.fsync)
+            self.place.delete(PACKED)
+
     def has_row(self, round: int) -> bool:
         """Whether anything of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
@@ -187,9 +213,31 @@ class StoredTensors:
     def _commit(self, at: int | Commit) -> Commit:
         return at if isinstance(at, Commit) else self.log.read(at)
 
-    def _read(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
-        whose = f"round {round} has no {spec.path} of partition {partition}"
-        return need_chunk(self.place, spec, (round, partition), whose)
+    def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
+        return self._read(spec, (round, partition), f"round {round} has no {spec.path} of partition {partition}")
+
+    def _read(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
+        """A chunk that a record says is there, `whose` telling what has it; raises `RoundPruned`, `StoreDamaged`."""
+        array = read_chunk(self.place, spec, index)
+        if array is None:
+            array = read_packed(self.place, spec, index)
+        if array is None:
+            self._check_pruned(spec, index)
+            key = chunk_key(spec, index)
+            raise StoreDamaged(f"{self.place}: {whose}, {key} is missing; restore the file from a copy")
+        return array
+
+    def _check_pruned(self, spec: ArraySpec, index: tuple[int, ...]) -> None:
+        """Raise `RoundPruned` where a chunk was let go."""
+        pruned = self.pruned()
+        if not spec.over_rounds or pruned.has_chunk(spec, index):
+            return
+        there = listed(round for round in self.log.rounds() if pruned.has_chunk(spec, (round, -1)))
+        what = "the updates" if spec.by_partition else "the state"
+        raise RoundPruned(
+            f"{what} of round {index[0]} of {self.place} went when it was pruned; "
+            f"there are those of {f'rounds {there}' if there else 'no round'}"
+        )
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)
