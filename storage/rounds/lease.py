@@ -85,6 +85,13 @@ def _parsed(value: dict[str, Any]) -> Lease:
     return lease
 
 
+def check_at_rest(place: Place, remedy: str = "wait for it or stop it") -> None:
+    """Raise `RunBusy` while the run at this place is written."""
+    lease = read_lease(place)
+    if lease and lease.fresh:
+        raise RunBusy(f"{place} is being written by process {lease.pid} on {lease.host}; {remedy}")
+
+
 @contextmanager
 def hold_lease(place: Place, token: str, failure: str | None = None) -> Iterator[Lease]:
     """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh.
@@ -113,12 +120,7 @@ def _claim(place: Place, token: str) -> Lease:
     born = psutil.Process(pid).create_time()
     while True:
         epoch = _last_epoch(place) + 1
-        former = read_lease(place)
-        if former and former.fresh:
-            raise RunBusy(
-                f"{place} is being written by process {former.pid} on {former.host}; "
-                "wait for it, stop it, or give this run another name"
-            )
+        check_at_rest(place, "wait for it, stop it, or give this run another name")
         lease = Lease(socket.gethostname(), pid, born, token, epoch, time.time() + SECONDS)
         if place.create(_key(epoch), _content(lease)):
             return lease

@@ -55,7 +55,7 @@ class Pruned:
 
 
 def read_pruned(log: CommitLog) -> Pruned:
-    """What was let go of the run of a log; raises `StoreDamaged` where the record is not the one that was written."""
+    """What was let go of the run of a log; raises `StoreDamaged` for a record that was not written so."""
     content = log.place.read(KEY)
     if content is None:
         return Pruned()

@@ -217,7 +217,7 @@ class StoredTensors:
         return self._read(spec, (round, partition), f"round {round} has no {spec.path} of partition {partition}")
 
     def _read(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
-        """A chunk that a record says is there, `whose` telling what has it; raises `RoundPruned`, `StoreDamaged`."""
+        """A chunk that a record says is there, and `whose` it is; raises `RoundPruned`, `StoreDamaged`."""
         array = read_chunk(self.place, spec, index)
         if array is None:
             array = read_packed(self.place, spec, index)
@@ -232,12 +232,10 @@ class StoredTensors:
         pruned = self.pruned()
         if not spec.over_rounds or pruned.has_chunk(spec, index):
             return
-        there = listed(round for round in self.log.rounds() if pruned.has_chunk(spec, (round, -1)))
-        what = "the updates" if spec.by_partition else "the state"
-        raise RoundPruned(
-            f"{what} of round {index[0]} of {self.place} went when it was pruned; "
-            f"there are those of {f'rounds {there}' if there else 'no round'}"
-        )
+        what, first = ("the updates", 1) if spec.by_partition else ("the state", 0)
+        rounds = [round for round in self.log.rounds() if round >= first and pruned.has_chunk(spec, (round, -1))]
+        there = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
+        raise RoundPruned(f"{what} of round {index[0]} of {self.place} went when it was pruned; {there}")
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)

@@ -83,6 +83,7 @@ class Run:
         self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
         self._commits: dict[int, Commit] = {}
         self._whole: list[int] | None = None
+        self._kept: list[int] | None = None
         return self
 
     @property
@@ -141,6 +142,14 @@ class Run:
         return self._whole
 
     @property
+    def kept(self) -> list[int]:
+        """The committed rounds whose states are there, ascending; those of others went when the run was pruned."""
+        if self._kept is None:
+            pruned = self._store.tensors.pruned()
+            self._kept = [round for round in self.committed if pruned.has_state(round)]
+        return self._kept
+
+    @property
     def lost(self) -> list[int]:
         """The rounds without a whole record; those after `done` are done again when the run goes on."""
         before = set(range(self.done)) - set(self.committed)
@@ -186,13 +195,13 @@ class Run:
         return list(self._store.schema.state(1))
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        """A tensor over rounds, (round, *shape), read when its values are used; raises `TensorMissing`.
+        """A tensor over the rounds that have it, (round, *shape), read when its values are used; `TensorMissing`.
 
         bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
         """
         from storage.runs.arrays import tensor_over_rounds  # a flow that only trains need not wait for xarray
 
-        return tensor_over_rounds(self._store.tensors, self._find(name), self.committed, self._commit)
+        return tensor_over_rounds(self._store.tensors, self._find(name), self.kept, self._commit)
 
     def _find(self, name: str) -> str:
         for path in (name, f"params/{name}", f"buffers/{name}", f"frozen/{name}"):

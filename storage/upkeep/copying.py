@@ -10,10 +10,10 @@ from storage.errors import PlaceTaken, RunBusy, StoreDamaged
 from storage.hierarchy.chunks import checked
 from storage.places.base import Place
 from storage.places.local import PARTIAL
-from storage.rounds.lease import read_lease
-from storage.rounds.store import RoundStore
 from storage.rounds.commits import Commit
+from storage.rounds.lease import read_lease
 from storage.rounds.pruned import Pruned
+from storage.rounds.store import RoundStore
 
 THREADS = 8
 """So many contents are copied at once, as places far away take their time for each."""
@@ -67,12 +67,18 @@ def _at_rest(store: RoundStore) -> str:
     """The chain of the last record of a run that nobody writes."""
     lease = read_lease(store.place)
     if lease and lease.fresh:
-        raise RunBusy(f"{store.place} is being written by process {lease.pid} on {lease.host}; stop it or wait for it")
+        raise RunBusy(
+            f"{store.place} is being written by process {lease.pid} on {lease.host}; stop it or wait for it"
+        )
     return store.log.chain(store.log.rounds()[-1])
 
 
 def _copy_contents(source: Place, target: Place, step: Callable[[int, int], None]) -> None:
-    sizes = {key: size for key, size in source.sizes().items() if not key.startswith(LEASES) and not key.endswith(PARTIAL)}
+    sizes = {
+        key: size
+        for key, size in source.sizes().items()
+        if not key.startswith(LEASES) and not key.endswith(PARTIAL)
+    }
     done, total = 0, sum(sizes.values())
     with ThreadPoolExecutor(THREADS) as pool:
         for size in pool.map(partial(_copy_content, source, target), sizes):
@@ -95,5 +101,5 @@ def _copy_content(source: Place, target: Place, key: str) -> int:
 
 def is_chunk(key: str) -> bool:
     """Whether what is at a key ends in the checksum of all before it, as chunks do; shards have one for each part."""
-    numbers = key.rpartition("/c/")[2].split("/") if "/c/" in key else [] 
+    numbers = key.rpartition("/c/")[2].split("/") if "/c/" in key else []
     return key.endswith("/c") or (bool(numbers) and all(map(str.isdecimal, numbers)))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from storage.errors import RunBusy
 from storage.hierarchy.documents import NAME
 from storage.places.base import Place
-from storage.rounds.lease import read_lease
+from storage.rounds.lease import check_at_rest
 
 
 def remove_run(place: Place) -> None:
@@ -13,8 +12,6 @@ def remove_run(place: Place) -> None:
 
     The description of its root goes first: what a killed removal leaves is no run.
     """
-    lease = read_lease(place)
-    if lease and lease.fresh:
-        raise RunBusy(f"{place} is being written by process {lease.pid} on {lease.host}; stop it first")
+    check_at_rest(place)
     place.delete(NAME)
     place.delete("")
