@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 
 import numpy as np
@@ -184,6 +184,11 @@ class StoredTensors:
     def pruned(self) -> Pruned:
         """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
         return read_pruned(self.log)
+
+    def kept(self, rounds: Iterable[int]) -> list[int]:
+        """Those of the rounds whose states were not let go; one read. Raises `StoreDamaged`."""
+        pruned = self.pruned()
+        return [round for round in rounds if pruned.has_state(round)]
 
     @property
     def packed(self) -> bool:

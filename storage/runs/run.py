@@ -83,7 +83,6 @@ class Run:
         self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
         self._commits: dict[int, Commit] = {}
         self._whole: list[int] | None = None
-        self._kept: list[int] | None = None
         return self
 
     @property
@@ -144,10 +143,7 @@ class Run:
     @property
     def kept(self) -> list[int]:
         """The committed rounds whose states are there, ascending; those of others went when the run was pruned."""
-        if self._kept is None:
-            pruned = self._store.tensors.pruned()
-            self._kept = [round for round in self.committed if pruned.has_state(round)]
-        return self._kept
+        return self._store.tensors.kept(self.committed)
 
     @property
     def lost(self) -> list[int]:

@@ -1,8 +1,7 @@
-"""A verified copy of a run at rest, in any place: its records, numbers and tensors, without the writers' leases."""
+"""A verified copy of a run at rest, in any place: all that it is but the leases of its writers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -11,9 +10,10 @@ from storage.hierarchy.chunks import checked
 from storage.places.base import Place
 from storage.places.local import PARTIAL
 from storage.rounds.commits import Commit
-from storage.rounds.lease import read_lease
+from storage.rounds.lease import check_at_rest
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
+from storage.upkeep.packing import Step
 
 THREADS = 8
 """So many contents are copied at once, as places far away take their time for each."""
@@ -22,11 +22,11 @@ THREADS = 8
 LEASES = "commits/leases/"
 
 
-def copy_run(store: RoundStore, target: Place, step: Callable[[int, int], None] = lambda done, total: None) -> str:
+def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: None) -> str:
     """Copy a run to a place where nothing is; the chain of its last record, which both have.
 
-    All is verified before the copy is there, which it is at once or never. Raises `PlaceTaken`, `RunBusy` while the
-    run is written, and `StoreDamaged` where it is not whole.
+    All is verified before the copy is there, which it is at once or never. Raises `PlaceTaken`, `RunBusy` while
+    the run is written, and `StoreDamaged` where it is not whole.
     """
     if target.names():
         raise PlaceTaken(f"{target} exists already; give the copy another place")
@@ -59,26 +59,18 @@ def _check_round(store: RoundStore, commit: Commit, pruned: Pruned) -> None:
     for partition in commit.accepted:
         if pruned.has_update(commit.round, partition):
             store.tensors.read_update(commit, partition)
-        if commit.updates[partition].match and pruned.has_update(commit.round):
-            store.tensors.read_match(commit, partition)
+            if commit.updates[partition].match:
+                store.tensors.read_match(commit, partition)
 
 
 def _at_rest(store: RoundStore) -> str:
     """The chain of the last record of a run that nobody writes."""
-    lease = read_lease(store.place)
-    if lease and lease.fresh:
-        raise RunBusy(
-            f"{store.place} is being written by process {lease.pid} on {lease.host}; stop it or wait for it"
-        )
+    check_at_rest(store.place)
     return store.log.chain(store.log.rounds()[-1])
 
 
-def _copy_contents(source: Place, target: Place, step: Callable[[int, int], None]) -> None:
-    sizes = {
-        key: size
-        for key, size in source.sizes().items()
-        if not key.startswith(LEASES) and not key.endswith(PARTIAL)
-    }
+def _copy_contents(source: Place, target: Place, step: Step) -> None:
+    sizes = {key: size for key, size in source.sizes().items() if _is_copied(key)}
     done, total = 0, sum(sizes.values())
     with ThreadPoolExecutor(THREADS) as pool:
         for size in pool.map(partial(_copy_content, source, target), sizes):
@@ -86,12 +78,16 @@ def _copy_contents(source: Place, target: Place, step: Callable[[int, int], None
             step(done, total)
 
 
+def _is_copied(key: str) -> bool:
+    return not key.startswith(LEASES) and not key.endswith(PARTIAL)
+
+
 def _copy_content(source: Place, target: Place, key: str) -> int:
     """Copy one content, which must come back as it was read; its bytes."""
     content = source.read(key)
     if content is None:
         raise RunBusy(f"{source}/{key} was deleted while the run was copied; copy it again")
-    if is_chunk(key):
+    if _is_chunk(key):
         checked(content, len(content), f"{source}/{key}")
     target.write(key, content)
     if target.read(key) != content:
@@ -99,7 +95,7 @@ def _copy_content(source: Place, target: Place, key: str) -> int:
     return len(content)
 
 
-def is_chunk(key: str) -> bool:
-    """Whether what is at a key ends in the checksum of all before it, as chunks do; shards have one for each part."""
-    numbers = key.rpartition("/c/")[2].split("/") if "/c/" in key else []
-    return key.endswith("/c") or (bool(numbers) and all(map(str.isdecimal, numbers)))
+def _is_chunk(key: str) -> bool:
+    """Whether what is at a key ends in a checksum of all before it; shards have one for each of their parts."""
+    path, _, numbers = key.rpartition("/c/")
+    return key.endswith("/c") or (bool(path) and all(map(str.isdecimal, numbers.split("/"))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,7 +87,7 @@ def rm_command(
     """Delete a run with all its rounds."""
     with clear_errors(as_json, "interrupted"):
         stored = open_run(run, root)
-        if os.path.islink(str(stored.path)):
+        if Path(stored.path).is_symlink():
             raise UsageError(f"{stored.path} is a link to a run; delete the link, or give the path of the run")
         if not yes and not _agreed(stored):
             raise typer.Abort
