@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,10 @@ from storage.rounds.commits import CommitLog
 from storage.values.digests import text_digest
 
 KEY = "commits/pruned.json"
+
+
+MOST = 1_000_000
+"""Rounds of a run; a record that tells of more would take memory without end."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ def read_pruned(log: CommitLog) -> Pruned:
         value = from_json(bytes(content))
         if value.pop("seal") != _seal(log, value):
             raise ValueError("it is of another run, or was changed")
+        newest = min(value["newest"], MOST)
         carried = frozenset((int(round), int(partition)) for round, partition in value["carried"])
-        return Pruned(_rounds(value["states"]), _rounds(value["updates"]), carried)
+        return Pruned(_rounds(value["states"], newest), _rounds(value["updates"], newest), carried)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreDamaged(
             f"{log.place}/{KEY} is no record of what was pruned ({error}); restore it from a copy, "
@@ -103,5 +108,8 @@ def _seal(log: CommitLog, value: dict[str, Any]) -> str:
     return text_digest("\n".join((log.run, "pruned", json.dumps(value, sort_keys=True))))
 
 
-def _rounds(value: Iterable[tuple[int, int]]) -> frozenset[int]:
-    return frozenset(round for first, last in value for round in range(int(first), int(last) + 1))
+def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:
+    """The rounds of these spans; those of a run that there can be come up to its newest."""
+    if any(last > newest for _, last in value):
+        raise ValueError("it tells of rounds to come")
+    return frozenset(round for first, last in value for round in range(first, last + 1))

@@ -121,7 +121,7 @@ def flip() -> Callable[[Path, int], None]:
     return flip_bit
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def same() -> Callable[[object, object], bool]:
     """Whether two nested mappings of tensors have the same names, types, shapes and bits."""
 
