@@ -81,7 +81,7 @@ def pack_array(place: Place, spec: ArraySpec, stays: Callable[[Index], bool], fs
     for number in sorted({index[0] // packed.shard for index in plain} | {*_numbers(place, packed)}):
         former = _contents(place, packed, number)
         contents = {index: content for index, content in former.items() if stays(index)}
-        new = {i: _plain_content(place, spec, i) for i in plain if i[0] // packed.shard == number}
+        new = dict(_plain_contents(place, spec, (i for i in plain if i[0] // packed.shard == number)))
         if new or len(contents) < len(former):
             _write_shard(place, packed, number, contents | new, fsync)
     replace_documents(place, [packed], fsync)
@@ -121,12 +121,14 @@ def _decimal(names: Iterable[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _plain_content(place: Place, spec: ArraySpec, index: Index) -> memoryview:
-    """The content of a chunk that is there, verified."""
-    key = chunk_key(spec, index)
-    content = place.read(key, most=chunk_bytes(spec)) or memoryview(b"")
-    checked(content, chunk_bytes(spec), f"{place}/{key}")
-    return content
+def _plain_contents(place: Place, spec: ArraySpec, indices: Iterable[Index]) -> Iterator[tuple[Index, memoryview]]:
+    """The contents of chunks, verified; of one whose deletion was cut short only its folder may be left."""
+    for index in indices:
+        key = chunk_key(spec, index)
+        content = place.read(key, most=chunk_bytes(spec))
+        if content is not None:
+            checked(content, chunk_bytes(spec), f"{place}/{key}")
+            yield index, content
 
 
 def _write_shard(
@@ -165,7 +167,8 @@ def _read_index(place: Place, packed: ArraySpec, number: int) -> np.ndarray | No
         return None
     table = checked(content, size, f"{place}/{key}").view("<u8").reshape(-1, 2)
     there = table[table[:, 0] != ABSENT]
-    if (there != [(at * chunk_bytes(packed), chunk_bytes(packed)) for at in range(len(there))]).any():
+    firsts = np.arange(len(there), dtype=np.uint64) * np.uint64(chunk_bytes(packed))
+    if (there[:, 0] != firsts).any() or (there[:, 1] != chunk_bytes(packed)).any():
         raise StoreDamaged(f"{place}/{key}: its index is of other chunks; restore the file from a copy")
     return table
 
