@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import NotARun
+from storage.places.addresses import Where
 from storage.runs import round, run
 from storage.runs.names import default_root
 
@@ -32,7 +32,7 @@ class Round(round.Round):
         """
         return self.load_into(self._run.model(trust).build()).eval()
 
-    def save(self, place: str | Path) -> None:
+    def save(self, place: Where) -> None:
         """Write parameters and buffers by name to a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``).
 
         Raises `UsageError` for what such a file cannot hold, `CheckpointError` where it cannot be written.
@@ -45,7 +45,7 @@ class Round(round.Round):
 class Run(run.Run):
     """A stored run as it was when it was opened or last refreshed; `run["fc1.weight"]` is a tensor over rounds."""
 
-    def __init__(self, where: str | Path, root: str | Path | None = None) -> None:
+    def __init__(self, where: Where, root: Where | None = None) -> None:
         super().__init__(where)
         self._root = root
 
@@ -65,21 +65,21 @@ class Run(run.Run):
 
         fields = ("model", "model_options", "dtype", "seed")
         recorded = Architecture(**{name: self.config[name] for name in fields if name in self.config})
-        check_trust(self, Path(self._root or default_root()), trust, recorded, ("model",))
+        check_trust(self, self._root or default_root(), trust, recorded, ("model",))
         network = self.attributes.get("network")
         if recorded.model is None or not isinstance(network, dict) or {*network} != {"inputs", "outputs"}:
-            raise NotARun(f"{self.path} does not say how its network is built; load a round into yours")
+            raise NotARun(f"{self.address} does not say how its network is built; load a round into yours")
         options = json.dumps(recorded.model_options or {}, sort_keys=True)
         return ModelSpec(
             recorded.model, tuple(network["inputs"]), network["outputs"], recorded.dtype, recorded.seed, options
         )
 
 
-def open_run(name: str | Path, root: str | Path | None = None) -> Run:
-    """A run by its name under the root, or by its path; raises `NotARun`."""
-    return Run(run.open_run(name, root).path, root)
+def open_run(name: Where, root: Where | None = None) -> Run:
+    """A run by its name under the root, or by its address; raises `NotARun`."""
+    return Run(run.open_run(name, root).address, root)
 
 
-def list_runs(root: str | Path | None = None) -> list[Run]:
+def list_runs(root: Where | None = None) -> list[Run]:
     """All runs under the root that can be opened, the oldest first."""
-    return [Run(each.path, root) for each in run.list_runs(root)]
+    return [Run(each.address, root) for each in run.list_runs(root)]

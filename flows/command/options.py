@@ -19,7 +19,7 @@ from storage.parsing import from_json
 from tasks.user_code import Code
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
-Root = Annotated[Path | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
+Root = Annotated[str | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
 
 
 def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from storage.errors import UsageError
 from storage.parsing import from_toml
+from storage.places.addresses import joined
 from tasks.data.sources.table import SOURCES
 
 
@@ -32,7 +33,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "data" | "model" | "loss" | "algorithm", str():
             return _place(folder, value)
         case "root", str():
-            return str(folder / value)
+            return joined(folder, value)
         case "scheduler", str() if value.endswith(".json"):
             return str(folder / value)
     return value

@@ -7,13 +7,13 @@ scheduler that it names could answer with any code, and its own code is run only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from flows.config.algorithms import Named
 from flows.config.merge import Architecture
 from flows.config.train import Experiment, TrainConfig
 from storage.errors import UsageError
+from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
 from tasks.algorithms import ALGORITHMS
@@ -35,7 +35,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
 """The fields that may be code, and whether a text names what is built in; all else would be run."""
 
 
-def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
+def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
     """The configuration kept in a run's store, with changes to its execution; `UsageError` for foreign code."""
     root = root or default_root()
     stored = open_run(run, root)
@@ -45,25 +45,25 @@ def resumed_config(run: str, root: Path | None, trust: bool, changes: dict[str, 
         raise UsageError(f"{stored.name} has {stored.done} rounds already; give --rounds a larger number")
     taken = stored.config.keys() if is_own(stored, root) else Experiment.model_fields.keys()
     recorded = {name: value for name, value in stored.config.items() if name in taken}
-    fixed = {"root": root, "path": stored.path.resolve(), "name": stored.name, "rounds": stored.rounds}
+    fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
     config = TrainConfig(**recorded | fixed | changes)
     check_trust(stored, root, trust, config)
     return config
 
 
-def is_own(run: Run, root: Path) -> bool:
+def is_own(run: Run, root: Where) -> bool:
     """Whether a run lies in the root that the user works in, and not only a link to it."""
-    return run.path.resolve().parent == root.resolve()
+    return above(full_address(run.address)) == full_address(root)
 
 
 def check_trust(
-    run: Run, root: Path, trust: bool, config: Experiment | Architecture, taken: Iterable[str] = BUILT_IN
+    run: Run, root: Where, trust: bool, config: Experiment | Architecture, taken: Iterable[str] = BUILT_IN
 ) -> None:
     """Raise `UsageError` where fields that are taken from a run outside the root are code, and not trusted."""
     code = [str(value) for field in taken for value in _values(config, field) if not _is_built_in(field, value)]
     if code and not trust and not is_own(run, root):
         raise UsageError(
-            f"{run.path.resolve()} is outside {root} and holds code ({', '.join(code)}); "
+            f"{full_address(run.address)} is outside {root} and holds code ({', '.join(code)}); "
             "read it, then use --trust to run it, or --root for a root of your own"
         )
 

@@ -7,7 +7,6 @@ and how long it is run, and may change.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
@@ -15,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
 from flows.config.fields import EachOwn, NamedOrOwn, Names
 from flows.config.problems import Config
+from storage.places.addresses import address_of
 from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
 from storage.upkeep.keeping import Keep
@@ -86,9 +86,9 @@ class Experiment(Dealing):
 
 
 def _known_place(root: Any) -> Any:
-    """The root as it is; raises `UsageError` for a place of a kind that there is not yet."""
+    """The root's address; raises `UsageError` for a place of a kind that there is not."""
     place_of(root)
-    return root
+    return address_of(root)
 
 
 def _known_keep(keep: str) -> str:
@@ -109,8 +109,8 @@ class Placement(Config):
     name: Annotated[str, AfterValidator(_short_enough)] | None = Field(
         default=None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
     )
-    root: Annotated[Path, BeforeValidator(_known_place)] = Field(
-        default_factory=default_root, description="folder of all runs"
+    root: Annotated[str, BeforeValidator(_known_place)] = Field(
+        default_factory=default_root, description="folder of all runs, or s3://BUCKET/…"
     )
     workers: int = Field(default=2, ge=1, description="processes of the local Dask cluster")
     scheduler: str | None = Field(default=None, description="address or file of a running Dask scheduler")
@@ -144,7 +144,7 @@ class TrainConfig(Experiment, Execution):
 
     model_config = ConfigDict(json_schema_extra=allow_options)
 
-    path: Path | None = Field(
+    address: str | None = Field(
         default=None, description="where the run lies that goes on; default: by its name under the root"
     )
 

@@ -14,6 +14,7 @@ from flows.merging.result import MergeResult
 from flows.merging.subject import parents, training
 from flows.stored import Run
 from storage.checkpoints.writing import write_checkpoint
+from storage.places.addresses import full_address
 from tasks.merging.blends import Blend
 
 JOINT = "one, on all data"
@@ -26,7 +27,7 @@ LOCAL = ("lr", "batch_size", "momentum", "nesterov", "optimizer", "optimizer_opt
 def rounds_after(plan: MergePlan, result: MergeResult) -> TrainConfig:
     """The rounds of a merged network: a partition for each parent, a local epoch a round, then the mean."""
     run = _kept(result)
-    start = {"start_from": f"{run.path.resolve()}@1", "name": f"{run.name}-rounds"}
+    start = {"start_from": f"{full_address(run.address)}@1", "name": f"{run.name}-rounds"}
     return _epochs(plan, len(plan.config.networks), plan.config.rounds, **start)
 
 
@@ -61,7 +62,7 @@ def with_joint(result: MergeResult, run: Run, scorer: Scorer) -> MergeResult:
 
 
 def _with_scores(result: MergeResult, run: Run, rounds: Mapping[str, int], scorer: Scorer) -> MergeResult:
-    blends = {row: [Blend((f"{run.path.resolve()}@{n}",), (1.0,))] for row, n in rounds.items()}
+    blends = {row: [Blend((f"{full_address(run.address)}@{n}",), (1.0,))] for row, n in rounds.items()}
     scores = {row: each for row, (each,) in scored(blends, scorer).items()}
     return replace(result, scores={**result.scores, **scores})
 

@@ -15,7 +15,7 @@ from flows.stored import Run
 from flows.training.preparing import provenance
 from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
-from storage.runs.names import new_name, run_path
+from storage.runs.names import new_name, run_address
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
@@ -95,9 +95,9 @@ def _keep_run(
         Match(order, plan.units.similarity(aligned[0], state))
         for order, state in zip(orders, aligned, strict=True)
     ]
-    path = run_path(config.root, name)
-    keep_merge(path, model.build(), plan.states, matches, merged, attributes, score)
-    return Run(path, config.root)
+    address = run_address(config.root, name)
+    keep_merge(address, model.build(), plan.states, matches, merged, attributes, score)
+    return Run(address, config.root)
 
 
 def _written(plan: MergePlan, result: MergeResult, merged: Tensors) -> MergeResult:

@@ -18,8 +18,9 @@ from flows.merging.subject import Subject, kept_code, parents_data, subject
 from flows.reporting.plots import check_plot
 from storage.checkpoints.writing import check_place, write_checkpoint
 from storage.errors import UsageError
+from storage.places.addresses import full_address
 from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
-from storage.runs.names import run_path, stored_round
+from storage.runs.names import is_run, local_root, run_address, stored_round
 from storage.runs.run import open_run
 from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import check_layer
@@ -44,7 +45,7 @@ class MergePlan:
     function_error: float
     states: list[LazyTensors]
     places: tuple[str, ...]
-    root: Path
+    root: str
     parents_data: Any = None
 
     @property
@@ -59,7 +60,7 @@ class MergePlan:
 
 def plan_merge(config: MergeConfig) -> MergePlan:
     """Read and check the networks, find their units, and check that permuting them is sound."""
-    root = config.root.resolve()
+    root = full_address(config.root)
     _check_places(config, root)
     opened = [open_checkpoint(place, root) for place in config.networks]
     known = kept_code(_with_recorded(config))
@@ -101,7 +102,7 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]
     if plan.subject.partitions is None:
         yield Aligned(states, plan.places)
         return
-    folder = plan.root / f".merge-{secrets.token_hex(4)}"
+    folder = local_root(plan.root).resolve() / f".merge-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     try:
         yield Aligned(states, tuple(_written(folder / f"{i}.pt", state) for i, state in enumerate(states)))
@@ -118,10 +119,10 @@ def _written(place: Path, state: LazyTensors) -> str:
     return str(place)
 
 
-def _check_places(config: MergeConfig, root: Path) -> None:
+def _check_places(config: MergeConfig, root: str) -> None:
     """Refuse what would fail only after all the work."""
-    if config.name and run_path(root, config.name).exists():
-        raise UsageError(f"{run_path(root, config.name)} exists already; give the merge another --name")
+    if config.name and is_run(run_address(root, config.name)):
+        raise UsageError(f"{run_address(root, config.name)} exists already; give the merge another --name")
     if config.out:
         check_place(config.out)
     if config.plot:

@@ -57,7 +57,7 @@ class MergeResult:
         """All numbers, for machines."""
         return {
             "run": self.run and self.run.name,
-            "path": self.run and str(self.run.path),
+            "path": self.run and self.run.address,
             "rounds": self.rounds and self.rounds.name,
             "out": self.out,
             "plot": self.plot,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from flows.reporting.plots import as_markdown
 from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_score
 from storage.rounds.commits import Commit
+from storage.runs.names import run_name
 from storage.runs.run import Run
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def flow_page(name: str) -> Iterator[FlowPage | None]:
 
 
 @contextmanager
-def rounds_reported(path: Path, rounds: int, done: int) -> Iterator[None]:
+def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
     """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
-    with flow_page(path.stem) as page:
+    with flow_page(run_name(address)) as page:
         if page is None:
             yield
             return
@@ -85,7 +85,7 @@ def rounds_reported(path: Path, rounds: int, done: int) -> Iterator[None]:
                 yield
             finally:
                 progress.report()
-        run = Run(path)
+        run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         page.leave_plot(run.plot())
 

@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 from storage.errors import ClusterError
+from storage.places.addresses import Where
+from storage.runs.names import local_root
 
 START_SECONDS, STOP_SECONDS = 60, 3
 
@@ -83,7 +85,7 @@ class Server:
 _servers: dict[Path, Server] = {}
 
 
-def start_server(root: Path) -> Server | None:
+def start_server(root: Where) -> Server | None:
     """Begin to start a server for a root, without waiting; None where the user has a Prefect API."""
     if _user_api():
         return None
@@ -93,25 +95,25 @@ def start_server(root: Path) -> Server | None:
     return _servers[home]
 
 
-def stop_server(root: Path) -> None:
+def stop_server(root: Where) -> None:
     """End a root's server where there is one; it would end with this process, and serve other runs until then."""
     server = _servers.pop(_home(root), None)
     if server is not None:
         server.stop()
 
 
-def _home(root: Path) -> Path:
-    return root.resolve() / ".prefect"
+def _home(root: Where) -> Path:
+    return local_root(root).resolve() / ".prefect"
 
 
-def place_prefect_home(root: Path) -> None:
+def place_prefect_home(root: Where) -> None:
     """Have Prefect keep its files under the root and not in the home folder, unless the user says where."""
     if not _user_api():
         os.environ.setdefault("PREFECT_HOME", str(_home(root)))
 
 
 @contextmanager
-def prefect_api(root: Path) -> Iterator[None]:
+def prefect_api(root: Where) -> Iterator[None]:
     """Within, Prefect reports to the user's API, else to the root's own server."""
     server = start_server(root)
     if server is None:

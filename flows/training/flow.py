@@ -30,10 +30,10 @@ def train_flow(config: TrainConfig) -> Run:
     """Train in rounds, from the last committed one of the run of this name to `config.rounds`."""
     with started(resolve, config) as (resolved, executor), prepared(resolved, executor) as run:
         commit = run.store.log.read(run.done)
-        with rounds_reported(run.store.path, config.rounds, run.done):
+        with rounds_reported(run.store.address, config.rounds, run.done):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
                 size = window_size(config.window, commit.seconds if commit.round > run.done else None)
                 last = min(commit.round + size, config.rounds)
                 commit = run_window(executor, run, commit.round + 1, last)
                 run.let_go(commit)
-    return Run(run.store.path, config.root)
+    return Run(run.store.address, config.root)

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from flows.config.recorded import differences
@@ -18,11 +17,12 @@ from flows.config.resolving import Resolved, objective_for, short_name
 from flows.config.train import TrainConfig
 from storage.errors import ExperimentDiffers
 from storage.hierarchy.schema import Schema
+from storage.places.addresses import full_address
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.names import new_name, run_name, run_path
+from storage.runs.names import is_run, new_name, run_address, run_name
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
 from tasks.data.partitions import Description, Partitions, combine
@@ -48,7 +48,7 @@ class Prepared:
     @property
     def name(self) -> str:
         """The run's name."""
-        return run_name(self.store.path)
+        return run_name(self.store.address)
 
     def let_go(self, newest: Commit) -> None:
         """Let go of what is not to be kept, between windows: within one, lost work begins again from its first."""
@@ -106,23 +106,23 @@ def _common_fingerprint(executor: Executor) -> Fingerprint:
 
 def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> Attempt:
     fields = ("rounds", "evaluate_every", "target_accuracy", "patience", "fsync")
-    return Attempt(str(store.path.resolve()), token, epoch, **{name: getattr(config, name) for name in fields})
+    return Attempt(full_address(store.address), token, epoch, **{name: getattr(config, name) for name in fields})
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
-    path = config.path or run_path(config.root, config.name or new_name(config.root, *_called(config)))
-    if config.path is None and not path.exists():
+    address = config.address or run_address(config.root, config.name or new_name(config.root, *_called(config)))
+    if config.address is None and not is_run(address):
         # Another process may be making the same run at this moment: then it is there now.
         with suppress(ExperimentDiffers):
-            return _create(config, path, work, description)
-    store = RoundStore(path, config.fsync)
+            return _create(config, address, work, description)
+    store = RoundStore(address, config.fsync)
     _check_same_experiment(store, config, description)
     if work.fingerprint and store.attributes["fingerprint"]:
         check_fingerprint(store.attributes["fingerprint"], work.fingerprint, "this machine")
     return store
 
 
-def _create(config: TrainConfig, path: Path, work: Work, description: Description) -> RoundStore:
+def _create(config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
     algorithm = work.algorithm
     start = config.start_from
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
@@ -137,14 +137,14 @@ def _create(config: TrainConfig, path: Path, work: Work, description: Descriptio
     )
     model = work.objective.model
     attributes = {
-        "config": config.model_dump(mode="json", exclude={"root", "path"}),
+        "config": config.model_dump(mode="json", exclude={"root", "address"}),
         "algorithm": repr(algorithm),
         "data": asdict(description),
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **provenance(),
     }
-    return RoundStore.create(path, schema, config.rounds, attributes, initial, config.fsync)
+    return RoundStore.create(address, schema, config.rounds, attributes, initial, config.fsync)
 
 
 def provenance() -> dict[str, Any]:
@@ -164,7 +164,8 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         differing.append("data: other examples")
     if differing:
         raise ExperimentDiffers(
-            f"{run_name(store.path)} is another experiment ({'; '.join(differing)}); give this one another --name"
+            f"{run_name(store.address)} is another experiment ({'; '.join(differing)}); "
+            "give this one another --name"
         )
 
 

@@ -13,14 +13,13 @@ from safetensors import SafetensorError
 
 from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
 from storage.errors import CheckpointError, UsageError, one_line
+from storage.places.addresses import Where, as_path
 from storage.places.local import PARTIAL
-from storage.places.schemes import place_of
 
 
-def check_place(place: str | Path) -> Path:
+def check_place(place: Where) -> Path:
     """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there."""
-    path = Path(place)
-    place_of(path)
+    path = as_path(place)
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: a checkpoint ends in {', '.join(SUFFIXES)}, not in {path.suffix!r}")
     if not path.parent.is_dir():
@@ -30,7 +29,7 @@ def check_place(place: str | Path) -> Path:
     return path
 
 
-def write_checkpoint(place: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_checkpoint(place: Where, tensors: Mapping[str, torch.Tensor]) -> None:
     """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors, (*shape).
 
     Tied tensors stay tied in a torch file, and become equal copies in a safetensors file.

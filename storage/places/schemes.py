@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 from storage.errors import UsageError
+from storage.places.addresses import Where, address_of, scheme_of
 from storage.places.base import Place
 from storage.places.local import LocalPlace
 
@@ -15,17 +15,11 @@ SCHEMES: dict[str, Callable[[str], Place]] = {"": lambda address: LocalPlace(Pat
 """What makes a place of an address, by its scheme; a path has none."""
 
 
-# A path makes one slash of two, so one must do. A single letter is a drive.
-ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-
-
-def place_of(where: str | os.PathLike[str] | Place) -> Place:
+def place_of(where: Where | Place) -> Place:
     """The place of an address; raises `UsageError` for a scheme that is not known."""
     if not isinstance(where, str | os.PathLike):
         return where
-    address = os.fspath(where)
-    found = ADDRESS.match(address)
-    scheme = found[1].lower() if found else ""
+    address, scheme = address_of(where), scheme_of(where)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES if name)
         raise UsageError(

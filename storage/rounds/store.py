@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
 from storage.hierarchy.documents import create_documents, create_root, read_document
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import schema_problem
+from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, CommitLog
@@ -27,7 +27,7 @@ class RoundStore:
     `rounds`, the number it has room for, is read when it is opened, where it is not to be more.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | Place, fsync: bool = False, rounds: int = 0) -> None:
+    def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
         self.place = place_of(where)
         self.fsync = fsync
         try:
@@ -54,14 +54,19 @@ class RoundStore:
             return max(self.log.rounds(), default=0)
 
     @property
+    def address(self) -> str:
+        """Where it is, as text."""
+        return str(self.place)
+
+    @property
     def path(self) -> Path:
-        """Its place as a path."""
-        return Path(str(self.place))
+        """Its folder; raises `UsageError` where it is not on a disk of this machine."""
+        return as_path(self.address)
 
     @classmethod
     def create(
         cls,
-        where: str | os.PathLike[str] | Place,
+        where: Where | Place,
         schema: Schema,
         rounds: int,
         attributes: Mapping[str, Any],
@@ -122,6 +127,6 @@ class RoundStore:
 
 
 @functools.lru_cache(maxsize=8)
-def open_store(path: str, token: str, fsync: bool) -> RoundStore:
+def open_store(address: str, token: str, fsync: bool) -> RoundStore:
     """The store as it was when the writer of this token began, opened once per process."""
-    return RoundStore(path, fsync)
+    return RoundStore(address, fsync)

@@ -11,8 +11,9 @@ import torch
 from storage.checkpoints.files import few, open_file, read_file
 from storage.checkpoints.shards import is_index, open_shards
 from storage.errors import CheckpointError, one_line
+from storage.places.addresses import Where, as_path, full_address
 from storage.places.schemes import place_of
-from storage.runs.names import near, nearest, run_path, stored_round
+from storage.runs.names import is_run, near, nearest, run_address, stored_round
 from storage.runs.run import open_run
 from storage.values.tensors import LazyTensors, dtype_name
 
@@ -22,17 +23,17 @@ INTEGER = "integer of shape ()"
 WHOSE = "is it of this network?"
 
 
-def read_checkpoint(place: str | Path, root: Path | None = None) -> dict[str, torch.Tensor]:
+def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:
     """Named tensors on the CPU, (*shape) each, as a module's `load_state_dict` takes them.
 
     As `open_checkpoint`, but all at once; what a torch file says is tied is tied.
     """
-    if stored_round(place) or is_index(Path(place)):
+    if stored_round(place) or is_index(as_path(place)):
         return dict(open_checkpoint(place, root))
     return read_file(_existing(place, root))
 
 
-def open_checkpoint(place: str | Path, root: Path | None = None) -> Mapping[str, torch.Tensor]:
+def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, torch.Tensor]:
     """Named tensors on the CPU, (*shape) each, of files read one by one when they are asked for.
 
     `place` is a torch file, a ``.safetensors`` file, the index of one in shards
@@ -47,11 +48,11 @@ def open_checkpoint(place: str | Path, root: Path | None = None) -> Mapping[str,
     return open_shards(path) if is_index(path) else open_file(path)
 
 
-def lasting(place: str | Path, root: Path | None = None) -> str:
-    """A place by its full path, a round by its number, so that it names the same from any folder and later on."""
+def lasting(place: Where, root: Where | None = None) -> str:
+    """A place by its full address, a round by its number: it names the same from any folder and later on."""
     if stored := stored_round(place):
         run = open_run(stored[0], root)
-        return f"{run.path.resolve()}@{run.round(stored[1]).number}"
+        return f"{full_address(run.address)}@{run.round(stored[1]).number}"
     return str(_existing(place, root).resolve())
 
 
@@ -91,10 +92,9 @@ def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Ten
     return LazyTensors(tuple(expected), read)
 
 
-def _existing(place: str | Path, root: Path | None) -> Path:
-    """The path of a file that can be read."""
-    path = Path(place)
-    place_of(path)
+def _existing(place: Where, root: Where | None) -> Path:
+    """The path of a file that can be read; raises `UsageError` for one that is not on this machine."""
+    path = as_path(place)
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
@@ -116,8 +116,8 @@ def _folder(path: Path) -> str:
     return f"a folder; name {path / index}" if index else "a folder; name a file"
 
 
-def _hint(path: Path, root: Path | None) -> str:
-    if run_path(root, path).is_dir():
+def _hint(path: Path, root: Where | None) -> str:
+    if is_run(run_address(root, path)):
         return f"of the run of that name, {path}@-1 is the last round"
     if not path.parent.is_dir():
         return f"there is no folder {path.parent} either"

@@ -10,40 +10,58 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from storage.hierarchy.documents import NAME
+from storage.places.addresses import Where, address_of, joined, last_name, scheme_of
+from storage.places.schemes import place_of
+
 SUFFIX = ".zarr"
 """How the names of runs' folders end."""
 
 
-def run_name(path: Path) -> str:
-    """What the run in this folder is called."""
-    return path.name.removesuffix(SUFFIX)
+def run_name(where: Where) -> str:
+    """What the run at an address is called."""
+    return last_name(where).removesuffix(SUFFIX)
 
 
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
 
 
-def default_root() -> Path:
-    """The folder of all runs: ``$ROUNDWEAVE_ROOT``, else ``runs`` here."""
-    return Path(os.environ.get("ROUNDWEAVE_ROOT", "runs"))
+HERE = "runs"
+"""The root where none is named."""
 
 
-def run_path(root: str | Path | None, name: str | Path) -> Path:
+def default_root() -> str:
+    """The address under which all runs lie: ``$ROUNDWEAVE_ROOT``, else ``runs`` here."""
+    return address_of(os.environ.get("ROUNDWEAVE_ROOT", HERE))
+
+
+def local_root(root: Where) -> Path:
+    """The folder for what must be on this machine: the root, and where that is elsewhere, ``runs`` here."""
+    return Path(HERE if scheme_of(root) else root)
+
+
+def run_address(root: Where | None, name: Where) -> str:
     """Where the run of this name lies, under the default root where none is given."""
-    return Path(root or default_root(), f"{name}{SUFFIX}")
+    return joined(root or default_root(), f"{os.fspath(name)}{SUFFIX}")
 
 
-def new_name(root: str | Path | None, *parts: str) -> str:
+def is_run(where: Where) -> bool:
+    """Whether there is a run at an address, or what was one."""
+    return place_of(where).has(NAME)
+
+
+def new_name(root: Where | None, *parts: str) -> str:
     """``<part>-…-<date>-<4 hex>``, which no run under the root has."""
     stem = "-".join(re.sub(r"[^\w.]+", "", part)[:60] for part in (*parts, time.strftime("%Y%m%d")))
-    while run_path(root, name := f"{stem}-{secrets.token_hex(2)}").exists():
+    while is_run(run_address(root, name := f"{stem}-{secrets.token_hex(2)}")):
         pass
     return name
 
 
-def stored_round(place: str | Path) -> tuple[str, int] | None:
+def stored_round(place: Where) -> tuple[str, int] | None:
     """``RUN@12`` as the run and the round, ``RUN@-1`` being the last; None for what is a file or no such name."""
     parts = STORED_ROUND.fullmatch(str(place))
-    return (parts[1], int(parts[2])) if parts and not Path(place).exists() else None
+    return (parts[1], int(parts[2])) if parts and (scheme_of(place) or not Path(place).exists()) else None
 
 
 def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:

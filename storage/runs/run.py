@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from storage.errors import NotARun, StoreError, TensorMissing
+from storage.places.addresses import Where, above, address_of, joined, last_name
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import plot_history
-from storage.runs.names import SUFFIX, default_root, nearest, run_name, run_path
+from storage.runs.names import SUFFIX, default_root, nearest, run_address, run_name
 from storage.runs.round import Round
 
 if TYPE_CHECKING:
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def open_run(run: str | Path, root: str | Path | None = None) -> Run:
-    """A run by its name under the root, its folder's name with ``.zarr`` or without, or by its path; `NotARun`."""
-    named = run_path(root, run)
-    there = _names(named.parent)
-    if named.name in there:
+def open_run(run: Where, root: Where | None = None) -> Run:
+    """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
+    named = run_address(root, run)
+    there = _names(above(named))
+    if last_name(named) in there:
         return Run(named)
-    for path in (Path(root or default_root(), run), run):
-        if place_of(path).names():
-            return Run(path)
-    names = [run_name(Path(name)) for name in there]
+    for address in (joined(root or default_root(), run), run):
+        if place_of(address).names():
+            return Run(address)
+    names = list(map(run_name, there))
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
-    raise NotARun(f"no run {str(run)!r} under {named.parent}; {hint}")
+    raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
 
 
-def list_runs(root: str | Path | None = None) -> list[Run]:
+def list_runs(root: Where | None = None) -> list[Run]:
     """All runs under the root that can be opened, the oldest first."""
     return [run for run in looked_through(root).values() if isinstance(run, Run)]
 
 
-def looked_through(root: str | Path | None = None) -> dict[str, Run | StoreError]:
+def looked_through(root: Where | None = None) -> dict[str, Run | StoreError]:
     """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
-    folder = Path(root or default_root())
+    root = address_of(root or default_root())
     began: list[tuple[float, str, Run]] = []
     damaged: dict[str, Run | StoreError] = {}
-    for name in _names(folder):
+    for name in _names(root):
         try:
-            run = Run(folder / name)
+            run = Run(joined(root, name))
             began.append((run.created, run.name, run))
         except StoreError as error:
             damaged[name.removesuffix(SUFFIX)] = error
     return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
 
 
-def _names(root: Path) -> list[str]:
+def _names(root: Where) -> list[str]:
     return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
 
 
@@ -67,7 +67,7 @@ class Run:
     What is recorded is read then, tensors and numbers when they are asked for.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | Place) -> None:
+    def __init__(self, where: Where | Place) -> None:
         self._place = place_of(where)
         self.refresh()
 
@@ -86,14 +86,19 @@ class Run:
         return self
 
     @property
+    def address(self) -> str:
+        """Where it is, as text: a path, or ``scheme://…``."""
+        return self._store.address
+
+    @property
     def path(self) -> Path:
-        """Its place as a path."""
+        """Its folder; raises `UsageError` where it is not on a disk of this machine."""
         return self._store.path
 
     @property
     def name(self) -> str:
         """The run's name under its root."""
-        return run_name(self.path)
+        return run_name(self.address)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -130,7 +135,7 @@ class Run:
     def done(self) -> int:
         """The last round whose record is whole; 0 is the initial state."""
         if self._done is None:
-            raise NotARun(f"{self.path} has no committed round; start the run again")
+            raise NotARun(f"{self.address} has no committed round; start the run again")
         return self._done
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -24,7 +23,7 @@ class Gallery:
     partitions: Partitions
     units: UnitGroups
     examples: int
-    root: Path
+    root: str
 
     def network(self, tensors: Tensors) -> nn.Module:
         """A network with these named tensors, of the network's shapes, evaluating."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from tasks.networks.objective import layout_of
 
 
 def keep_merge(
-    path: Path,
+    address: str,
     network: nn.Module,
     states: Sequence[Tensors],
     matches: Sequence[Match],
@@ -39,7 +38,7 @@ def keep_merge(
     layout = _merge_layout(network)
     schema = Schema(layout, len(states), matches=specs_of(matches[0].permutation.items()))
     initial = _state(layout, states[0])
-    store = RoundStore.create(path, schema, 1, attributes, initial)
+    store = RoundStore.create(address, schema, 1, attributes, initial)
     records = {
         number: _kept(store, number, _update(layout, initial, state), match)
         for number, (state, match) in enumerate(zip(states, matches, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -48,7 +47,7 @@ class Start:
         return fitted(opened, expected)
 
 
-def find_start(place: str, root: Path) -> Start:
+def find_start(place: str, root: str) -> Start:
     """The start that a file or a stored round is, as it is now; raises what `open_checkpoint` does."""
     reference = lasting(place, root)
     return Start(reference, _digest(open_checkpoint(reference)))

@@ -29,7 +29,7 @@ from tasks.networks.gpt import Gpt
 NAME = "shakespeare"
 PARTITIONS = 36
 TIME = 64
-ROOT = default_root()
+ROOT = Path(default_root())
 NETWORK = {"width": 64, "depth": 2, "heads": 4}
 OPTIONS: dict[str, Any] = {"optimizer": "AdamW", "lr": 3e-3, "batch_size": 16}
 

@@ -34,9 +34,9 @@ def print_merge(result: MergeResult) -> None:
         if place:
             out.print(f"{what}: {place}", soft_wrap=True)
     if result.rounds:
-        out.print(f"went on as run {result.rounds.name}, in {result.rounds.path}", soft_wrap=True)
+        out.print(f"went on as run {result.rounds.name}, in {result.rounds.address}", soft_wrap=True)
     if result.run:
-        out.print(f"kept with its permutations as run {result.run.name}, in {result.run.path}", soft_wrap=True)
+        out.print(f"kept with its permutations as run {result.run.name}, in {result.run.address}", soft_wrap=True)
 
 
 def print_units(report: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def run_summary(run: Run) -> dict[str, Any]:
     scores = {name: _last(scored[name]) for name in run.scores}
     return {
         "run": run.name,
-        "path": str(run.path),
+        "path": run.address,
         "status": run.status,
         "rounds": run.done,
         "of_rounds": run.rounds,
@@ -77,7 +77,7 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
     if summary["refused"]:
         refused = f"{summary['refused']} updates were refused; `roundweave show {run.name}` names them"
         out.print(refused, style="yellow")
-    out.print(f"stored in {run.path}, digest {summary['digest'][:16]}", soft_wrap=True)
+    out.print(f"stored in {run.address}, digest {summary['digest'][:16]}", soft_wrap=True)
 
 
 def _remarks(run: Run) -> list[str]:
@@ -119,7 +119,7 @@ def _facts(run: Run) -> dict[str, str]:
         "classes": _classes(data.get("class_names", ())),
         "model": f"{_named(config['model'])} {config['model_options'] or ''}",
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
-        "stored in": str(run.path),
+        "stored in": run.address,
         "digest": run.digest,
     }
     facts |= {"failed": run.failure or ""}

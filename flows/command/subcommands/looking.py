@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ from storage.runs.run import looked_through, open_run
 
 
 def show_command(
-    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    run: Annotated[str, typer.Argument(help="the run's name, or its address")],
     root: Root = None,
     as_json: Json = False,
 ) -> None:
@@ -29,7 +28,7 @@ def show_command(
 
 def runs_command(
     root: Annotated[
-        Path | None, typer.Argument(help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")
+        str | None, typer.Argument(help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")
     ] = None,
     as_json: Json = False,
 ) -> None:

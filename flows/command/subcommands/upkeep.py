@@ -16,9 +16,10 @@ from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json, Root
 from flows.command.printing.console import console
 from storage.errors import UsageError, listed
+from storage.places.addresses import last_name, scheme_of
 from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
-from storage.runs.names import SUFFIX
+from storage.runs.names import SUFFIX, run_address
 from storage.runs.run import Run, open_run
 from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
@@ -72,8 +73,7 @@ def cp_command(
     """Copy a run, and verify it while it is copied; the copy is there at once, or not at all."""
     with clear_errors(as_json, "interrupted; there is no copy"):
         stored = open_run(run, root)
-        where = target.rstrip("/")
-        where = where if where.endswith(SUFFIX) else f"{where}/{stored.name}{SUFFIX}"
+        where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
         with _bar("copying") as step:
             chain = copy_run(_store(stored), place_of(where), step)
         _say(stored, f"copied to {where}, chain {chain[:16]}", as_json, copy=where, chain=chain)
@@ -88,16 +88,16 @@ def rm_command(
     """Delete a run with all its rounds."""
     with clear_errors(as_json, "interrupted"):
         stored = open_run(run, root)
-        if Path(stored.path).is_symlink():
-            raise UsageError(f"{stored.path} is a link to a run; delete the link, or give the path of the run")
+        if not scheme_of(stored.address) and Path(stored.address).is_symlink():
+            raise UsageError(f"{stored.address} is a link to a run; delete the link, or give the path of the run")
         if not yes and not _agreed(stored):
             raise typer.Abort
-        remove_run(place_of(stored.path))
-        _say(stored, f"deleted from {stored.path}", as_json)
+        remove_run(place_of(stored.address))
+        _say(stored, f"deleted from {stored.address}", as_json)
 
 
 def _store(stored: Run) -> RoundStore:
-    return RoundStore(stored.path, bool(stored.config.get("fsync")))
+    return RoundStore(stored.address, bool(stored.config.get("fsync")))
 
 
 def _agreed(stored: Run) -> bool:
@@ -109,7 +109,7 @@ def _agreed(stored: Run) -> bool:
 
 def _say(stored: Run, said: str, as_json: bool, **values: object) -> None:
     if as_json:
-        print_json({"run": stored.name, "path": str(stored.path), **values})
+        print_json({"run": stored.name, "path": str(stored.address), **values})
     else:
         console().print(f"{stored.name}: {said}", soft_wrap=True)
 

@@ -117,14 +117,14 @@ def test_nothing_of_execution_is_taken_from_a_foreign_store(theirs: Store, tmp_p
     config = resumed_config(str(theirs(**told).path), None, trust=True, changes={})
     ours = Execution(root=config.root, name="foreign", rounds=2)
     assert {name: getattr(config, name) for name in Execution.model_fields} == dict(ours)
-    assert config.root == tmp_path / "runs"
+    assert config.root == str(tmp_path / "runs")
 
 
 def test_the_execution_of_an_own_run_is_taken(store_at: Store, tmp_path: Path) -> None:
     run = store_at(tmp_path / "runs" / "mine.zarr", workers=7, evaluate_every=2, executor="inline")
     config = resumed_config("mine", None, trust=False, changes={"workers": 3})
     assert (config.workers, config.evaluate_every, config.executor) == (3, 2, "inline")
-    assert config.path == run.path.resolve()
+    assert config.address == str(run.path.resolve())
 
 
 def test_prefect_keeps_its_files_under_ones_own_root(theirs: Store) -> None:

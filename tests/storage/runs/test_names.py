@@ -6,16 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.names import default_root, near, nearest, run_path, stored_round
+from storage.runs.names import default_root, local_root, near, nearest, run_address, run_name, stored_round
 
 
 def test_the_root_is_that_of_the_environment_else_runs_here(monkeypatch) -> None:
     monkeypatch.setenv("ROUNDWEAVE_ROOT", "/somewhere")
-    assert default_root() == Path("/somewhere")
-    assert run_path(None, "a") == Path("/somewhere/a.zarr")
+    assert default_root() == "/somewhere"
+    assert run_address(None, "a") == "/somewhere/a.zarr"
     monkeypatch.delenv("ROUNDWEAVE_ROOT")
-    assert default_root() == Path("runs")
-    assert run_path("other", "a.b") == Path("other/a.b.zarr")
+    assert default_root() == "runs"
+    assert run_address("other", "a.b") == "other/a.b.zarr"
+    assert run_address("s3://bucket/runs", "a.b") == "s3://bucket/runs/a.b.zarr"
+    assert run_name("s3://bucket/runs/a.b.zarr") == run_name(Path("other/a.b.zarr")) == "a.b"
+
+
+def test_what_must_be_on_this_machine_is_under_the_root_or_in_runs_here() -> None:
+    assert local_root("/somewhere") == Path("/somewhere")
+    assert local_root("s3://bucket/runs") == Path("runs")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +33,7 @@ def test_the_root_is_that_of_the_environment_else_runs_here(monkeypatch) -> None
         ("folder/a.zarr@12", ("folder/a.zarr", 12)),
         ("a@b@0", ("a@b", 0)),
         ("a@1@2", ("a@1", 2)),
+        ("s3://bucket/runs/a.zarr@-1", ("s3://bucket/runs/a.zarr", -1)),
         ("a", None),
         ("@3", None),
         ("a@", None),
@@ -36,7 +44,9 @@ def test_the_root_is_that_of_the_environment_else_runs_here(monkeypatch) -> None
     ],
 )
 def test_a_stored_round_is_a_run_and_a_number(place, wanted) -> None:
-    assert stored_round(place) == stored_round(Path(place)) == wanted
+    assert stored_round(place) == wanted
+    if "://" not in place:
+        assert stored_round(Path(place)) == wanted
 
 
 def test_a_file_comes_first(tmp_path) -> None:

@@ -1,0 +1,76 @@
+"""Addresses, the text that says where a place is: a path, or ``scheme://…``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from storage.errors import UsageError
+
+Where = str | os.PathLike[str]
+
+# A path makes one slash of two, so one must do. A single letter is a drive.
+ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+
+
+def scheme_of(where: Where) -> str:
+    """The scheme of an address, in small letters; a path has none.
+
+    >>> scheme_of("s3://bucket/runs"), scheme_of("runs")
+    ('s3', '')
+    """
+    named = ADDRESS.match(os.fspath(where))
+    return named[1].lower() if named else ""
+
+
+def address_of(where: Where) -> str:
+    """An address in its one spelling.
+
+    >>> address_of("S3:/bucket/runs/"), address_of("runs/")
+    ('s3://bucket/runs', 'runs')
+    """
+    text, scheme = os.fspath(where), scheme_of(where)
+    return f"{scheme}://{ADDRESS.sub('', text, count=1).rstrip('/')}" if scheme else str(Path(text))
+
+
+def joined(where: Where, name: Where) -> str:
+    """Where a name leads from an address; as with paths, one that leads there by itself does so.
+
+    >>> joined("s3://bucket", "runs"), joined("s3://bucket", "/runs"), joined("runs", "s3://bucket")
+    ('s3://bucket/runs', '/runs', 's3://bucket')
+    """
+    if scheme_of(name) or not scheme_of(where) or Path(name).is_absolute():
+        return address_of(name if scheme_of(name) else Path(where, name))
+    return f"{address_of(where)}/{os.fspath(name)}"
+
+
+def above(where: Where) -> str:
+    """The address of what an address is in.
+
+    >>> above("s3://bucket/runs/a.zarr"), above("runs/a.zarr")
+    ('s3://bucket/runs', 'runs')
+    """
+    address = address_of(where)
+    return address.rpartition("/")[0] if scheme_of(address) else str(Path(address).parent)
+
+
+def last_name(where: Where) -> str:
+    """What an address is called in what it is in.
+
+    >>> last_name("s3://bucket/runs/a.zarr")
+    'a.zarr'
+    """
+    return address_of(where).rpartition("/")[2] if scheme_of(where) else Path(where).name
+
+
+def full_address(where: Where) -> str:
+    """The address that means the same from any folder, a path without its links."""
+    return address_of(where) if scheme_of(where) else str(Path(where).resolve())
+
+
+def as_path(where: Where) -> Path:
+    """The path that an address is; raises `UsageError` for one that is elsewhere than on this machine's disks."""
+    if scheme_of(where):
+        raise UsageError(f"{address_of(where)} is not on a disk of this machine; give a path")
+    return Path(where)

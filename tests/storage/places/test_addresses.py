@@ -1,0 +1,57 @@
+"""Addresses: one spelling each, and names that lead from one to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import UsageError
+from storage.places.addresses import above, address_of, as_path, full_address, joined, last_name, scheme_of
+
+
+@pytest.mark.parametrize(
+    ("where", "address"),
+    [
+        ("S3://bucket/runs/", "s3://bucket/runs"),
+        (Path("s3://bucket/a.zarr"), "s3://bucket/a.zarr"),
+        ("runs/", "runs"),
+        (Path("/a/b"), "/a/b"),
+        ("C:/runs", "C:/runs"),
+        ("a:b/c", "a:b/c"),
+    ],
+)
+def test_an_address_has_one_spelling(where, address) -> None:
+    assert address_of(where) == address == address_of(address)
+
+
+def test_a_path_has_no_scheme() -> None:
+    assert [scheme_of(where) for where in ("s3://a", Path("S3://a"), "a", "/a", "C:/a", "a:b")] == [
+        *["s3"] * 2,
+        *[""] * 4,
+    ]
+
+
+def test_what_is_joined_is_parted_again() -> None:
+    for root in ("s3://bucket", "s3://bucket/deep/runs", "runs", "/runs"):
+        address = joined(root, "a.zarr")
+        assert (above(address), last_name(address)) == (root, "a.zarr")
+
+
+def test_a_name_that_leads_there_by_itself_does_so() -> None:
+    assert joined("s3://bucket", "s3://other/a") == joined("runs", "s3:/other/a") == "s3://other/a"
+    assert joined("s3://bucket", "/a") == joined("runs", Path("/a")) == "/a"
+
+
+def test_a_full_address_is_the_same_from_any_folder(tmp_path, monkeypatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    assert full_address("link") == full_address(tmp_path / "real") == str((tmp_path / "real").resolve())
+    assert full_address("s3://bucket/runs/") == "s3://bucket/runs"
+
+
+def test_what_must_be_on_a_disk_is() -> None:
+    assert as_path("runs") == Path("runs")
+    with pytest.raises(UsageError, match="s3://bucket/a is not on a disk of this machine; give a path"):
+        as_path(Path("s3://bucket/a"))

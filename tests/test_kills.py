@@ -1,0 +1,184 @@
+"""A run that is killed at any moment: it opens, shows committed rounds only, and goes on to the same bits."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from storage.places import descriptors, local
+from storage.places.local import LocalPlace
+from storage.runs.run import Run
+from tasks.executors.inline import InlineExecutor
+
+FIELDS = {
+    "model": "logistic",
+    "algorithm": "scaffold",
+    "partitions": 2,
+    "local_steps": 1,
+    "rounds": 2,
+    "name": "run",
+}
+
+CHANGES = ("write", "create", "delete", "sweep", "sync", "make", "aside")
+"""What a place does that leaves something behind."""
+
+SYSTEM = ("write", "replace", "link", "mkdir", "unlink", "rmdir", "fsync")
+"""The system's calls that do."""
+
+
+NEVER = 10**9
+
+
+class Killed:
+    """SIGKILL in the midst of a process's work, before its call of this number."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def count(self) -> None:
+        """Count a call; the last one does not return."""
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+
+    def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.count()
+            return call(*arguments, **options)
+
+        return counted
+
+
+class System:
+    """The module `os`, of which some calls are counted."""
+
+    def __init__(self, killed: Killed) -> None:
+        self.killed = killed
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(os, name)
+        return self.killed.before(call) if name in SYSTEM else call
+
+    def write(self, descriptor: int, content: memoryview) -> int:
+        """Half of it is written before the process is killed."""
+        os.write(descriptor, content[: len(content) // 2])
+        self.killed.count()
+        return len(content) // 2 + os.write(descriptor, content[len(content) // 2 :])
+
+
+def at_each_call_of_a_place(killed: Killed) -> None:
+    for name in CHANGES:
+        setattr(LocalPlace, name, killed.before(getattr(LocalPlace, name)))
+
+
+def at_each_call_of_the_system(killed: Killed) -> None:
+    for module in (local, descriptors):
+        module.os = System(killed)  # type: ignore[attr-defined]
+
+
+def train_until(where: Callable[[Killed], None], at: int, root: Path, data: str) -> None:
+    """Train, and be killed at a call of this number; a process's whole work."""
+    torch.set_num_threads(1)
+    where(Killed(at))
+    trained(root, data)
+
+
+def trained(root: Path, data: str) -> Run:
+    """The run under a root, new or gone on with, at its end."""
+    config, executor = TrainConfig(**FIELDS, data=data, root=root), InlineExecutor()
+    with prepared(resolve(config), executor) as ready:
+        if ready.done < config.rounds:
+            list(executor.run(ready.job, ready.done + 1, config.rounds))
+    return Run(ready.store.path)
+
+
+def committed(path: Path) -> list[int]:
+    """The rounds that a run shows, which are verified; none where it does not exist yet."""
+    if not path.exists():
+        return []
+    run = Run(path)
+    for round in run.committed:
+        run.round(round).state  # noqa: B018 (reading verifies)
+    assert run.history().index.tolist() == run.committed == list(range(run.done + 1))
+    assert run.lost == []
+    return run.committed
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """Processes that begin with all modules loaded and no threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "tasks.executors.inline", "flows.training.preparing"])
+    return context.Process
+
+
+@pytest.fixture
+def data(tmp_path) -> str:
+    numbers = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=numbers.normal(size=(20, 3)).astype("f4"), y=numbers.integers(2, size=20))
+    return f"npz:{tmp_path}/data.npz"
+
+
+def check_and_go_on(root: Path, data: str, digest: str) -> int:
+    """How many rounds a killed run shows; it goes on to the same bits, and nothing half-written is left."""
+    shown = len(committed(root / "run.zarr"))
+    assert trained(root, data).digest == digest
+    assert not [name for name in LocalPlace(root / "run.zarr").sizes() if name.endswith(local.PARTIAL)]
+    return shown
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("where", [at_each_call_of_a_place, pytest.param(at_each_call_of_the_system, marks=SLOW)])
+@pytest.mark.timeout(900)
+def test_a_run_killed_at_each_write_goes_on_to_the_same_bits(processes, data, tmp_path, where) -> None:
+    digest, shown = trained(tmp_path / "whole", data).digest, set()
+    for kills in itertools.count():
+        root = tmp_path / f"killed{kills}"
+        process = processes(target=train_until, args=(where, kills, root, data))
+        process.start()
+        process.join()
+        shown.add(check_and_go_on(root, data, digest))
+        if not process.exitcode:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert kills > 50
+    assert shown == {0, 1, 2, 3}
+
+
+@SLOW
+@pytest.mark.timeout(1800)
+def test_a_run_killed_at_random_instants_goes_on_to_the_same_bits(processes, data, tmp_path) -> None:
+    """Each run is killed again and again, with ever more patience, until it comes to its end."""
+    digest, draw = trained(tmp_path / "whole", data).digest, random.Random(0)
+    kills, shown = 0, set()
+    for number in itertools.count():
+        root, patience = tmp_path / f"killed{number}", 0.02
+        while True:
+            process = processes(target=train_until, args=(at_each_call_of_a_place, NEVER, root, data))
+            process.start()
+            process.join(draw.uniform(0, patience))
+            process.kill()
+            process.join()
+            if not process.exitcode:
+                break
+            shown.add(len(committed(root / "run.zarr")))
+            kills, patience = kills + 1, patience * 1.2
+        check_and_go_on(root, data, digest)
+        if kills >= 200:
+            break
+    assert {0, 1, 2} <= shown
