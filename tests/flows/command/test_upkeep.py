@@ -39,11 +39,8 @@ def test_pack_says_how_many_files_there_are_and_undoes_it(first, capsys) -> None
     answer = json.loads(out)
     assert (code, answer["files"]) == (0, len(LocalPlace(first.path).sizes()))
     assert answer["files"] < answer["files_before"]
-    assert (
-        Run(first.path).round(2).updates["fc.weight"].shape == (2, 10, 64)
-        if "fc.weight" in first.tensors
-        else True
-    )
+    packed = Run(first.path)
+    assert packed[packed.tensors[0]].identical(first[first.tensors[0]])
     code, out, _ = run(capsys, "pack", "first", "--undo")
     assert (code, out.count("files are now")) == (0, 1)
     assert LocalPlace(first.path).has("updates/float32/c/2/1/0")
