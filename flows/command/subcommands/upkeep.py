@@ -41,8 +41,7 @@ def prune_command(
     with clear_errors(as_json, "interrupted; prune again to end it"):
         stored = open_run(run, root)
         goes = prune_run(_store(stored), Keep.of(keep), dry_run)
-        rounds = f"{len(goes.rounds)} rounds ({listed(goes.rounds)})" if goes.rounds else "nothing"
-        said = f"{rounds} {'would go' if dry_run else 'went'}, {goes.bytes / 1e6:.3g} MB"
+        said = f"of rounds {listed(goes.rounds) or 'none'} {'would go' if dry_run else 'went'} {goes.bytes / 1e6:.3g} MB"
         numbers = {"rounds": list(goes.rounds), "bytes": goes.bytes, "dry_run": dry_run}
         _say(stored, said, as_json, **numbers)
 
