@@ -5,11 +5,12 @@ from flows.config.train import TrainConfig as TrainConfig
 from flows.merging.running import merge as merge
 from flows.stored import Round as Round
 from flows.stored import Run as Run
-from flows.stored import list_runs as list_runs
 from flows.stored import open_run as open_run
 from flows.training.running import train as train
 from storage.errors import RoundweaveError as RoundweaveError
 from storage.errors import UsageError as UsageError
+from storage.runs.listing import compare as compare
+from storage.runs.listing import list_runs as list_runs
 from storage.values.layout import Layout as Layout
 from storage.values.state import State as State
 from storage.values.state import Update as Update

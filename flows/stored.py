@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from storage.errors import NotARun
+from storage.errors import DataError, NotARun, UsageError
 from storage.places.addresses import Where
 from storage.runs import round, run
 from storage.runs.names import default_root
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import nn
 
+    from tasks.data.partitions import Partitions
     from tasks.networks.objective import ModelSpec
 
 
@@ -53,6 +55,54 @@ class Run(run.Run):
         """One committed round; negative numbers count from the end; raises `RoundMissing`."""
         return Round(self, round)
 
+    def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
+        """The first round with the best score: of losses and errors the lowest, of others the highest.
+
+        Of a score of your own `lowest` says which. Raises `UsageError` for one that the run has not,
+        `RoundMissing` where no round was scored.
+        """
+        return self.round(super().best(score, lowest).number)
+
+    def examples(self, partition: int, round: int = -1, trust: bool = False) -> pd.DataFrame:
+        """The examples that a partition has in a round: their numbers in the data as index, the `label` of each.
+
+        The run's data are loaded, which in a run from outside the root needs `trust` where they come by code of
+        the user's. Targets that are no single labels are not told. Raises `UsageError`, `DataError` where the data
+        are others now, `RoundMissing` where each partition has data of its own.
+        """
+        from tasks.data.distribution import labels
+
+        table = super().examples(partition, round)
+        told = labels(self._dealt(trust))
+        return table if told is None else table.assign(label=told[table.index])
+
+    def label_counts(self, round: int = -1, trust: bool = False) -> pd.DataFrame:
+        """Examples of each label that each partition has in a round, as `roundweave.label_counts` gives them.
+
+        Raises as `examples` does.
+        """
+        from tasks.data.distribution import label_counts
+
+        dealt = self._dealt(trust)
+        return label_counts(dealt, dealt.split.number(self.round(round).number))
+
+    def _dealt(self, trust: bool) -> Partitions:
+        """The data of the run and how they are dealt out, which must be as they were."""
+        from flows.config.recorded import check_trust
+        from flows.config.resolving import deal
+        from flows.config.train import Dealing
+        from tasks.data.partitions import combine
+
+        if self.config.get("data") is None:
+            raise UsageError(f"{self.name} was made of networks, not of examples")
+        recorded = Dealing(**{name: self.config[name] for name in Dealing.model_fields if name in self.config})
+        check_trust(self, self._root or default_root(), trust, recorded, ("data",))
+        dealt = deal(recorded)
+        every = range(dealt.split.partitions if dealt.source.partitioned else 1)
+        if combine(list(map(dealt.describe, every))).digest != self.attributes["data"]["digest"]:
+            raise DataError(f"{self.name}: its data have changed since it began; restore them")
+        return dealt
+
     def network(self, trust: bool = False) -> nn.Module:
         """The module with the weights of the last round; see `Round.network`."""
         return self.round(-1).network(trust)
@@ -78,8 +128,3 @@ class Run(run.Run):
 def open_run(name: Where, root: Where | None = None) -> Run:
     """A run by its name under the root, or by its address; raises `NotARun`."""
     return Run(run.open_run(name, root).address, root)
-
-
-def list_runs(root: Where | None = None) -> list[Run]:
-    """All runs under the root that can be opened, the oldest first."""
-    return [Run(each.address, root) for each in run.list_runs(root)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.config.algorithms import Named
 from flows.config.merge import Architecture
-from flows.config.train import Experiment, TrainConfig
+from flows.config.train import Dealing, Experiment, TrainConfig
 from storage.errors import UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
@@ -57,7 +57,7 @@ def is_own(run: Run, root: Where) -> bool:
 
 
 def check_trust(
-    run: Run, root: Where, trust: bool, config: Experiment | Architecture, taken: Iterable[str] = BUILT_IN
+    run: Run, root: Where, trust: bool, config: Dealing | Architecture, taken: Iterable[str] = BUILT_IN
 ) -> None:
     """Raise `UsageError` where fields that are taken from a run outside the root are code, and not trusted."""
     code = [str(value) for field in taken for value in _values(config, field) if not _is_built_in(field, value)]
@@ -68,7 +68,7 @@ def check_trust(
         )
 
 
-def _values(config: Experiment | Architecture, field: str) -> tuple[Any, ...]:
+def _values(config: Dealing | Architecture, field: str) -> tuple[Any, ...]:
     value = getattr(config, field, None)
     value = value.name if isinstance(value, Named) else value
     return value if isinstance(value, tuple) else () if value is None else (value,)

@@ -87,7 +87,7 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
                 progress.report()
         run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
-        page.leave_plot(run.plot())
+        page.leave_plot(_figure(run))
 
 
 class Progress:
@@ -135,6 +135,15 @@ class Progress:
         elif percent != self._shown:
             client.update_artifact(self._bar, ArtifactUpdate(data=percent))
         self._shown = percent
+
+
+def _figure(run: Run) -> Figure:
+    """The history as a figure that no notebook or window waits to show."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    run.plot.history(figure.subplots())
+    return figure
 
 
 def _create_artifacts(client: SyncPrefectClient, artifacts: list[ArtifactCreate]) -> None:

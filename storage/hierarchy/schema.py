@@ -200,6 +200,11 @@ class Schema:
         return cls(Layout.from_json(value["layout"]), value["partitions"], **slots, matches=matches)
 
 
+def split_number(round: int, resplit_every: int | None) -> int:
+    """The number of the split that a round uses, where every so many rounds have a split of their own."""
+    return (max(round, 1) - 1) // resplit_every if resplit_every else 0
+
+
 def split_array(number: int, examples: int) -> ArraySpec:
     """Which partition each example went to under a split; -1 for those held out."""
     shape = (examples,)

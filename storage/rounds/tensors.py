@@ -174,6 +174,21 @@ class StoredTensors:
         self._write(spec, (0,), owners)
         replace_documents(self.place, [spec], self.fsync)
 
+    def splits(self) -> list[int]:
+        """The numbers of the splits that are kept, ascending."""
+        return sorted(int(name) for name in self.place.names("partitions") if name.isdecimal())
+
+    def read_split(self, number: int) -> np.ndarray:
+        """Which partition each example went to, int32 (examples,), -1 for none; raises `RoundMissing`."""
+        try:
+            (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
+        except (KeyError, ValueError, TypeError) as error:
+            raise RoundMissing(
+                f"{self.place} keeps no split {number}: where no round has used it, or the data "
+                "give each partition its own, there is none"
+            ) from error
+        return self._read(split_array(number, examples), (0,), f"split {number} has no examples")
+
     def _has_split(self, number: int) -> bool:
         try:
             (examples,) = read_document(self.place, f"partitions/{number}")["shape"]

@@ -1,8 +1,9 @@
-"""Tensors over rounds for notebooks, read and verified when their values are used."""
+"""Stored tensors and numbers as xarray has them, read and verified when their values are used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,55 +12,219 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from storage.errors import TensorMissing
+from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Commit
-from storage.rounds.tensors import StoredTensors
+from storage.rounds.store import RoundStore
+from storage.runs.names import nearest
+from storage.values.digests import match_tensors
+from storage.values.layout import Layout
+from storage.values.state import Update
+from storage.values.tensors import Specs, Vectors, views
 
-
-def tensor_over_rounds(
-    tensors: StoredTensors, path: str, rounds: Sequence[int], record: Callable[[int], Commit]
-) -> xr.DataArray:
-    """A stored tensor over these rounds, (round, *shape), of which `record` gives the commits.
-
-    bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
-    """
-    spec = tensors.arrays[path]
-    attributes = {"logical_dtype": spec.dtype}
-    name = path.rpartition("/")[2]
-    if "round" not in spec.dims:
-        values = _shown(tensors.read_tensor(record(rounds[-1]), path))
-        return xr.DataArray(values, dims=spec.dims, name=name, attrs=attributes)
-    lazy = indexing.LazilyIndexedArray(StoredRows(tensors, path, rounds, record))
-    variable = xr.Variable(spec.dims, lazy, attributes)
-    return xr.DataArray(variable, coords={"round": list(rounds)}, name=name)
+SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
+"""Groups whose variables drop the group in a data set; where two have one name, the first of them."""
 
 
 class StoredRows(BackendArray):
-    """The rows of a tensor, (round, *shape), as xarray asks for them."""
+    """An array as xarray asks for it, of which `read` gives the values at a place of its first `axes` axes."""
 
     def __init__(
-        self, tensors: StoredTensors, path: str, rounds: Sequence[int], record: Callable[[int], Commit]
+        self, shape: tuple[int, ...], dtype: np.dtype, axes: int, read: Callable[..., np.ndarray]
     ) -> None:
-        spec = tensors.arrays[path]
-        self.shape = (len(rounds), *spec.shape[1:])
-        self.dtype = np.dtype("float32" if spec.dtype == "bfloat16" else spec.dtype)
-        self._rounds = np.asarray(rounds)
-        self._read = lambda round: _shown(tensors.read_tensor(record(int(round)), path))
+        self.shape = shape
+        self.dtype = dtype
+        self._axes = axes
+        self._read = read
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         """The values of an index, verified; raises `StoreDamaged`."""
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._rows)
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._values)
 
-    def _rows(self, key: tuple[Any, ...]) -> np.ndarray:
-        """The rows and elements of an index for each axis, each of which counts on its own."""
-        chosen = self._rounds[key[0]]
-        rows = np.empty((chosen.size, *self.shape[1:]), self.dtype)
-        for number, round in enumerate(chosen.reshape(-1)):
-            rows[number] = self._read(round)
-        for axis in reversed(range(1, len(key))):
-            rows = rows[(slice(None),) * axis + (key[axis],)]
-        return rows if chosen.ndim else rows[0]
+    def _values(self, key: tuple[Any, ...]) -> np.ndarray:
+        """The values of an index for each axis, each of which counts on its own."""
+        places = [np.arange(size)[part] for size, part in zip(self.shape, key[: self._axes], strict=False)]
+        sizes = tuple(place.size for place in places)
+        values = np.empty((*sizes, *self.shape[self._axes :]), self.dtype)
+        for number in np.ndindex(sizes):
+            values[number] = self._read(*(int(p.reshape(-1)[n]) for p, n in zip(places, number, strict=True)))
+        for axis in reversed(range(self._axes, len(key))):
+            values = values[(slice(None),) * axis + (key[axis],)]
+        return values.squeeze(tuple(axis for axis, place in enumerate(places) if not place.ndim))
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What is stored of some rounds of a run, ascending, of which `record` gives the commits."""
+
+    run: str
+    store: RoundStore
+    rounds: Sequence[int]
+    record: Callable[[int], Commit]
+
+    def named(self, name: str) -> xr.DataArray:
+        """One tensor of the state, (round, *shape); a frozen one, (*shape), is read at once; `TensorMissing`."""
+        path = self._path(name)
+        array = xr.DataArray(self.tensor(path), name=path.rpartition("/")[2])
+        return array.assign_coords(round=list(self.rounds)) if "round" in array.dims else array.load()
+
+    def _path(self, name: str) -> str:
+        paths = list(self.schema.state(1))
+        name = dict(self.schema.layout.aliases).get(name, name)
+        for path in (name, *(f"{group}/{name}" for group in ("params", "buffers", "frozen"))):
+            if path in paths:
+                return path
+        hint = nearest(name, [path.partition("/")[2] for path in paths], f"it has {', '.join(paths)}")
+        raise TensorMissing(f"run {self.run} stores no tensor {name!r}; {hint}")
+
+    def data_set(self) -> xr.Dataset:
+        """State and numbers by short names, see `SHORT`."""
+        variables = self.state() | self.history()
+        taken = {*self.coordinates(), *(dim for variable in variables.values() for dim in variable.dims)}
+        named = {}
+        for path in sorted(variables, key=_rank):
+            short = path.partition("/")[2]
+            name = path if short in taken or _rank(path) == len(SHORT) else short
+            taken.add(name)
+            named[name] = variables[path]
+        return xr.Dataset(named, self.coordinates())
+
+    def data_tree(self) -> xr.DataTree:
+        """All that is stored, in groups; what has the name of a coordinate gets a ``_`` behind it."""
+        groups: dict[str, dict[str, xr.Variable]] = {}
+        everything = self.state() | self.updates() | self.matches() | self.history() | self.splits()
+        for path, variable in everything.items():
+            group, _, name = path.rpartition("/")
+            groups.setdefault(group, {})[f"{name}_" if name in self.coordinates() else name] = variable
+        root = {"/": xr.Dataset(coords=self.coordinates())}
+        return xr.DataTree.from_dict(root | {group: xr.Dataset(named) for group, named in groups.items()})
+
+    @property
+    def schema(self) -> Schema:
+        """Which tensors there are."""
+        return self.store.schema
+
+    def coordinates(self) -> dict[str, Any]:
+        """Which rounds and partitions there are."""
+        return {"round": list(self.rounds), "partition": range(self.schema.partitions)}
+
+    def tensor(self, path: str) -> xr.Variable:
+        """A tensor of the state, (round, *shape); frozen ones have no rounds, (*shape)."""
+        spec = self.store.tensors.arrays[path]
+        axes = int("round" in spec.dims)
+
+        def read(row: int = -1) -> np.ndarray:
+            return _shown(self.store.tensors.read_tensor(self.record(self.rounds[row]), path))
+
+        return _lazy(
+            (len(self.rounds), *spec.shape[1:]) if axes else spec.shape, spec.dims, spec.dtype, axes, read
+        )
+
+    def state(self) -> dict[str, xr.Variable]:
+        """Every tensor of the state, (round, *shape), by path."""
+        return {path: self.tensor(path) for path in self.schema.state(1)}
+
+    def updates(self) -> dict[str, xr.Variable]:
+        """Every tensor of the accepted updates, (round, partition, *shape), by path; NaN where there is none.
+
+        Directions lie in ``updates``, the buffers arrived at in ``arrived``, further vectors in ``extras/<slot>``
+        and ``carry/<slot>``. Integers are shown as float64.
+        """
+        schema = self.schema
+        groups = {"updates": schema.layout.params, "arrived": schema.layout.buffers}
+        groups |= {f"extras/{slot}": schema.layout.params for slot in schema.extras}
+        groups |= {f"carry/{slot}": schema.layout.params for slot in schema.carry}
+
+        def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
+            accepted = partition in commit.accepted
+            return _named(schema.layout, self.store.tensors.read_update(commit, partition)) if accepted else {}
+
+        return {
+            f"{group}/{spec.name}": self._of_partitions(f"{group}/{spec.name}", spec.dtype, spec.shape, read)
+            for group, specs in groups.items()
+            for spec in specs
+        }
+
+    def matches(self) -> dict[str, xr.Variable]:
+        """Permutations and similarities of units, (round, partition, …, unit), by path; NaN for absent ones."""
+
+        def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
+            record = commit.updates.get(partition)
+            matched = record is not None and record.match is not None
+            return match_tensors(self.store.tensors.read_match(commit, partition)) if matched else {}
+
+        specs = self.schema.matching(1).values()
+        return {spec.path: self._of_partitions(spec.path, spec.dtype, spec.shape[2:], read) for spec in specs}
+
+    def _of_partitions(
+        self,
+        path: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        read: Callable[[Commit, int], Mapping[str, torch.Tensor]],
+    ) -> xr.Variable:
+        """What the rounds have of each partition, NaN where `read` gives nothing under the path."""
+
+        def values(row: int, partition: int) -> np.ndarray:
+            return _shown(read(self.record(self.rounds[row]), partition).get(path, NOTHING))
+
+        dims = ("round", "partition", *(f"{path}.{axis}" for axis in range(len(shape))))
+        sizes = (len(self.rounds), self.schema.partitions, *shape)
+        return _lazy(sizes, dims, dtype if dtype in WITH_NAN else "float64", 2, values)
+
+    def splits(self) -> dict[str, xr.Variable]:
+        """Which partition each example went to, (example,), by path; -1 for those held out."""
+        read = self.store.tensors.read_split
+        return {
+            f"partitions/{number}": xr.Variable(("example",), read(number))
+            for number in self.store.tensors.splits()
+        }
+
+    def history(self) -> dict[str, xr.Variable]:
+        """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""
+        history = self.store.history
+        paths = [path for path in history.arrays() if path.partition("/")[0] in SHORT]
+        numbers = history.read_all(paths, self.rounds[-1] + 1)
+        rows = {path: values[list(self.rounds)] for path, values in numbers.items()}
+        return {path: xr.Variable(("round", "partition")[: values.ndim], values) for path, values in rows.items()}
+
+
+WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128")
+"""Types in which NaN can be shown."""
+
+
+NOTHING = torch.tensor(torch.nan)
+"""What is shown of an update that was not accepted."""
+
+
+def _rank(path: str) -> int:
+    group = path.partition("/")[0]
+    return SHORT.index(group) if group in SHORT else len(SHORT)
+
+
+def _lazy(
+    shape: tuple[int, ...], dims: Iterable[str], dtype: str, axes: int, read: Callable[..., np.ndarray]
+) -> xr.Variable:
+    shown = np.dtype("float32" if dtype == "bfloat16" else dtype)
+    rows = indexing.LazilyIndexedArray(StoredRows(shape, shown, axes, read))
+    return xr.Variable(tuple(dims), rows, {"logical_dtype": dtype})
 
 
 def _shown(tensor: torch.Tensor) -> np.ndarray:
     """A tensor, (*shape), as numpy has it; bfloat16 as the float32 numbers that it stands for."""
     return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _named(layout: Layout, update: Update) -> dict[str, torch.Tensor]:
+    """The tensors of an update, (*shape), by the paths under which they are shown."""
+    groups: dict[str, tuple[Specs, Vectors]] = {
+        "updates": (layout.params, update.direction),
+        "arrived": (layout.buffers, update.buffers),
+        **{f"extras/{slot}": (layout.params, vectors) for slot, vectors in update.extras.items()},
+        **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in update.carry.items()},
+    }
+    return {
+        f"{group}/{name}": tensor
+        for group, (specs, vectors) in groups.items()
+        for name, tensor in views(specs, vectors).items()
+    }

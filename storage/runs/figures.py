@@ -1,40 +1,188 @@
-"""Plots of stored runs."""
+"""Plots of stored runs: each is drawn on `ax`, or on new axes without one, and gives the axes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from storage.errors import UsageError
+from storage.runs.names import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+    from matplotlib.lines import Line2D
 
 LABELS = {"loss": "held-out loss"}
 """What a column of a history is called in a plot, where not by its own name."""
 
 
-def plot_columns(history: pd.DataFrame, columns: Sequence[str], axes: Axes) -> Axes:
-    """Draw columns of a history over its rounds, those that it has."""
-    for column in columns:
-        if column in history:
-            told = history[column].dropna()
-            axes.plot(told.index, told, marker=".", label=LABELS.get(column, column))
-    axes.set_xlabel("round")
-    axes.grid(alpha=0.3)
-    if axes.lines:
-        axes.legend()
-    return axes
+DIVERGENCE = {"relative": "distance / norm of the mean", "cosine": "cosine with the mean", "norm": "distance"}
+"""The measures of a divergence, and what their axes are called."""
 
 
-def plot_history(history: pd.DataFrame, scores: Sequence[str], title: str) -> Figure:
-    """Losses over rounds, and beside them the scores of these names, where there are any."""
-    from matplotlib.figure import Figure
+VERDICTS = {"took no part": "#dcdcdc", "accepted": "#8cb4d8", "refused": "#c2283c"}
+"""What became of a partition in a round, and its colour."""
 
-    panels = [["train_loss", "loss"], *([list(scores)] if scores else [])]
-    figure = Figure(figsize=(4 * len(panels), 3.2), layout="constrained")
-    for axes, columns in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        plot_columns(history, columns, axes)
-    figure.suptitle(title)
-    return figure
+
+LINES = 10
+"""So many partitions have a line each; of more a map is drawn."""
+
+
+NAMES = 40
+"""So many rows of a map are named; of more, one in so many."""
+
+
+class Drawn(Protocol):
+    """What plots know of a run."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def scores(self) -> list[str]:
+        """The names of its scores besides the loss."""
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it has."""
+
+    @property
+    def tree(self) -> xr.DataTree:
+        """All that is stored."""
+
+    def history(self) -> pd.DataFrame:
+        """Numbers, a row a round."""
+
+    def changes(self) -> pd.DataFrame:
+        """Changes of parameters, a row a round."""
+
+    def divergence(self) -> pd.DataFrame:
+        """Distances of updates, a row a round."""
+
+
+@dataclass(frozen=True)
+class Plots:
+    """What can be drawn of a run."""
+
+    run: Drawn
+
+    def history(self, ax: Axes | None = None) -> Axes:
+        """Losses over rounds, and the scores on an axis of their own at the right, where there are any."""
+        from matplotlib import rcParams
+
+        history, ax = self.run.history(), ax or new_axes()
+        lines = draw_columns(history, ("train_loss", "loss"), ax)
+        if self.run.scores:
+            right = ax.twinx()
+            right.set_prop_cycle(color=rcParams["axes.prop_cycle"].by_key()["color"][len(lines) :])
+            lines += draw_columns(history, self.run.scores, right)
+            right.set_ylabel(", ".join(self.run.scores))
+            right.grid(visible=False)
+        ax.set(title=self.run.name, ylabel="loss")
+        legend_below(ax, lines)
+        return ax
+
+    def divergence(self, measure: str = "relative", ax: Axes | None = None) -> Axes:
+        """How far the partitions' updates lie from their mean; `measure` is one of `Run.divergence`.
+
+        A line for each of up to ten partitions, else a map.
+        """
+        if measure not in DIVERGENCE:
+            hint = nearest(measure, DIVERGENCE, f"there are {', '.join(DIVERGENCE)}")
+            raise UsageError(f"no measure {measure!r}; {hint}")
+        table = self.run.divergence()[[measure]].droplevel(0, axis=1).loc[1:]
+        ax = ax or new_axes()
+        if self.run.partitions > LINES:
+            draw_map(table, ax, DIVERGENCE[measure])
+            ax.set_ylabel("partition")
+        else:
+            legend_aside(ax, draw_columns(table, table.columns, ax), "partition")
+            ax.set_ylabel(DIVERGENCE[measure])
+        ax.set_title(f"{self.run.name}: updates around their mean")
+        return ax
+
+    def changes(self, ax: Axes | None = None) -> Axes:
+        """How much each round changed each parameter, relative to its norm before, as a map in powers of ten."""
+        from matplotlib.colors import LogNorm
+
+        table = self.run.changes()
+        ax = ax or new_axes(len(table.columns))
+        draw_map(table.where(table > 0), ax, "norm of the change / norm before", norm=LogNorm())
+        ax.set_title(f"{self.run.name}: changes of the parameters")
+        return ax
+
+    def refusals(self, ax: Axes | None = None) -> Axes:
+        """Whose updates were accepted and whose were refused, a column a round."""
+        from matplotlib.colors import ListedColormap
+        from matplotlib.patches import Patch
+
+        accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
+        ax = ax or new_axes(self.run.partitions)
+        edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
+        colours = {"cmap": ListedColormap(list(VERDICTS.values())), "vmin": 0, "vmax": 2}
+        draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
+        ax.set(title=f"{self.run.name}: whose updates were accepted", ylabel="partition")
+        legend_aside(ax, [Patch(color=colour, label=verdict) for verdict, colour in VERDICTS.items()])
+        return ax
+
+
+def new_axes(rows: int = 0) -> Axes:
+    """Axes of a new figure, as high as so many named rows need."""
+    import matplotlib.pyplot as plt
+
+    figure = plt.figure(figsize=(7.2, 1.4 + min(max(0.22 * rows, 2.2), 10)), layout="constrained")
+    return figure.subplots()
+
+
+def draw_columns(table: pd.DataFrame, columns: Iterable[Any], ax: Axes) -> list[Line2D]:
+    """Draw columns of a table over its rounds, those of which it has numbers."""
+    lines = []
+    for column in filter(table.columns.__contains__, columns):
+        if len(told := table[column].dropna()):
+            lines += ax.plot(told.index, told, marker=".", label=LABELS.get(column, str(column)))
+    ax.grid(alpha=0.3)
+    _over_rounds(ax)
+    return lines
+
+
+def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -> None:
+    """Draw a table, a row a round, as a map over rounds, and a colour bar of this label; rounds may be missing."""
+    from matplotlib.ticker import MaxNLocator
+
+    _over_rounds(ax)
+    if table.empty:
+        return
+    whole = table.reindex(range(table.index.min(), table.index.max() + 1))
+    places = range(len(whole.columns))
+    mesh = ax.pcolormesh(whole.index, places, whole.T.to_numpy(float), shading="nearest", **colours)
+    ax.invert_yaxis()
+    if label:
+        ax.figure.colorbar(mesh, ax=ax, label=label)
+    if whole.columns.inferred_type == "string":
+        ax.set_yticks(places[:: -(-len(places) // NAMES)], whole.columns[:: -(-len(places) // NAMES)])
+    else:
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
+    """A legend in a row beneath the axes, where it hides nothing."""
+    if handles:
+        ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
+
+
+def legend_aside(ax: Axes, handles: Sequence[Artist], title: str | None = None) -> None:
+    """A legend at the right of the axes."""
+    if handles:
+        ax.legend(handles=handles, title=title, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def _over_rounds(ax: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ax.set_xlabel("round")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from storage.hierarchy.documents import NAME
 from storage.places.addresses import Where, address_of, joined, last_name, scheme_of
@@ -21,6 +22,11 @@ SUFFIX = ".zarr"
 def run_name(where: Where) -> str:
     """What the run at an address is called."""
     return last_name(where).removesuffix(SUFFIX)
+
+
+def recorded_name(value: Any) -> str:
+    """A name as a record has it: what is built in by its own, a function of the user's as ``FILE.py:function``."""
+    return f"{Path(value['path']).name}:{value['name']}".lstrip(":") if isinstance(value, dict) else str(value)
 
 
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
@@ -48,6 +54,11 @@ def run_address(root: Where | None, name: Where) -> str:
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, or what was one."""
     return place_of(where).has(NAME)
+
+
+def stored_names(root: Where) -> list[str]:
+    """The names of the folders of runs under a root."""
+    return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
 
 
 def new_name(root: Where | None, *parts: str) -> str:

@@ -10,7 +10,9 @@ import torch
 from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
 from storage.rounds.commits import Commit, Score
 from storage.rounds.store import RoundStore
+from storage.runs.markup import round_card, score_parts
 from storage.values.digests import match_tensors
+from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import TensorSpec, load_named, views
 
@@ -31,6 +33,11 @@ class Round:
         return self.commit.round
 
     @property
+    def layout(self) -> Layout:
+        """Names, types and shapes of its tensors."""
+        return self._store.schema.layout
+
+    @property
     def score(self) -> Score | None:
         """Loss and other scores on the held-out examples, None where it was not scored."""
         return self.commit.score
@@ -43,15 +50,14 @@ class Round:
     @property
     def params(self) -> dict[str, torch.Tensor]:
         """The parameters after the round by name, (*shape) each."""
-        return views(self._store.schema.layout.params, self.state.params)
+        return views(self.layout.params, self.state.params)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and frozen parameters under all their names, (*shape), for `load_state_dict`."""
-        layout = self._store.schema.layout
-        named = self.state.named(layout).items()
+        named = self.state.named(self.layout).items()
         tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
-        return tensors | {alias: tensors[name] for alias, name in layout.aliases}
+        return tensors | {alias: tensors[name] for alias, name in self.layout.aliases}
 
     @property
     def refused(self) -> dict[int, str]:
@@ -86,16 +92,17 @@ class Round:
         try:
             load_named(network, self.tensors)
         except RuntimeError as error:
-            layout = self._store.schema.layout
+            layout = self.layout
             names = ", ".join(spec.name for spec in (*layout.params, *layout.frozen, *layout.buffers))
             raise ShapeMismatch(f"round {self.number} is of another architecture; it has {names}") from error
         return network
 
     def __repr__(self) -> str:
-        score = self.score
-        result = f" · loss {score.loss:.4g}" if score else ""
-        result += "".join(f" · {name} {value:.4f}" for name, value in score.values.items()) if score else ""
-        return f"<Round {self.number}{result} · {len(self.commit.accepted)} updates · {self.commit.state[:12]}>"
+        told = (*score_parts(self.score), f"{len(self.commit.accepted)} updates", self.commit.state[:12])
+        return f"<Round {' · '.join((str(self.number), *told))}>"
+
+    def _repr_html_(self) -> str:
+        return round_card(self.commit)
 
 
 class Updates(Mapping[str, "xr.DataArray"]):
@@ -105,7 +112,7 @@ class Updates(Mapping[str, "xr.DataArray"]):
         self._round = round
 
     def _specs(self) -> tuple[TensorSpec, ...]:
-        return self._round._store.schema.layout.params
+        return self._round.layout.params
 
     def __getitem__(self, name: str) -> xr.DataArray:
         import xarray as xr

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from storage.errors import NotARun, StoreError, TensorMissing
-from storage.places.addresses import Where, above, address_of, joined, last_name
+from storage.errors import NotARun, UsageError
+from storage.hierarchy.schema import split_number
+from storage.places.addresses import Where, above, joined, last_name
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
-from storage.runs.figures import plot_history
-from storage.runs.names import SUFFIX, default_root, nearest, run_address, run_name
+from storage.runs.figures import Plots
+from storage.runs.markup import run_card, score_parts
+from storage.runs.names import default_root, nearest, recorded_name, run_address, run_name, stored_names
 from storage.runs.round import Round
+from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from matplotlib.figure import Figure
+
+    from storage.runs.arrays import Arrays
 
 
 def open_run(run: Where, root: Where | None = None) -> Run:
     """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
     named = run_address(root, run)
-    there = _names(above(named))
+    there = stored_names(above(named))
     if last_name(named) in there:
         return Run(named)
     for address in (joined(root or default_root(), run), run):
@@ -36,29 +39,6 @@ def open_run(run: Where, root: Where | None = None) -> Run:
     names = list(map(run_name, there))
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
-
-
-def list_runs(root: Where | None = None) -> list[Run]:
-    """All runs under the root that can be opened, the oldest first."""
-    return [run for run in looked_through(root).values() if isinstance(run, Run)]
-
-
-def looked_through(root: Where | None = None) -> dict[str, Run | StoreError]:
-    """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
-    root = address_of(root or default_root())
-    began: list[tuple[float, str, Run]] = []
-    damaged: dict[str, Run | StoreError] = {}
-    for name in _names(root):
-        try:
-            run = Run(joined(root, name))
-            began.append((run.created, run.name, run))
-        except StoreError as error:
-            damaged[name.removesuffix(SUFFIX)] = error
-    return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
-
-
-def _names(root: Where) -> list[str]:
-    return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
 
 
 class Run:
@@ -103,8 +83,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration it was started with."""
-        config: dict[str, Any] = self._store.attributes["config"]
-        return config
+        return dict(self._store.attributes["config"])
 
     @property
     def algorithm(self) -> str:
@@ -147,7 +126,7 @@ class Run:
 
     @property
     def kept(self) -> list[int]:
-        """The committed rounds whose states are there, ascending; those of others went when the run was pruned."""
+        """The committed rounds whose states were not pruned."""
         return self._store.tensors.kept(self.committed)
 
     @property
@@ -200,20 +179,31 @@ class Run:
 
         bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
         """
-        from storage.runs.arrays import tensor_over_rounds  # a flow that only trains need not wait for xarray
+        return self._arrays(self.kept).named(name)
 
-        return tensor_over_rounds(self._store.tensors, self._find(name), self.kept, self._commit)
+    @property
+    def ds(self) -> xr.Dataset:
+        """State and numbers over the committed rounds, tensors being read when their values are used.
 
-    def _find(self, name: str) -> str:
-        for path in (name, f"params/{name}", f"buffers/{name}", f"frozen/{name}"):
-            if path in self.tensors:
-                return path
-        aliases = dict(self._store.schema.layout.aliases)
-        if name in aliases:
-            return self._find(aliases[name])
-        names = [path.partition("/")[2] for path in self.tensors]
-        hint = nearest(name, names, f"it has {', '.join(self.tensors)}")
-        raise TensorMissing(f"run {self.name} stores no tensor {name!r}; {hint}")
+        Parameters, buffers, scores, metrics and bookkeeping have their own names, of which the first of two has
+        the name; all else its path, as ``memory/velocity/fc1.weight``.
+        """
+        return self._arrays(self.committed).data_set()
+
+    @property
+    def tree(self) -> xr.DataTree:
+        """All that is stored over the committed rounds, in groups; tensors are read when their values are used.
+
+        Beside the state and the numbers it has ``updates``, ``arrived`` (the buffers that partitions sent),
+        ``extras``, ``carry``, ``permutations`` and ``similarities``, each (round, partition, …), and
+        ``partitions``, which example went where.
+        """
+        return self._arrays(self.committed).data_tree()
+
+    def _arrays(self, rounds: list[int]) -> Arrays:
+        from storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
+
+        return Arrays(self.name, self._store, rounds, self._commit)
 
     def history(self) -> pd.DataFrame:
         """A row for each committed round: loss and other scores, seconds, metrics, examples, accepted updates.
@@ -221,22 +211,7 @@ class Run:
         A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
-        import pandas as pd
-
-        scores = ("loss", *self.scores)
-        told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": scores, "metrics": self._metrics}
-        paths = [f"{group}/{name}" for group, names in told.items() for name in names]
-        numbers = self._store.history.read_all(paths, self.done + 1)  # (round,) or (round, partition)
-        columns = {name: numbers[f"scores/{name}"] for name in scores}
-        columns["seconds"] = numbers["bookkeeping/seconds"]
-        accepted = numbers["bookkeeping/accepted"]
-        weight = np.where(accepted == 1, numbers["bookkeeping/weight"], 0.0)
-        for name, column in _columns(self._metrics, set(columns) | COUNTS).items():
-            columns[column] = _weighted_mean(numbers[f"metrics/{name}"], weight)
-        columns["examples"] = weight.sum(axis=1)
-        columns["accepted"] = np.nansum(accepted, axis=1)
-        table = pd.DataFrame(columns, index=pd.RangeIndex(self.done + 1, name="round"))
-        return table.loc[self.committed].astype({"examples": int, "accepted": int})
+        return history_table(self._store.history, self.scores, self._metrics, self.committed)
 
     def round(self, round: int) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`."""
@@ -245,65 +220,82 @@ class Run:
 
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""
+        if round not in self._rounds:
+            raise self._store.log.missing(round, self._rounds)
         if round not in self._commits:
-            if round not in self._rounds:
-                raise self._store.log.missing(round, self._rounds)
             self._commits[round] = self._store.log.read(round)
         return self._commits[round]
 
-    def plot(self) -> Figure:
-        """Losses and scores over rounds."""
-        return plot_history(self.history(), self.scores, self.name)
+    def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
+        """The first round with the best score: of losses and errors the lowest, of others the highest.
+
+        Of a score of your own `lowest` says which. Raises `UsageError` for one that the run has not,
+        `RoundMissing` where no round was scored.
+        """
+        return self.round(best_round(self.history(), score, ["loss", *self.scores], lowest))
+
+    def diff(self, first: int, second: int) -> pd.DataFrame:
+        """How each tensor differs between two rounds: `norm`, `relative` to that of the first, and `cosine`."""
+        return state_difference(self.round(first), self.round(second))
+
+    def changes(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
+        """How much rounds whose predecessor is among them changed each parameter, relative to its norm before."""
+        return state_changes(self._each(rounds))
+
+    def divergence(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
+        """How far each accepted update lies from their weighted mean: a row a round, columns (measure, partition).
+
+        Measures are `norm` of the difference, `relative` to the mean's, and `cosine`; NaN where none was accepted.
+        """
+        return update_divergence(self._each(rounds), self.partitions)
+
+    def _each(self, rounds: Iterable[int] | None) -> list[Round]:
+        return [self.round(round) for round in (self.committed if rounds is None else rounds)]
+
+    def examples(self, partition: int, round: int = -1) -> pd.DataFrame:
+        """The numbers of the examples that a partition has in a round, as the index of a table.
+
+        Raises `UsageError` for a partition that there is not, `RoundMissing` where no split is kept.
+        """
+        import pandas as pd
+
+        if not 0 <= partition < self.partitions:
+            raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
+        number = split_number(self.round(round).number, self.config.get("resplit_every"))
+        (examples,) = (self._store.tensors.read_split(number) == partition).nonzero()
+        return pd.DataFrame(index=pd.Index(examples, name="example"))
+
+    @property
+    def plot(self) -> Plots:
+        """What can be drawn of it: ``run.plot.history(ax=None)``, divergence, changes, refusals."""
+        return Plots(self)
 
     def __repr__(self) -> str:
-        parameters = sum(spec.size for spec in self._store.schema.layout.params)
+        return f"<Run {self.name} · {self.status} · {self._told()}>"
+
+    def _repr_html_(self) -> str:
+        names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
+        last = {f"round {self.done}": " · ".join(score_parts(self._commit(self.done).score)) or "not scored"}
+        facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
+        return run_card(self.name, self.status, self._told(), facts, self._store.schema.layout)
+
+    def _told(self) -> str:
+        """What it is like, in a line."""
         uncommitted = " (1 uncommitted)" if self._store.tensors.has_row(self.done + 1) else ""
-        parts = (
-            self.name,
-            self.status,
+        told = (
             f"{self.done}/{self.rounds} rounds{uncommitted}",
             self.algorithm,
             f"{self.partitions} partitions",
-            f"{parameters:,} params",
+            f"{sum(spec.size for spec in self._store.schema.layout.params):,} params",
             f"{self._store.tensors.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
-        return f"<Run {' · '.join(parts)}>"
+        return " · ".join(told)
 
 
 def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:
     """Configuration, algorithm and when it began; `NotARun` for a record of another form."""
     try:
         config, created = store.attributes["config"], float(store.attributes["created"])
-        name: Any = config["algorithm"]["name"]
-        own = f"{Path(name['path']).name}:{name['name']}".lstrip(":") if isinstance(name, dict) else str(name)
-        return config, own, created
+        return config, recorded_name(config["algorithm"]["name"]), created
     except (KeyError, TypeError, ValueError) as error:
         raise NotARun(f"{store.place}: its record names no algorithm or no beginning; it is damaged") from error
-
-
-COUNTS = {"examples", "accepted"}
-"""Further columns of a history."""
-
-
-BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
-"""Arrays of the bookkeeping; a metric of such a name is another number."""
-
-
-def _columns(metrics: list[str], columns: set[str]) -> dict[str, str]:
-    """The column of each metric: its name, else that with ``map_`` before it as often as it takes."""
-    renamed = [name for name in metrics if name in columns | BOOKKEEPING]
-    named = {name: name for name in metrics if name not in renamed}
-    for name in renamed:
-        column = f"map_{name}"
-        while column in columns | set(named.values()):
-            column = f"map_{column}"
-        named[name] = column
-    return named
-
-
-def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The mean over partitions, (round, partition) -> (round,); NaN where no accepted update tells of it."""
-    told = np.where(np.isfinite(metric), weight, 0.0)
-    total = told.sum(axis=1)
-    mean: np.ndarray = np.nansum(metric * told, axis=1) / np.where(total > 0, total, np.nan)
-    return mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from tasks.data.examples import is_label
@@ -16,6 +17,14 @@ NAMED = 20
 """So many labels have a colour of their own and a name in the legend; of more, colours are read off a scale."""
 
 SCALE = "turbo"
+
+
+def labels(partitions: Partitions) -> np.ndarray | None:
+    """The label of each training example, (examples,), by name where it has one; None where targets are none."""
+    targets, names = partitions.targets(), partitions.describe(0).class_names
+    if not is_label(targets):
+        return None
+    return np.array(names)[targets.numpy()] if names else targets.numpy()
 
 
 def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:

@@ -83,11 +83,15 @@ class Partitions:
             dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
         )
 
+    def targets(self) -> torch.Tensor:
+        """The targets (examples, *) of all training examples of what the source loads at once."""
+        return self._dataset(0)[0].train.targets
+
     def train_targets(self, number: int) -> list[torch.Tensor]:
         """The targets (examples, *) that each partition trains on under a split."""
         if self.source.partitioned:
             return [self.load(number, partition).train.targets for partition in range(self.split.partitions)]
-        targets = self._dataset(0)[0].train.targets
+        targets = self.targets()
         return [targets[torch.from_numpy(rows)] for rows in _whole_rows(self, number)[0]]
 
     def sample(self, partition: int) -> Examples:

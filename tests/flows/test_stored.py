@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import roundweave as rw
 from flows.stored import Run
-from storage.errors import ShapeMismatch
+from storage.errors import DataError, RoundMissing, ShapeMismatch
 from storage.runs.checkpoints import read_checkpoint
+from tasks.data.partitions import _load
 
 MINE = """
 import torch
@@ -90,6 +94,94 @@ def test_code_of_a_run_from_elsewhere_needs_trust(train, own, tmp_path: Path) ->
     assert_same(run.network(trust=True).state_dict(), run.round(1).tensors)
     own_root = rw.open_run("theirs", root=tmp_path / "elsewhere")
     assert own_root.network().first.out_features == 5
+
+
+def test_the_examples_of_a_partition_have_their_labels(train) -> None:
+    train(partitions=3, rounds=3, resplit_every=2, local_steps=1, name="dealt", split="dirichlet:0.4")
+    run, digits = rw.open_run("dealt"), rw.find_source("digits").load(0, 1).train
+    partitions = rw.Partitions(rw.find_source("digits"), rw.Split(3, "dirichlet:0.4", resplit_every=2))
+    for round, number in ((1, 0), (2, 0), (3, 1), (-1, 1)):
+        counts = run.label_counts(round)
+        assert counts.equals(rw.label_counts(partitions, number))
+        for partition in range(3):
+            table = run.examples(partition, round)
+            assert table.index.tolist() == np.flatnonzero(partitions.assignment(number) == partition).tolist()
+            assert table["label"].tolist() == digits.targets.numpy()[table.index].tolist()
+            told = table["label"].value_counts()
+            assert {label: count for label, count in counts.loc[partition].items() if count} == {
+                **told.to_dict(),
+                "size": len(table),
+            }
+
+
+def test_examples_without_labels_are_numbers_alone(train, own) -> None:
+    source = "import torch\ndef data():\n    x = torch.arange(40.).reshape(20, 2)\n    return x, x.sum(1)\n"
+    train(data=f"{own(source)}:data", model="linear", partitions=2, rounds=1, name="numbers")
+    table = rw.open_run("numbers").examples(1)
+    assert list(table) == []
+    assert len(table) == 9
+
+
+def test_examples_of_other_data_are_refused(train, tmp_path: Path) -> None:
+    text = "a,b\n" + "".join(f"{n},{n % 2}\n" for n in range(40))
+    (tmp_path / "table.csv").write_text(text)
+    train(data=f"csv:{tmp_path}/table.csv", model="logistic", partitions=2, rounds=1, name="table")
+    assert rw.open_run("table").examples(0)["label"].isin([0, 1]).all()
+    (tmp_path / "table.csv").write_text(text.replace("3,1", "3,0"))
+    _load.cache_clear()  # as in another process
+    with pytest.raises(DataError, match="its data have changed since it began; restore them"):
+        rw.open_run("table").examples(0)
+
+
+def test_data_of_a_run_from_elsewhere_need_trust(train, own, tmp_path: Path) -> None:
+    source = "import torch\ndef data():\n    return torch.zeros(20, 2), torch.arange(20) % 2\n"
+    fields = {"data": f"{own(source)}:data", "model": "logistic", "partitions": 2, "rounds": 1, "name": "theirs"}
+    train(**fields, root=tmp_path / "elsewhere")
+    run = rw.open_run(tmp_path / "elsewhere/theirs.zarr")
+    for ask in (run.label_counts, lambda **trust: run.examples(0, **trust)):
+        with pytest.raises(rw.UsageError, match="holds code"):
+            ask()
+        assert len(ask(trust=True))
+
+
+def test_where_each_partition_has_data_of_its_own_there_is_no_split(train, own) -> None:
+    source = "import torch\ndef data(partition, partitions):\n    return torch.zeros(9, 2), torch.arange(9) % 3\n"
+    train(data=f"{own(source)}:data", model="logistic", partitions=2, rounds=1, name="own")
+    run = rw.open_run("own")
+    with pytest.raises(RoundMissing, match="keeps no split 0"):
+        run.examples(0)
+    assert run.label_counts()["size"].tolist() == [9, 9]
+
+
+LOOKING = """
+import sys
+for name in ("prefect", "distributed", "dask"):
+    sys.modules[name] = None
+import matplotlib
+matplotlib.use("Agg")
+import roundweave as rw
+run, other = rw.open_run("first"), rw.open_run("second")
+told = [repr(run), run._repr_html_(), run.round(1)._repr_html_(), run.history(), run["fc1.weight"].values]
+told += [run.ds.load(), run.tree.load(), run.best("accuracy"), run.diff(0, 1), run.changes(), run.divergence()]
+told += [run.examples(1), run.label_counts(), run.network(), rw.list_runs(), rw.compare([run, other]).config]
+plots = [run.plot.history(), run.plot.divergence(), run.plot.changes(), run.plot.refusals()]
+rw.compare([run, other]).plot.history(ax=plots[0])
+print(len(told), len(plots))
+"""
+
+
+def test_looking_needs_neither_prefect_nor_dask(train) -> None:
+    for name in ("first", "second"):
+        train(partitions=2, rounds=1, local_steps=1, name=name)
+    line = [sys.executable, "-W", "error", "-c", LOOKING]
+    done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("16 4\n", "")
+
+
+def test_the_best_round_has_a_network(train) -> None:
+    train(model="mlp", partitions=2, rounds=2, name="scored")
+    best = rw.open_run("scored").best("accuracy")
+    assert_same(best.network().state_dict(), best.tensors)
 
 
 def test_code_that_now_builds_another_network_is_said(train, own, monkeypatch) -> None:

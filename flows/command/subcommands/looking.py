@@ -9,7 +9,8 @@ import typer
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import Json, Root
 from flows.command.printing import tables
-from storage.runs.run import looked_through, open_run
+from storage.runs.listing import looked_through
+from storage.runs.run import open_run
 
 
 def show_command(

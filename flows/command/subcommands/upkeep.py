@@ -41,7 +41,8 @@ def prune_command(
     with clear_errors(as_json, "interrupted; prune again to end it"):
         stored = open_run(run, root)
         goes = prune_run(_store(stored), Keep.of(keep), dry_run)
-        said = f"of rounds {listed(goes.rounds) or 'none'} {'would go' if dry_run else 'went'} {goes.bytes / 1e6:.3g} MB"
+        rounds, went = listed(goes.rounds) or "none", "would go" if dry_run else "went"
+        said = f"of rounds {rounds} {went} {goes.bytes / 1e6:.3g} MB"
         numbers = {"rounds": list(goes.rounds), "bytes": goes.bytes, "dry_run": dry_run}
         _say(stored, said, as_json, **numbers)
 

@@ -13,7 +13,7 @@ from flows.command.printing.tables import summary_or_damage
 from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
-from storage.runs.run import looked_through
+from storage.runs.listing import looked_through
 from tests.flows.command.in_process import run
 
 MINE = """

@@ -16,7 +16,8 @@ from flows.merging.result import MergeResult, barrier
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError, UsageError
 from storage.runs.checkpoints import read_checkpoint
-from storage.runs.run import list_runs, open_run
+from storage.runs.listing import list_runs
+from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits
 from tasks.data.splits import Split
@@ -514,7 +515,7 @@ def test_networks_that_do_not_fit_leave_nothing_behind(root, merge, two) -> None
 
 
 def test_a_merge_is_listed_with_the_other_runs(root, two) -> None:
-    assert "two" in [run.name for run in list_runs(root)]
+    assert "two" in list_runs(root).index
     assert repr(two.run).startswith("<Run two · complete · 1/1 rounds · merge · 2 partitions")
 
 

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from storage.errors import NotARun, RoundFailed, RoundMissing, StoreDamaged, TensorMissing
+from storage.errors import NotARun, RoundFailed, RoundMissing, StoreDamaged, TensorMissing, UsageError
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.lease import hold_lease
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run, list_runs, looked_through, open_run
+from storage.runs.listing import list_runs, looked_through
+from storage.runs.run import Run, open_run
 from storage.values.tensors import views
 
 SPEC = {"data": "digits", "model": "logistic", "partitions": 2, "local_steps": 1}
@@ -214,16 +215,17 @@ def test_runs_are_listed_the_oldest_first_and_other_folders_are_passed_over(tiny
     for name, created in (("b", 2.0), ("a", 3.0), ("c", 1.0)):
         tiny.create(name, created=created)
     (tiny.folder / "other.zarr").mkdir()
-    assert [run.name for run in list_runs(tiny.folder)] == ["c", "b", "a"]
-    assert [run.name for run in list_runs()] == ["c", "b", "a"]
-    assert list_runs(tiny.folder / "nowhere") == []
+    for table in (list_runs(tiny.folder), list_runs()):
+        assert table[table["error"].isna()].index.tolist() == ["c", "b", "a"]
+        assert "is not a run of Roundweave" in table["error"]["other"]
+    assert list_runs(tiny.folder / "nowhere").empty
 
 
 def test_a_damaged_run_does_not_hide_the_others(tiny) -> None:
     tiny.create("sound")
     path = tiny.create("broken").path / "zarr.json"
     path.write_text(path.read_text().replace("fed_avg", "fed_avf"))
-    assert [run.name for run in list_runs()] == ["sound"]
+    assert list_runs()["status"].to_dict() == {"sound": "interrupted", "broken": "damaged"}
     assert list(looked_through()) == ["sound", "broken"]
     assert "attributes in zarr.json" in str(looked_through(tiny.folder)["broken"])
 
@@ -263,7 +265,7 @@ def test_looking_never_writes(tiny, run) -> None:
     before = files()
     (
         run.history(),
-        run.plot(),
+        run.plot.history(),
         repr(run),
         run.status,
         run["scale"].values,
@@ -289,9 +291,28 @@ def test_a_trained_run_loads_into_the_network_that_trained(train) -> None:
 
 
 def test_the_plot_shows_losses_and_accuracy(run) -> None:
-    left, right = run.plot().axes
+    left, right = run.plot.history().figure.axes
     assert [line.get_label() for line in left.lines] == ["train_loss", "held-out loss"]
     assert right.lines[0].get_ydata().tolist() == [0.25, 0.5]
+
+
+def test_the_examples_of_a_partition_are_those_of_the_rounds_split(tiny) -> None:
+    attributes = {"config": {"algorithm": {"name": "fed_avg"}, "resplit_every": 2}, "created": 1.0}
+    store = RoundStore.create(tiny.folder / "split.zarr", tiny.schema, 3, attributes, tiny.state(0))
+    owners = np.array([[0, -1, 1, 0], [1, 1, -1, 0]], np.int32)
+    for number in (0, 1):
+        store.tensors.write_split(number, owners.__getitem__)
+    run = Run(tiny.train(store, 3).path)
+    told = {round: run.examples(0, round).index.tolist() for round in (0, 1, 2, 3, -1)}
+    assert told == {0: [0, 3], 1: [0, 3], 2: [0, 3], 3: [3], -1: [3]}
+    assert run.examples(1).index.tolist() == [0, 1]
+    with pytest.raises(UsageError, match="run split has partitions 0 to 1, not 2"):
+        run.examples(2)
+
+
+def test_a_split_that_is_not_kept_is_said(run) -> None:
+    with pytest.raises(RoundMissing, match="keeps no split 0"):
+        run.examples(0)
 
 
 def test_a_partition_that_takes_no_part_counts_for_nothing(tiny) -> None:
@@ -337,7 +358,7 @@ def test_a_run_without_scores_has_a_history_and_a_plot(tiny) -> None:
     run = Run(store.path)
     assert list(run.history()) == ["loss", "seconds", "train_loss", "examples", "accepted"]
     assert np.isnan(run.history()["loss"]).all()
-    assert len(run.plot().axes) == 1
+    assert len(run.plot.history().figure.axes) == 1
 
 
 def test_a_view_stays_as_it_was_until_it_is_refreshed(tiny, run) -> None:

@@ -1,0 +1,151 @@
+"""Many runs at once: listed as a table, and compared with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import StoreError, UsageError
+from storage.places.addresses import Where, address_of, joined
+from storage.runs.figures import LABELS, draw_columns, legend_below, new_axes
+from storage.runs.names import SUFFIX, default_root, nearest, recorded_name, stored_names
+from storage.runs.run import Run
+from storage.values.digests import json_digest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+FIRST = ("status", "done", "rounds", "algorithm", "loss")
+"""The columns with which a list of runs begins."""
+
+
+LAST = ("began", "address", "error")
+"""Those with which it ends."""
+
+
+def list_runs(root: Where | None = None) -> pd.DataFrame:
+    """A row for each run under the root, the oldest first, then those that cannot be opened, with their `error`.
+
+    Columns are status, the rounds `done` and all `rounds`, algorithm, the scores of the last round, fields of the
+    configuration and options of the algorithm (``config.<field>`` where a score has that name), when it began and
+    its address.
+    """
+    import pandas as pd
+
+    runs = looked_through(root)
+    rows = {name: _row(run) for name, run in runs.items()}
+    told = dict.fromkeys(name for row in rows.values() for name in row)
+    columns = [*FIRST, *(name for name in told if name not in (*FIRST, *LAST)), *LAST]
+    return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name="run"), columns)
+
+
+def looked_through(root: Where | None = None) -> dict[str, Run | StoreError]:
+    """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
+    root = address_of(root or default_root())
+    began: list[tuple[float, str, Run]] = []
+    damaged: dict[str, Run | StoreError] = {}
+    for name in stored_names(root):
+        try:
+            run = Run(joined(root, name))
+            began.append((run.created, run.name, run))
+        except StoreError as error:
+            damaged[name.removesuffix(SUFFIX)] = error
+    return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
+
+
+def _row(run: Run | StoreError) -> dict[str, Any]:
+    """A run's columns; one that cannot be opened has no more than its error."""
+    import pandas as pd
+
+    try:
+        if isinstance(run, StoreError):
+            raise run
+        told = {"status": run.status, "done": run.done, "rounds": run.rounds, "algorithm": run.algorithm}
+        score = run.round(-1).score
+        told |= {"loss": score.loss, **score.values} if score else {}
+        config = {k: v for k, v in flat_config(run.config).items() if k not in (*FIRST, "name")}
+        told |= {f"config.{k}" if k in told else k: v for k, v in config.items()}
+        return told | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "address": run.address}
+    except StoreError as error:
+        return {"status": "damaged", "error": str(error)}
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a recorded configuration beside the options of its algorithm, each a text or a number.
+
+    Of a field of several parts each is by itself, ``<field>.<part>``; one's own functions are shown with the first
+    digits of what decides their behaviour.
+    """
+    algorithm = {**config["algorithm"]}
+    fields = {**config, "algorithm": algorithm.pop("name"), **algorithm}
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict) and "source" not in value:
+            flat |= {f"{name}.{part}": _shown(of_part) for part, of_part in value.items()}
+        else:
+            flat[name] = _shown(value)
+    return flat
+
+
+def _shown(value: Any) -> Any:
+    """A recorded value as a cell shows it."""
+    if isinstance(value, dict) and "source" in value:
+        decides = [value["name"], value.get("pickled") or value.get("definitions")]
+        return f"{recorded_name(value)} ({json_digest(decides)[:8]})"
+    return ", ".join(map(str, map(_shown, value))) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side: the fields of the configuration in which they differ, and their histories.
+
+    `config` has a row a field and a column a run; `history` a row a round, and columns (number, run).
+    """
+
+    config: pd.DataFrame
+    history: pd.DataFrame
+
+    @property
+    def plot(self) -> ComparisonPlots:
+        """What can be drawn of it."""
+        return ComparisonPlots(self)
+
+
+@dataclass(frozen=True)
+class ComparisonPlots:
+    """What can be drawn of runs side by side."""
+
+    comparison: Comparison
+
+    def history(self, column: str = "loss", ax: Axes | None = None) -> Axes:
+        """One number of the history over rounds, a line a run; raises `UsageError` for one that none has."""
+        history = self.comparison.history
+        columns = list(dict.fromkeys(history.columns.get_level_values(0)))
+        if column not in columns:
+            hint = nearest(column, columns, f"there are {', '.join(columns)}")
+            raise UsageError(f"no run has {column!r}; {hint}")
+        table, ax = history[[column]].droplevel(0, axis=1), ax or new_axes()
+        legend_below(ax, draw_columns(table, table.columns, ax))
+        ax.set(title=f"{LABELS.get(column, column)} of {len(table.columns)} runs", ylabel=column)
+        return ax
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Runs side by side, called by their names; raises `UsageError` where two have one name, or there is none."""
+    import pandas as pd
+
+    named = {run.name: run for run in runs}
+    if not runs or len(named) < len(runs):
+        raise UsageError(
+            f"compare takes runs of different names, not {', '.join(run.name for run in runs) or 'none'}"
+        )
+    config = pd.DataFrame({name: flat_config(run.config) for name, run in named.items()}).drop(
+        "name", errors="ignore"
+    )
+    differs = config.map(repr).nunique(axis=1) > 1
+    history = pd.concat({name: run.history() for name, run in named.items()}, axis=1).swaplevel(axis=1)
+    order = list(dict.fromkeys(history.columns.get_level_values(0)))
+    history = history.reindex(columns=order, level=0).rename_axis(columns=["number", "run"])
+    return Comparison(config[differs].rename_axis("field"), history)

@@ -1,0 +1,113 @@
+"""Stores that this version wrote are read as long as there is a later one."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+
+from storage.hierarchy.schema import VERSION
+from storage.runs.run import Run
+from tests.storage.golden import make
+
+HERE = Path(__file__).parent
+
+DIGESTS = {
+    "fed_avg": [
+        "77799b4ee23c6fd77b94dab5d642867650b468669cf43a9d4057cdb8034bae57",
+        "5e6ba7d2e1bf685aef1682ac5a289406fe69d7840e8cf3c45adec910f6d4e31a",
+        "8feef38b04a750d2a918d86e6c415f473406dd944d19133a1b519a626bada088",
+    ],
+    "everything": [
+        "90cb7880e33aaf3e132960ff88557151ca222e63872dc34c1d0992521dcdc54b",
+        "3cf932127b1f181a5e9d462eb81a49842e7589f6bd90bd108f6d2b108a81b2ce",
+        "4e2b37ec8b03055485ad119fc1848a537f48cef7181993ca1bceb5c955a65575",
+    ],
+}
+"""The states by round; of tensors, not of a store, so every version has these."""
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open a golden store by name."""
+
+    def unpacked(name: str) -> Run:
+        with tarfile.open(HERE / f"{name}.tar.xz") as archive:
+            archive.extractall(tmp_path, filter="data")
+        return Run(tmp_path / f"{name}.zarr")
+
+    return unpacked
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_states_are_those_that_were_written(opened, name) -> None:
+    run = opened(name)
+    assert run.committed == [0, 1, 2]
+    assert [run.round(number).commit.state for number in run.committed] == DIGESTS[name]
+    for number in run.committed:
+        assert run.round(number).state.round == number
+    assert run.status == "interrupted"
+    run.tree.load()
+
+
+def test_a_plain_run_has_the_numbers_that_were_written(opened) -> None:
+    run = opened("fed_avg")
+    assert run["fc.weight"].shape == (3, 2, 3)
+    for round, value in enumerate((1, 1 - 7 / 32, 1 - 21 / 32)):
+        assert (run.ds["fc.bias"].sel(round=round) == value).all()
+    for round in (1, 2):
+        np.testing.assert_array_equal(run.round(round).updates["fc.bias"], [[round / 8] * 2, [round / 4] * 2])
+    history = run.history()
+    np.testing.assert_array_equal(history["loss"], [np.nan, 1.0, 0.5])
+    np.testing.assert_array_equal(history["accuracy"], [np.nan, 0.25, 0.5])
+    np.testing.assert_array_equal(history["train_loss"], [np.nan, 1.25, 1.25])
+    assert history["examples"].tolist() == [0, 4, 4]
+    assert history["seconds"].tolist() == [0, 0.5, 0.5]
+    assert run.examples(1).index.tolist() == [0, 3, 4]
+    assert (run.algorithm, run.partitions, run.rounds) == ("fed_avg", 2, 3)
+
+
+def test_every_kind_of_tensor_is_read(opened) -> None:
+    run = opened("everything")
+    assert run.round(2).refused == {1: "not sound"}
+    assert run.round(2).commit.carry_from == {0: 2, 1: 1}
+    assert {name: str(tensor.dtype) for name, tensor in run.round(1).tensors.items()} == {
+        **dict.fromkeys(("fc.weight", "scale", "norm.mean", "table", "head.weight"), "torch.float32"),
+        **{
+            "coarse": "torch.bfloat16",
+            "norm.count": "torch.int64",
+            "mask": "torch.bool",
+            "shift": "torch.float64",
+        },
+    }
+    for round, partition in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        update = run.round(round).update(partition)
+        assert set(update.extras) == {"control"}
+        assert set(update.carry) == {"variate"}
+        assert update.weight == 10 + partition
+        assert update.metrics == {"train_loss": float(round + partition)}
+    for round in (1, 2):
+        assert torch.equal(
+            run.round(round).match(0).permutation["hidden"], make.matched(round).permutation["hidden"]
+        )
+        assert run.round(round).similarities["soft"].values.tolist() == [[0.25, 0.25]]
+    assert run.history()["accepted"].tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_plain_zarr_and_xarray_read_them(opened, name) -> None:
+    run = opened(name)
+    assert dict(zarr.open_group(run.path, mode="r").attrs)["version"] <= VERSION
+    with xr.open_datatree(run.path, engine="zarr", consolidated=False, chunks=None) as tree:
+        np.testing.assert_array_equal(tree["params/fc.weight"][:3], run["fc.weight"])
+
+
+@pytest.mark.parametrize("maker", make.MAKERS, ids=lambda maker: maker.__name__)
+def test_they_are_made_the_same_each_time(tmp_path, maker) -> None:
+    first, second = (make.packed(maker(tmp_path / n), tmp_path / f"{n}.tar.xz").read_bytes() for n in ("a", "b"))
+    assert first == second

@@ -1,0 +1,176 @@
+"""A run as xarray: what is committed, read when its values are used, and verified then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from storage.errors import StoreDamaged
+from storage.hierarchy.schema import Schema
+from storage.places.local import LocalPlace
+from storage.rounds.commits import Score
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from storage.values.layout import Layout
+from storage.values.state import State
+from storage.values.tensors import TensorSpec, views
+from tests.storage.conftest import Tiny
+
+
+@pytest.fixture
+def run(tiny) -> Run:
+    """Rounds 0 to 3, of which 3 is not committed; partition 0 is refused in round 2."""
+    store = tiny.create()
+    store.tensors.write_split(0, lambda number: np.array([-1, 1, 0, 1], np.int32))
+    store.commit(tiny.write(store, 1))
+    store.commit(tiny.write(store, 2, refused=(0,)))
+    tiny.write(store, 3)
+    return Run(store.path)
+
+
+@pytest.fixture
+def keys(monkeypatch) -> list[str]:
+    """What is read from now on."""
+    read: list[str] = []
+    plain = LocalPlace.read
+    monkeypatch.setattr(
+        LocalPlace, "read", lambda place, key, most=None: read.append(key) or plain(place, key, most)
+    )
+    return read
+
+
+def shown(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.to(torch.float32).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def test_a_data_set_has_the_committed_states_under_their_names(tiny, run) -> None:
+    ds = run.ds
+    assert ds["round"].values.tolist() == [0, 1, 2]
+    assert ds["partition"].values.tolist() == [0, 1]
+    for path in run.tensors:
+        name = path if path.startswith("memory/") else path.partition("/")[2]
+        for round in range(3):
+            array = ds[name] if path.startswith("frozen/") else ds[name].sel(round=round)
+            np.testing.assert_array_equal(array, shown(tiny.state(round).named(tiny.schema.layout)[path]))
+    assert ds["coarse"].attrs == {"logical_dtype": "bfloat16"}
+
+
+def test_a_data_set_has_the_numbers_too(run) -> None:
+    ds = run.ds
+    np.testing.assert_array_equal(ds["accuracy"], [np.nan, 0.25, 0.5])
+    np.testing.assert_array_equal(ds["accepted"], [[np.nan, np.nan], [1, 1], [0, 1]])
+    assert ds["train_loss"].sel(round=2, partition=1) == 3.0
+    history = run.history()
+    for column in ("loss", "accuracy", "seconds"):
+        np.testing.assert_array_equal(ds[column], history[column])
+
+
+def test_no_tensor_is_read_before_its_values_are_used(run, keys) -> None:
+    ds, tree = run.ds, run.tree
+    repr(ds), ds._repr_html_(), repr(tree), tree._repr_html_()
+    groups = {key.partition("/")[0] for key in keys}
+    assert not groups & {"params", "buffers", "frozen", "memory", "updates", "carry"}
+    keys.clear()
+    assert ds["fc.weight"].sel(round=1).values.shape == (3, 2)
+    assert [key for key in keys if not key.startswith("commits/")] == ["params/fc.weight/c/1/0/0"]
+
+
+@pytest.mark.parametrize("name", ["fc.weight", "table"])
+def test_what_is_read_is_verified(run, flip, name) -> None:
+    ds = run.ds
+    flip(run.path / ("frozen/table/c/0/0" if name == "table" else "params/fc.weight/c/1/0/0"))
+    with pytest.raises(StoreDamaged, match="restore the file"):
+        ds[name].load()
+
+
+def test_an_update_of_other_bits_is_not_shown(run, tiny) -> None:
+    tree = run.tree
+    store = RoundStore(run.path)
+    store.tensors.write_update(1, 0, tiny.update(1, 1))
+    with pytest.raises(StoreDamaged, match="partition 0 in round 1 is another one"):
+        tree["updates/scale"].load()
+    assert tree["updates/scale"].sel(round=2, partition=1).load() == run.round(2).updates["scale"].sel(partition=1)
+
+
+def test_the_tree_has_the_accepted_updates_by_tensor(tiny, run) -> None:
+    tree, layout = run.tree, tiny.schema.layout
+    for round, partition in ((1, 0), (1, 1), (2, 1)):
+        update = tiny.update(round, partition)
+        told = {
+            **{f"updates/{name}": tensor for name, tensor in views(layout.params, update.direction).items()},
+            **{f"arrived/{name}": tensor for name, tensor in views(layout.buffers, update.buffers).items()},
+            **{f"extras/control/{n}": t for n, t in views(layout.params, update.extras["control"]).items()},
+            **{f"carry/variate/{n}": t for n, t in views(layout.params, update.carry["variate"]).items()},
+        }
+        for path, tensor in told.items():
+            array = tree[path].sel(round=round, partition=partition)
+            np.testing.assert_array_equal(array, shown(tensor))
+            assert array.dims == tuple(f"{path}.{axis}" for axis in range(tensor.ndim))
+    for absent in ({"round": 0}, {"round": 2, "partition": 0}):
+        assert np.isnan(tree["updates/fc.weight"].sel(absent)).all()
+        assert np.isnan(tree["arrived/norm.count"].sel(absent)).all()
+
+
+def test_the_tree_has_groups_for_all_that_is_stored(run) -> None:
+    tree = run.tree
+    assert set(tree.children) == {
+        *("params", "buffers", "frozen", "memory", "updates", "arrived", "extras", "carry"),
+        *("scores", "metrics", "bookkeeping", "partitions"),
+    }
+    assert tree["partitions/0"].values.tolist() == [-1, 1, 0, 1]
+    assert tree["memory/velocity/scale"].dims == ("round",)
+    xr.testing.assert_identical(tree["params/fc.weight"].drop_vars("round"), run["fc.weight"].drop_vars("round"))
+
+
+def test_matches_are_shown_where_units_were_matched(train) -> None:
+    run = train(
+        model="mlp", model_options={"hidden": 8}, partitions=2, rounds=1, algorithm="matched", local_steps=1
+    )
+    tree = run.tree
+    for kind in ("permutations", "similarities"):
+        (group,) = tree[kind].data_vars
+        np.testing.assert_array_equal(tree[kind][group].sel(round=1), getattr(run.round(1), kind)[group])
+        assert np.isnan(tree[kind][group].sel(round=0)).all()
+
+
+def test_a_name_of_two_things_is_that_of_the_first(tiny) -> None:
+    """Parameters go before scores, and those before metrics; coordinates keep their names."""
+    layout = Layout(params=(TensorSpec("loss", "float32", (2,)), TensorSpec("round", "float32", ())))
+    state = State({"float32": torch.ones(3)})
+    attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
+    store = RoundStore.create(tiny.folder / "odd.zarr", Schema(layout, 1), 1, attributes, state)
+    run = Run(store.path)
+    assert run.ds["loss"].dims == ("round", "loss.0")
+    assert run.ds["params/round"].values.tolist() == [1.0]
+    assert run.ds["round"].values.tolist() == [0]
+    assert run.tree["params/round_"].values.tolist() == [1.0]
+    store = tiny.create()
+    metrics = tiny.write(store, 1, score=Score(0.5, {"train_loss": 0.75}, 8))
+    store.commit(metrics)
+    ds = Run(store.path).ds
+    assert ds["train_loss"].dims == ("round",)
+    assert ds["metrics/train_loss"].sel(round=1).values.tolist() == [1.0, 2.0]
+
+
+def test_a_tree_can_be_saved_and_opened_without_roundweave(run, tmp_path) -> None:
+    run.tree.load().to_zarr(tmp_path / "copy.zarr", consolidated=False)
+    copy = xr.open_datatree(tmp_path / "copy.zarr", engine="zarr", consolidated=False, chunks=None)
+    np.testing.assert_array_equal(copy["updates/fc.weight"], run.tree["updates/fc.weight"])
+
+
+def test_parts_of_updates_are_those_of_the_whole(tiny_in: Callable[..., Tiny], tmp_path) -> None:
+    tiny = tiny_in(tmp_path)
+    array = Run(tiny.train(tiny.create(), 2).path).tree["updates/fc.weight"]
+    whole = array.load()
+    for index in [
+        (1,),
+        (slice(None), 1),
+        ([2, 1], [0, 1], 0),
+        (slice(0, 3, 2), 0, [2, 0], slice(1)),
+        (2, 1, 0, 1),
+    ]:
+        assert array[index].identical(whole[index])

@@ -1,0 +1,123 @@
+"""Runs as a table, and side by side."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from storage.errors import UsageError
+from storage.rounds.commits import Score
+from storage.runs.listing import compare, list_runs
+from storage.runs.run import Run
+
+CODE = {"reference": "mine.py:model", "name": "model", "source": "...", "path": "/x/mine.py", "pickled": ""}
+
+
+def test_a_list_of_runs_has_their_configurations_and_last_scores(train, tmp_path) -> None:
+    fields = {"model": "logistic", "partitions": 2}
+    train(**fields, rounds=2, local_steps=1, lr=0.5, name="a")
+    run = train(**fields, rounds=1, local_steps=3, split="dirichlet:0.5", name="b", scores="accuracy,top5")
+    table = list_runs(tmp_path / "runs")
+    assert table.index.tolist() == ["a", "b"]
+    assert table["status"].tolist() == ["complete"] * 2
+    assert table["done"].tolist() == table["rounds"].tolist() == [2, 1]
+    assert table["algorithm"].tolist() == ["fed_avg"] * 2
+    assert (table["lr"].tolist(), table["local_steps"].tolist()) == ([0.5, 0.1], [1, 3])
+    assert table["split"].tolist() == ["iid", "dirichlet:0.5"]
+    score = run.round(1).score
+    assert table.loc["b", ["loss", "accuracy", "top5"]].tolist() == [score.loss, *score.values.values()]
+    assert np.isnan(table.loc["a", "top5"])
+    assert table["began"].is_monotonic_increasing
+    assert table["error"].isna().all()
+    assert "name" not in table
+
+
+def test_columns_that_two_things_have_are_told_apart(tiny) -> None:
+    store = tiny.create()
+    store.commit(tiny.write(store, 1, score=Score(0.5, {"seed": 0.75}, 8)))
+    attributes = {"config": {"algorithm": {"name": "fed_avg"}, "seed": 3, "rounds": 9}, "created": 1.0}
+    other = type(store).create(tiny.folder / "other.zarr", tiny.schema, 2, attributes, tiny.state(0))
+    other.commit(tiny.write(other, 1, score=Score(0.5, {"seed": 0.25}, 8)))
+    table = list_runs()
+    assert table.loc["other", ["seed", "config.seed", "rounds"]].tolist() == [0.25, 3, 2]
+
+
+def test_an_empty_root_has_an_empty_table() -> None:
+    table = list_runs()
+    assert table.empty
+    assert {"status", "done", "rounds", "algorithm", "loss", "error"} <= set(table)
+
+
+def test_a_run_without_a_whole_record_does_not_hide_the_others(tiny) -> None:
+    tiny.train(tiny.create("sound"), 1)
+    broken = tiny.train(tiny.create("broken"), 1)
+    record = broken.path / "commits/1.json"
+    record.write_text("{}")
+    table = list_runs()
+    assert table.loc["sound", ["status", "done", "loss"]].tolist() == ["interrupted", 1, 1.0]
+    assert set(table.index) == {"sound", "broken"}
+
+
+def test_runs_are_compared_by_what_differs(train) -> None:
+    fields = {"model": "mlp", "partitions": 2}
+    a = train(**fields, rounds=2, local_steps=1, name="a")
+    b = train(**fields, rounds=1, local_steps=2, model_options={"hidden": 5}, name="b")
+    compared = compare([a, b])
+    assert compared.config.loc["local_steps"].tolist() == [1, 2]
+    assert compared.config.loc["rounds"].tolist() == [2, 1]
+    assert compared.config.loc["model_options.hidden"].isna().tolist() == [True, False]
+    assert len(compared.config) == 3
+    pd.testing.assert_series_equal(compared.history["loss"]["a"], a.history()["loss"], check_names=False)
+    assert compared.history["accepted"]["b"].tolist()[:2] == [0, 2]
+    assert np.isnan(compared.history["accepted"]["b"][2])
+    assert compared.history.columns.get_level_values("run").tolist()[:2] == ["a", "b"]
+
+
+def test_equal_configurations_have_no_difference(tiny) -> None:
+    runs = [Run(tiny.train(tiny.create(name), 1).path) for name in ("a", "b")]
+    assert compare(runs).config.empty
+
+
+def test_own_functions_differ_by_what_they_do(tiny) -> None:
+    """Only definitions count: the same function of a file that was moved is the same."""
+
+    def run(name: str, path: str, digest: str) -> Run:
+        code = CODE | {"path": path, "definitions": [["model", digest]]}
+        attributes = {"config": {"algorithm": {"name": "fed_avg"}, "model": code}, "created": 1.0}
+        store = tiny.create()
+        return Run(
+            type(store).create(tiny.folder / f"{name}.zarr", tiny.schema, 1, attributes, tiny.state(0)).path
+        )
+
+    a = run("a", "/x/mine.py", "0")
+    tiny.folder.joinpath("tiny.zarr").rename(tiny.folder / "x")
+    b = run("b", "/elsewhere/mine.py", "0")
+    tiny.folder.joinpath("tiny.zarr").rename(tiny.folder / "y")
+    c = run("c", "/x/mine.py", "1")
+    assert compare([a, b]).config.empty
+    first, second = compare([a, c]).config.loc["model"]
+    assert first.startswith("mine.py:model (")
+    assert first != second
+
+
+def test_runs_of_one_name_cannot_be_compared(tiny) -> None:
+    run = Run(tiny.create().path)
+    for runs in ([run, run], []):
+        with pytest.raises(UsageError, match="compare takes runs of different names"):
+            compare(runs)
+
+
+def test_a_comparison_draws_a_line_for_each_run(tiny) -> None:
+    compared = compare([Run(tiny.train(tiny.create(name), 2).path) for name in ("a", "b")])
+    figure = Figure()
+    axes = figure.subplots()
+    assert compared.plot.history("accuracy", ax=axes) is axes
+    assert [line.get_label() for line in axes.lines] == ["a", "b"]
+    assert axes.lines[0].get_ydata().tolist() == [0.25, 0.5]
+    assert compared.plot.history().get_ylabel() == "loss"
+    plt.close("all")
+    with pytest.raises(UsageError, match=r"no run has 'acuracy'; did you mean accuracy\?"):
+        compared.plot.history("acuracy")
