@@ -36,8 +36,7 @@ def open_run(run: Where, root: Where | None = None) -> Run:
     for address in (joined(root or default_root(), run), run):
         if place_of(address).names():
             return Run(address)
-    names = list(map(run_name, there))
-    hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
+    hint = nearest(str(run), names := list(map(run_name, there)), f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
 
 
@@ -281,9 +280,9 @@ class Run:
 
     def _told(self) -> str:
         """What it is like, in a line."""
-        uncommitted = " (1 uncommitted)" if self._store.tensors.has_row(self.done + 1) else ""
+        more = self._store.tensors.has_row(self.done + 1)
         told = (
-            f"{self.done}/{self.rounds} rounds{uncommitted}",
+            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * more}",
             self.algorithm,
             f"{self.partitions} partitions",
             f"{sum(spec.size for spec in self._store.schema.layout.params):,} params",
