@@ -24,7 +24,7 @@ def first(train) -> Run:
 
 def test_prune_says_what_went_and_a_dry_one_what_would(first, capsys) -> None:
     code, out, _ = run(capsys, "prune", "first", "--keep", "last:2", "--dry-run")
-    assert (code, out) == (0, "first: of rounds 1 to 2 would go 0.0157 MB\n")
+    assert (code, out) == (0, "first: of rounds 1 to 2 would go 0.0156 MB\n")
     assert first.kept == [0, 1, 2, 3, 4]
     code, out, _ = run(capsys, "prune", "first", "--keep", "last:2", "--json")
     bytes_gone = 2 * 3 * (650 * 4) + 2 * (2 + 2) * 4
