@@ -2,6 +2,10 @@
 
 from flows.config.merge import MergeConfig as MergeConfig
 from flows.config.train import TrainConfig as TrainConfig
+from flows.evidence.differing import diff as diff
+from flows.evidence.forking import fork as fork
+from flows.evidence.recombine.config import RecombineConfig as RecombineConfig
+from flows.evidence.recombine.running import recombine as recombine
 from flows.merging.running import merge as merge
 from flows.stored import Round as Round
 from flows.stored import Run as Run

@@ -16,7 +16,7 @@ _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("merge_flow", "train_flow"):
+    if name in ("merge_flow", "recombine_flow", "train_flow"):
         from flows.serving.server import place_prefect_home
         from storage.runs.names import default_root
 

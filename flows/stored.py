@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from storage.errors import DataError, NotARun, UsageError
-from storage.places.addresses import Where
+from storage.places.addresses import Where, full_address
 from storage.runs import round, run
-from storage.runs.names import default_root
+from storage.runs.names import WhichRound, default_root
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
+    from flows.evidence.replay.result import Replay
     from tasks.data.partitions import Partitions
     from tasks.networks.objective import ModelSpec
+    from tasks.rounds.recombining import Recombination
 
 
 class Round(round.Round):
     """One committed round: its updates, the state after it, and the network of that state."""
 
-    def __init__(self, run: Run, number: int) -> None:
-        plain = super(Run, run).round(number)
+    def __init__(self, run: Run, which: WhichRound) -> None:
+        plain = super(Run, run).round(which)
         super().__init__(plain._store, plain.commit)
         self._run = run
 
@@ -51,8 +54,8 @@ class Run(run.Run):
         super().__init__(where)
         self._root = root
 
-    def round(self, round: int) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`."""
+    def round(self, round: WhichRound) -> Round:
+        """One committed round, by its number, ``"last"`` or ``"best"``; raises `RoundMissing`."""
         return Round(self, round)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
@@ -106,6 +109,56 @@ class Run(run.Run):
     def network(self, trust: bool = False) -> nn.Module:
         """The module with the weights of the last round; see `Round.network`."""
         return self.round(-1).network(trust)
+
+    def recombine(
+        self,
+        round: WhichRound | None = None,
+        *,
+        reduce: Any = None,
+        apply: Any = None,
+        without: Sequence[int] = (),
+        save: str | None = None,
+        trust: bool = False,
+        **options: Any,
+    ) -> Recombination:
+        """Reduce a stored round, or each, again in this process, with no training; see `RecombineConfig`.
+
+        `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run.
+        Further `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
+        """
+        from flows.evidence.recombine.config import RecombineConfig
+        from flows.evidence.recombine.running import recombine
+
+        parts = {"reduce": reduce, "apply": apply, "without": tuple(without)}
+        place = {"run": self.address, "round": round, "name": save, "trust": trust, "root": self._root}
+        given = {name: value for name, value in (parts | place).items() if value is not None}
+        config = RecombineConfig(**{"executor": "inline"} | given | options)
+        return recombine(config)
+
+    def replay(
+        self,
+        rounds: int | Iterable[int] | Literal["last", "all"] = "last",
+        *,
+        data: Any = None,
+        executor: Literal["inline", "graph"] = "inline",
+        workers: int = 2,
+        scheduler: str | None = None,
+        trust: bool = False,
+    ) -> Replay:
+        """Compute rounds again from what is stored, and compare every bit of the updates and of the next state.
+
+        `data` is another place of the same examples. Code of the user's in a run from outside the root needs
+        `trust`. Writes nothing, and needs no Prefect, nor Dask where `inline`. Raises `UsageError`, `RoundMissing`
+        for a round that is not there or whose state before is not, and `DataError`.
+        """
+        from flows.config.replay import ReplayConfig
+        from flows.evidence.replay.running import replay_here
+
+        several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
+        values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}
+        values |= {"executor": executor, "workers": workers, "scheduler": scheduler, "trust": trust}
+        values |= {"run": full_address(self.address), "root": self._root or default_root()}
+        return replay_here(ReplayConfig(**values))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""

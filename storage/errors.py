@@ -3,6 +3,7 @@
 Each is also the builtin that a caller would expect, so ``except KeyError`` finds a missing round.
 """
 
+import difflib
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -162,3 +163,14 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
         first = spans.pop()[0] if neighbour else number
         spans.append((first, number))
     return spans
+
+
+def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """So many of the names at most that a mistyped one may have meant, the nearest first."""
+    return difflib.get_close_matches(name, list(names), most)
+
+
+def nearest(name: str, names: Iterable[str], otherwise: str, most: int = 1) -> str:
+    """The question which was meant, or what to say where none is near."""
+    close = near(name, names, most)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 DEEPEST = 64
 """So many levels have what Roundweave writes, and more than people do."""
+
+
+NUMBER = re.compile(r"(0|[1-9][0-9]{0,17})\.json")
+"""The name of one of the files that are numbered, in its only spelling."""
+
+
+def numbered(names: Iterable[str]) -> list[int]:
+    """The numbers of the names ``<number>.json``, ascending; other names are left out."""
+    return sorted(int(parts[1]) for parts in map(NUMBER.fullmatch, names) if parts)
 
 
 def from_json(text: str | bytes) -> Any:

@@ -89,6 +89,10 @@ class Reduce(Part, Protocol):
         """What is stored of how each partition's units were matched: name, dtype and shape of a permutation."""
         return ()
 
+    def around(self, other: Reduce) -> Reduce:
+        """What another reduce in the place of this one is: the other itself, or this one with it inside."""
+        return other
+
     def breakdown(self, updates: int) -> int:
         """How many of so many updates may be corrupted in any way, and the result stays among the honest ones."""
         return 0
@@ -104,6 +108,10 @@ class Reduce(Part, Protocol):
 
 class Apply(Part, Protocol):
     """The outer optimizer."""
+
+    def around(self, other: Apply) -> Apply:
+        """What another apply in the place of this one is: the other itself, or this one with it inside."""
+        return other
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """Its memory before the first round: slots shaped as the parameters, none unless it says so."""

@@ -9,7 +9,8 @@ import platform
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -96,18 +97,31 @@ def _processor() -> str:
     return " ".join(fields[name].strip(" \t:") for name in names if name in fields) or platform.machine()
 
 
+PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
+
+
+def versions() -> dict[str, str]:
+    """Which Python and which packages are installed here; those that are not are left out."""
+    known = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            known[package] = version(package)
+    return known
+
+
 def check_fingerprint(expected: Fingerprint, found: Fingerprint, where: str) -> None:
     """Raise `NumericsMismatch`, naming what differs, unless both promise the same bits."""
-    differing = [
-        f"{key} {found.get(key)!r} instead of {value!r}"
-        for key, value in expected.items()
-        if found.get(key) != value
-    ]
-    if differing:
+    if differing := differing_numerics(expected, found):
         raise NumericsMismatch(
-            f"{where} would compute other bits than this run: {'; '.join(differing)}. "
+            f"{where} would compute other bits than this run: {differing}. "
             "Use equal machines, or start a run with --mixed-hardware, which withdraws the promise of equal bits"
         )
+
+
+def differing_numerics(expected: Fingerprint, found: Fingerprint) -> str:
+    """In what two fingerprints differ, empty where they promise the same bits."""
+    differing = (name for name, value in expected.items() if found.get(name) != value)
+    return "; ".join(f"{name} {found.get(name)!r} instead of {expected[name]!r}" for name in differing)
 
 
 ACCUMULATORS = {"float64": torch.float64}

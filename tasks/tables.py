@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from storage.errors import UsageError
-from storage.runs.names import near
+from storage.errors import CodeError, UsageError, failing_as, located, near
+from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,19 @@ def make(what: str, text: str, table: Table) -> Any:
     except (TypeError, ValueError) as error:
         raise UsageError(f"{what} {text!r} must be written {_spelled(name, table[name])}") from error
     return function(**arguments)
+
+
+def make_own(what: str, code: Code, base: type) -> Any:
+    """A part that the user's code is, or gives when it is called; raises `CodeError`, `UsageError`."""
+    part = code.load()
+    if base not in type(part).__mro__:
+        with failing_as(lambda error: CodeError(f"{code.reference} failed with {located(error)}")):
+            part = part()
+    if base not in type(part).__mro__:
+        raise UsageError(
+            f"{what} {code.reference} must give a roundweave.{base.__name__}, not {type(part).__name__}"
+        )
+    return part
 
 
 def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:

@@ -57,6 +57,19 @@ class Code:
         mine, theirs = dict(self.definitions), dict(other.definitions)
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
+    def beside_now(self) -> Code:
+        """The same source with the modules beside it as they are now, but for those that are gone."""
+        if not self.siblings:
+            return self
+        path = Path(self.path)
+        try:
+            now = {file.name: _file_digest(file) for file in _siblings(self.source, path)}
+            definitions = _definitions(self.name, self.source, path)
+        except SyntaxError as error:
+            raise CodeError(f"{self.reference}: {error.filename} does not run: {one_line(error)}") from error
+        siblings = tuple(sorted((dict(self.siblings) | now).items()))
+        return self if siblings == self.siblings else replace(self, siblings=siblings, definitions=definitions)
+
     def load(self) -> Callable[..., Any]:
         """The function itself, run from the kept source; raises `CodeError`."""
         if self.pickled:

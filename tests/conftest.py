@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -21,6 +22,9 @@ from storage.runs.run import Run
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor
 
+if TYPE_CHECKING:
+    from tests.storage.places.s3_server import S3Server
+
 Train = Callable[..., Run]
 
 
@@ -30,6 +34,23 @@ def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("ROUNDWEAVE_ROOT", str(tmp_path / "runs"))
     yield
     stop_server(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[S3Server]:
+    """A server of S3, which takes a second to start."""
+    from tests.storage.places.s3_server import s3_server
+
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """A server of S3, in the environment of the test."""
+    for name, value in s3_process.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_process
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +81,7 @@ def train(tmp_path: Path) -> Train:
                 if commit.stop:
                     break
                 first = last + 1
-        return Run(ready.store.path)
+        return Run(ready.store.address)
 
     return run
 
@@ -74,6 +95,18 @@ def own(tmp_path: Path) -> Callable[[str], str]:
         return str(tmp_path / f"{name}.py")
 
     return write
+
+
+@pytest.fixture
+def flip() -> Callable[[Path, int], None]:
+    """Flip one bit of a file; the byte counts from the start, or from the end where it is negative."""
+
+    def flip_bit(path: Path, byte: int = 0) -> None:
+        content = bytearray(path.read_bytes())
+        content[byte] ^= 1
+        path.write_bytes(content)
+
+    return flip_bit
 
 
 @pytest.fixture(autouse=True)

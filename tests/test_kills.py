@@ -21,6 +21,7 @@ from flows.training.preparing import prepared
 from storage.places import descriptors, local
 from storage.places.local import LocalPlace
 from storage.runs.run import Run
+from storage.upkeep.verifying.verify import verify
 from tasks.executors.inline import InlineExecutor
 
 FIELDS = {
@@ -133,9 +134,12 @@ def data(tmp_path) -> str:
 
 
 def check_and_go_on(root: Path, data: str, digest: str) -> int:
-    """How many rounds a killed run shows; it goes on to the same bits, and nothing half-written is left."""
+    """How many rounds a killed run shows, in which nothing is wrong; it goes on to the same bits."""
     shown = len(committed(root / "run.zarr"))
+    assert not shown or verify(root / "run.zarr").findings == ()
     assert trained(root, data).digest == digest
+    seen = verify(root / "run.zarr")
+    assert (seen.findings, seen.notes) == ((), ())
     assert not [name for name in LocalPlace(root / "run.zarr").sizes() if name.endswith(local.PARTIAL)]
     return shown
 

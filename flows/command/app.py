@@ -17,7 +17,11 @@ HELP = "Train one neural network on many partitions of the data, in rounds that 
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
+    "replay": ("replaying", "Compute stored rounds again, and say whether they have the committed bits."),
+    "recombine": ("recombining", "Reduce stored rounds again, without training, and compare with what they were."),
+    "diff": ("recombining", "Say where two runs first differ: field, round, tensor."),
     "show": ("looking", "Print what a run is and how it went."),
+    "verify": ("verifying", "Read all of a run and name every file that is not as it was written."),
     "runs": ("looking", "List the runs under a root."),
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
     "pack": ("upkeep", "Gather the tensors of many rounds in few files."),

@@ -37,5 +37,8 @@ else:
     Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(_at_commas)]
 """Built-in names or functions of the user's, or a text of names with commas between them."""
 
+Integers = Annotated[tuple[int, ...], BeforeValidator(_at_commas)]
+"""Whole numbers, or a text with commas between them."""
+
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_at_commas)]
 """Numbers, or a text with commas between them."""

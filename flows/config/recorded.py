@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.config.algorithms import Named
 from flows.config.merge import Architecture
+from flows.config.parts import Recombined, is_part
 from flows.config.train import Dealing, Experiment, TrainConfig
 from storage.errors import UsageError
 from storage.places.addresses import Where, above, full_address
@@ -21,7 +22,7 @@ from tasks.data.sources.table import is_source
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
-from tasks.networks.start import Start
+from tasks.networks.start import Fork, Start
 from tasks.user_code import Code, is_reference
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
@@ -30,6 +31,7 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "loss": LOSSES.__contains__,
     "scores": SCORES.__contains__,
     "algorithm": ALGORITHMS.__contains__,
+    "recombined": is_part,
     "input": lambda text: not is_reference(text),
 }
 """The fields that may be code, and whether a text names what is built in; all else would be run."""
@@ -43,12 +45,26 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
         raise UsageError(f"{stored.name} is a merge, which has nothing to go on with; merge again instead")
     if changes.get("rounds", stored.done) < stored.done:
         raise UsageError(f"{stored.name} has {stored.done} rounds already; give --rounds a larger number")
+    return recorded_config(stored, root, trust, changes)
+
+
+def recorded_config(stored: Run, root: Where, trust: bool, changes: dict[str, Any]) -> TrainConfig:
+    """The configuration that a run was started with, but for changes; `UsageError` for foreign code of its own."""
     taken = stored.config.keys() if is_own(stored, root) else Experiment.model_fields.keys()
     recorded = {name: value for name, value in stored.config.items() if name in taken}
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
     config = TrainConfig(**recorded | fixed | changes)
-    check_trust(stored, root, trust, config)
+    check_trust(stored, root, trust, config, [field for field in BUILT_IN if field not in changes])
     return config
+
+
+def recorded_experiment(run: Run, root: Where, trust: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is, as it is recorded, with changes; `UsageError` for a merge, or foreign code that is left."""
+    if run.algorithm == "merge":
+        raise UsageError(f"{run.name} is a merge, which no rounds have led to; name a run that was trained")
+    recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
+    check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
+    return {**recorded, **changes}
 
 
 def is_own(run: Run, root: Where) -> bool:
@@ -71,7 +87,8 @@ def check_trust(
 def _values(config: Dealing | Architecture, field: str) -> tuple[Any, ...]:
     value = getattr(config, field, None)
     value = value.name if isinstance(value, Named) else value
-    return value if isinstance(value, tuple) else () if value is None else (value,)
+    value = (value.reduce, value.apply) if isinstance(value, Recombined) else value
+    return tuple(one for one in (value if isinstance(value, tuple) else (value,)) if one is not None)
 
 
 def _is_built_in(field: str, value: Any) -> bool:
@@ -101,6 +118,8 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Any:
+    if isinstance(value, Fork):
+        return value.digest, value.chain
     return value.digest if isinstance(value, Code | Start) else value
 
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from flows.config.train import Dealing, TrainConfig
 from storage.errors import UsageError
+from storage.runs.names import is_run, run_address
 from tasks.algebra import Algorithm
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits import Split
+from tasks.executors.base import Executor
 from tasks.networks.fit import check_fit
 from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
-from tasks.networks.start import Start, find_start
+from tasks.networks.start import Fork, Start, find_start
+from tasks.rounds.job import Work
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
 
@@ -46,6 +50,7 @@ def resolve(config: TrainConfig) -> Resolved:
     start = _found_start(config)
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
+    algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     partitions = deal(config, config.dtype)
     if partitions.source.partitioned:
         return Resolved(config, algorithm, partitions)
@@ -56,6 +61,34 @@ def resolve(config: TrainConfig) -> Resolved:
     if start is not None:
         start.check(objective)
     return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
+
+
+def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
+    """What the rounds compute, on any machine, and the examples that they compute it on, described where they are.
+
+    It is made so for every run that begins, goes on or is replayed.
+    """
+    if resolved.objective is None:
+        resolved = _described(resolved, executor)
+    config, objective, description = resolved.config, resolved.objective, resolved.description
+    assert objective is not None
+    assert description is not None
+    decided = (resolved.algorithm, resolved.partitions, config.seed, config.threads, config.quorum)
+    before = config.recombined.before if config.recombined else 0
+    return Work(objective, *decided, code=config.code, before=before), description
+
+
+def _described(resolved: Resolved, executor: Executor) -> Resolved:
+    """What could be resolved only where the partitions are."""
+    partitions = resolved.partitions
+    descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
+    description = combine(descriptions)
+    digests = tuple(part.digest for part in descriptions)
+    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
+    wanted = objective_for(resolved.config, description)
+    (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
+    algorithm = resolved.algorithm.bound(objective, partitions)
+    return Resolved(resolved.config, algorithm, partitions, description, objective)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
@@ -72,15 +105,21 @@ def _complete(config: TrainConfig) -> TrainConfig:
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
         "algorithm": config.algorithm.kept().over(config.rounds),
+        "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.kept()),
     }
     return config.model_copy(update=own)
 
 
 def _found_start(config: TrainConfig) -> Start | None:
     """What the run is to begin with, where it is not recorded yet: what goes on needs no such file any more."""
-    if config.start_from and config.algorithm.options.get("init") == "per-partition":
-        raise UsageError("init = per-partition gives each partition weights of its own; leave out start_from")
-    return find_start(config.start_from, config.root) if isinstance(config.start_from, str) else None
+    start = config.start_from
+    if start and config.algorithm.options.get("init") == "per-partition":
+        raise UsageError(
+            "init = per-partition gives each partition weights of its own; leave start_from out, or init"
+        )
+    if isinstance(start, Fork) and not (config.address or is_run(run_address(config.root, config.name or ""))):
+        return start
+    return find_start(start, config.root) if isinstance(start, str) else None
 
 
 def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Code:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
 from flows.config.fields import EachOwn, NamedOrOwn, Names
+from flows.config.parts import Recombined
 from flows.config.problems import Config
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of
@@ -23,8 +24,9 @@ from tasks.data.splits.table import SPLITS
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
-from tasks.networks.start import Start
+from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
+from tasks.user_code import Code
 
 LONGEST_NAME = 255
 """Bytes of a folder's name, as file systems have them."""
@@ -60,7 +62,7 @@ class Experiment(Dealing):
     loss: NamedOrOwn | None = Field(
         default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
     )
-    start_from: str | Start | None = Field(
+    start_from: str | Fork | Start | None = Field(
         default=None, description="a checkpoint or stored round RUN@12 to begin with; default: weights by the seed"
     )
     scores: Names | None = Field(
@@ -68,6 +70,10 @@ class Experiment(Dealing):
     )
     algorithm: AlgorithmField = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
+    )
+    recombined: Recombined | None = Field(
+        default=None,
+        description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
     )
     quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
@@ -77,6 +83,11 @@ class Experiment(Dealing):
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
+
+    @property
+    def code(self) -> tuple[Code, ...]:
+        """The user's code that map, reduce and apply are made of."""
+        return (*self.algorithm.code, *(self.recombined.code if self.recombined else ()))
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:

@@ -1,1 +1,1 @@
-"""What stored rounds prove: replaying them, reducing them again, comparing runs."""
+"""What can be done with stored rounds besides going on with them."""

@@ -11,8 +11,8 @@ from flows.config.resolving import short_name
 from flows.merging.choosing import Choice
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
+from flows.recording import provenance
 from flows.stored import Run
-from flows.training.preparing import provenance
 from storage.checkpoints.writing import write_checkpoint
 from storage.rounds.commits import Score
 from storage.runs.names import new_name, run_address

@@ -48,6 +48,10 @@ class Bar:
         score = shown_score(commit.score)
         self.progress.update(self.task, completed=commit.round, total=rounds, description="round", score=score)
 
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """Show how far it is."""
+        self.progress.update(self.task, completed=done, total=total, description="round", score=text)
+
     def notice(self, text: str) -> None:
         """Show one line above the bar."""
         self.console.print(text, markup=False, soft_wrap=True)
@@ -66,6 +70,14 @@ class NotebookBar(Bar):
     def committed(self, commit: Commit, rounds: int) -> None:
         """Show a round, the last one always."""
         super().committed(commit, rounds)
+        self._draw_again()
+
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """Show how far it is, the end always."""
+        super().progressed(done, total, text)
+        self._draw_again()
+
+    def _draw_again(self) -> None:
         if time.monotonic() - self.drawn >= NOTEBOOK_SECONDS:
             self.draw()
 

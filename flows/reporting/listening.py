@@ -23,6 +23,10 @@ class Listener(Protocol):
         """A round was committed, of so many that there are to be."""
         ...
 
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """So many parts of work that makes no rounds are done; the text tells of the last one."""
+        ...
+
     def notice(self, text: str) -> None:
         """Something happened that a person should know: one line."""
         ...
@@ -47,6 +51,12 @@ def tell_commit(commit: Commit, rounds: int) -> None:
     """Tell all listeners of a round."""
     for listener in _listeners.get():
         listener.committed(commit, rounds)
+
+
+def tell_progress(done: int, total: int, text: str) -> None:
+    """Tell all listeners how far work is that makes no rounds."""
+    for listener in _listeners.get():
+        listener.progressed(done, total, text)
 
 
 def notice(text: str) -> None:

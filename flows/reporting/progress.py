@@ -73,18 +73,27 @@ def flow_page(name: str) -> Iterator[FlowPage | None]:
 
 
 @contextmanager
-def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
-    """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
-    with flow_page(run_name(address)) as page:
+def progress_reported(name: str, total: int, done: int = 0) -> Iterator[FlowPage | None]:
+    """Within, the page of the flow run follows work of so many parts; None where there is no page."""
+    with flow_page(name) as page:
         if page is None:
-            yield
+            yield None
             return
-        progress = Progress(page, rounds, done)
+        progress = Progress(page, total, done)
         with listening(progress):
             try:
-                yield
+                yield page
             finally:
                 progress.report()
+
+
+@contextmanager
+def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
+    """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
+    with progress_reported(run_name(address), rounds, done) as page:
+        yield
+        if page is None:
+            return
         run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         page.leave_plot(_figure(run))
@@ -107,6 +116,15 @@ class Progress:
         self.done = commit.round
         self._waiting.append(commit)
         get_run_logger().info("round %d/%d: %s", commit.round, rounds, shown_score(commit.score) or "not scored")
+        self._report_now_and_then()
+
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """Log a part of other work at once, and report it at most once a second."""
+        self.done = done
+        get_run_logger().info("%d/%d: %s", done, total, text)
+        self._report_now_and_then()
+
+    def _report_now_and_then(self) -> None:
         if time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS:
             self.report()
 

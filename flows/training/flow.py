@@ -32,7 +32,8 @@ def train_flow(config: TrainConfig) -> Run:
         commit = run.store.log.read(run.done)
         with rounds_reported(run.store.address, config.rounds, run.done):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
-                size = window_size(config.window, commit.seconds if commit.round > run.done else None)
+                seconds = commit.seconds if commit.round > run.done else None
+                size = window_size(config.window, seconds, far=run.store.place.at_once > 1)
                 last = min(commit.round + size, config.rounds)
                 commit = run_window(executor, run, commit.round + 1, last)
                 run.let_go(commit)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 import secrets
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from importlib.metadata import version
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from flows.config.recorded import differences
-from flows.config.resolving import Resolved, objective_for, short_name
-from flows.config.train import TrainConfig
+from flows.config.resolving import Resolved, short_name, work_of
+from flows.config.train import Dealing, TrainConfig
+from flows.recording import create_run
+from flows.reporting.listening import notice
 from storage.errors import ExperimentDiffers
-from storage.hierarchy.schema import Schema
 from storage.places.addresses import full_address
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
@@ -25,15 +21,13 @@ from storage.rounds.store import RoundStore
 from storage.runs.names import is_run, new_name, run_address, run_name
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
-from tasks.data.partitions import Description, Partitions, combine
+from storage.values.state import Update
+from tasks.data.partitions import Description
 from tasks.executors.base import Executor
-from tasks.networks.fit import check_fit
-from tasks.networks.start import Start
+from tasks.networks.start import Fork, Start
 from tasks.numerics import Fingerprint, check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
-
-PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
 
 
 @dataclass(frozen=True)
@@ -58,41 +52,17 @@ class Prepared:
 @contextmanager
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
-    work, description = _work(resolved, executor)
+    work, description = work_of(resolved, executor)
+    work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
-    with hold_lease(store.place, token) as lease:
-        store, done = _recovered(store, resolved.config.rounds, work.partitions)
+    with hold_lease(store.place, token, resolved.config.rounds) as lease:
+        store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         job = Job(work, attempt, RoundPlan(resolved.config.partitions))
         run = Prepared(job, store, done, Keep.of(resolved.config.keep))
         run.let_go(store.log.read(done))
         yield run
-
-
-def _work(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
-    """What the rounds compute, and the examples that they compute it on."""
-    if resolved.objective is None:
-        resolved = _described(resolved, executor)
-    config, objective, description = resolved.config, resolved.objective, resolved.description
-    assert objective is not None
-    assert description is not None
-    fingerprint = None if config.mixed_hardware else _common_fingerprint(executor)
-    decided = (config.seed, config.threads, config.quorum, fingerprint, config.algorithm.code)
-    return Work(objective, resolved.algorithm, resolved.partitions, *decided), description
-
-
-def _described(resolved: Resolved, executor: Executor) -> Resolved:
-    """What could be resolved only where the partitions are."""
-    partitions = resolved.partitions
-    descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
-    description = combine(descriptions)
-    digests = tuple(part.digest for part in descriptions)
-    partitions = replace(partitions, digests=digests, shared=bool(description.shared))
-    wanted = objective_for(resolved.config, description)
-    (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
-    algorithm = resolved.algorithm.bound(objective, partitions)
-    return Resolved(resolved.config, algorithm, partitions, description, objective)
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:
@@ -112,9 +82,12 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
     address = config.address or run_address(config.root, config.name or new_name(config.root, *_called(config)))
     if config.address is None and not is_run(address):
-        # Another process may be making the same run at this moment: then it is there now.
-        with suppress(ExperimentDiffers):
+        try:
             return _create(config, address, work, description)
+        except ExperimentDiffers:
+            # Another process may have made the same run meanwhile: then it is there now.
+            if not is_run(address):
+                raise
     store = RoundStore(address, config.fsync)
     _check_same_experiment(store, config, description)
     if work.fingerprint and store.attributes["fingerprint"]:
@@ -123,34 +96,34 @@ def _open_or_create(config: TrainConfig, work: Work, description: Description) -
 
 
 def _create(config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
-    algorithm = work.algorithm
     start = config.start_from
+    if isinstance(start, Fork):
+        return _forked(start, config, address, work, description)
     initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    initial = replace(initial, memory=algorithm.apply.init(initial.params))
-    schema = Schema(
-        layout=work.objective.layout,
-        partitions=config.partitions,
-        memory=tuple(initial.memory),
-        carry=algorithm.map.carry,
-        extras=algorithm.map.extras,
-        matches=algorithm.reduce.matches,
-    )
-    model = work.objective.model
-    attributes = {
-        "config": config.model_dump(mode="json", exclude={"root", "address"}),
-        "algorithm": repr(algorithm),
-        "data": asdict(description),
-        "network": {"inputs": model.inputs, "outputs": model.outputs},
-        "fingerprint": work.fingerprint,
-        **provenance(),
-    }
-    return RoundStore.create(address, schema, config.rounds, attributes, initial, config.fsync)
+    return create_run(address, config, work, description, initial)
 
 
-def provenance() -> dict[str, Any]:
-    """What the record of a run tells of the software that made it, and when (seconds since the epoch)."""
-    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-    return {"versions": versions, "created": time.time()}
+def _forked(start: Fork, config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
+    """A new run that takes along the outer optimizer's memory of another, and what its partitions carry."""
+    initial, carried = start.state(work.objective), _carried(start, config, work, description)
+    if not carried:
+        # Extras that the state keeps, such as a control variate, are of what partitions carry, and go with it.
+        kept = initial.memory.keys() - set(work.algorithm.map.extras)
+        initial = replace(initial, memory={slot: initial.memory[slot] for slot in kept})
+    if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
+        notice(f"{run_name(address)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
+    return create_run(address, config, work, description, initial, carried, parent=start.parent)
+
+
+def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
+    """What partitions bring along from another run, where they are the same examples, dealt in the same way."""
+    run = start.run()
+    same = run.attributes["data"]["digest"] == description.digest
+    dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
+    if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
+        return {}
+    from_rounds = run.round(start.parent["round"]).commit.carry_from
+    return {partition: run.round(round).update(partition) for partition, round in from_rounds.items()}
 
 
 def _called(config: TrainConfig) -> tuple[str, str]:
@@ -169,10 +142,10 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
         )
 
 
-def _recovered(store: RoundStore, rounds: int, partitions: Partitions) -> tuple[RoundStore, int]:
+def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, int]:
     """The store with room for its rounds and with the splits that they had, and the last round that is whole."""
     done, _ = recover(store)
-    if not partitions.source.partitioned:
-        for number in range(partitions.split.number(done) + 1):
-            store.tensors.write_split(number, partitions.assignment)
+    if done and not work.partitions.source.partitioned:
+        for number in range(work.split(1), work.split(done) + 1):
+            store.tensors.write_split(number, work.partitions.assignment)
     return store.extend(rounds), done

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
 from storage.errors import CheckpointError, UsageError, one_line
 from storage.places.addresses import Where, as_path
-from storage.places.local import PARTIAL
+from storage.places.base import PARTIAL
 
 
 def check_place(place: Where) -> Path:

@@ -29,25 +29,39 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
     return value
 
 
+def told_rows(place: Place, path: str) -> int | None:
+    """How many rows the document of an array tells of; None where it is missing, or tells of none."""
+    try:
+        rows = read_document(place, path)["shape"][0]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return rows if type(rows) is int and rows > 0 else None
+
+
 def create_root(place: Place, attributes: Mapping[str, Any]) -> None:
     """Describe the root by its attributes."""
-    place.create(_key(""), _bytes(GroupMetadata(zarr_format=3, attributes=dict(attributes))))
+    place.create(_key(""), root_document(attributes))
+
+
+def root_document(attributes: Mapping[str, Any]) -> bytes:
+    """The document of the root with these attributes."""
+    return _bytes(GroupMetadata(zarr_format=3, attributes=dict(attributes)))
 
 
 def create_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
     """Describe arrays, and the groups that they are in, where they are not described."""
-    for key, content in _documents(specs).items():
+    for key, content in documents(specs).items():
         place.create(key, content, durable=fsync)
 
 
 def replace_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
     """Describe arrays and their groups anew where they are described in another way, as when they get longer."""
-    for key, content in _documents(specs).items():
+    for key, content in documents(specs).items():
         if (place.read(key) or b"") != memoryview(content):
             place.write(key, content, durable=fsync)
 
 
-def _documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:
+def documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:
     """Documents by key, those of groups before those of arrays, which are in the order of the specs."""
     specs = list(specs)
     groups = sorted({parent for spec in specs for parent in _parents(spec.path)})

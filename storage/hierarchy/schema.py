@@ -19,8 +19,12 @@ REPORTED = ("metrics", "scores")
 """Groups of numbers whose names maps and scores give."""
 
 
-METRIC_ROWS = 64
-"""Rounds a chunk of numbers: a history costs few reads."""
+METRIC_ROWS = 1024
+"""Rounds a chunk of numbers at most: a history costs few reads."""
+
+
+METRIC_BYTES = 1 << 16
+"""Bytes of a chunk of numbers, which is written anew each round, unless a single round has more."""
 
 
 ROUND_ROWS = 1024
@@ -162,21 +166,30 @@ class Schema:
         """The arrays of numbers that every run has, by path: coordinates and bookkeeping."""
         arrays = [
             ArraySpec("round", "int64", (rows,), (ROUND_ROWS,), ("round",)),
-            _a_round("committed", "bool", rows),
-            _a_round("commits", "int64", rows),
-            _a_round("bookkeeping/seconds", "float64", rows),
-            *(
-                _a_partition(f"bookkeeping/{name}", rows, self.partitions)
-                for name in ("weight", "accepted", "map_seconds")
-            ),
+            self._a_round("committed", "bool", rows),
+            self._a_round("commits", "int64", rows),
+            self._a_round("bookkeeping/seconds", "float64", rows),
+            *(self._a_partition(f"bookkeeping/{name}", rows) for name in ("weight", "accepted", "map_seconds")),
         ]
         return {array.path: array for array in arrays}
 
     def reported(self, path: str, rows: int) -> ArraySpec:
         """The array of a score, (round,), or of a metric, (round, partition)."""
         if path.startswith("scores/"):
-            return _a_round(path, "float64", rows)
-        return _a_partition(path, rows, self.partitions)
+            return self._a_round(path, "float64", rows)
+        return self._a_partition(path, rows)
+
+    @property
+    def block(self) -> int:
+        """The rounds of a chunk of numbers, of which a round may have one for each partition."""
+        return min(METRIC_ROWS, max(1, METRIC_BYTES // (8 * self.partitions)))
+
+    def _a_round(self, path: str, dtype: str, rows: int) -> ArraySpec:
+        return ArraySpec(path, dtype, (rows,), (self.block,), ("round",))
+
+    def _a_partition(self, path: str, rows: int) -> ArraySpec:
+        shape, chunks = (rows, self.partitions), (self.block, self.partitions)
+        return ArraySpec(path, "float64", shape, chunks, ("round", "partition"))
 
     def tensors(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of tensors by path: the state, updates and carries, and how units were matched."""
@@ -200,11 +213,6 @@ class Schema:
         return cls(Layout.from_json(value["layout"]), value["partitions"], **slots, matches=matches)
 
 
-def split_number(round: int, resplit_every: int | None) -> int:
-    """The number of the split that a round uses, where every so many rounds have a split of their own."""
-    return (max(round, 1) - 1) // resplit_every if resplit_every else 0
-
-
 def split_array(number: int, examples: int) -> ArraySpec:
     """Which partition each example went to under a split; -1 for those held out."""
     shape = (examples,)
@@ -219,14 +227,6 @@ def _per_round(group: str, spec: TensorSpec, rows: int) -> ArraySpec:
         (1, *spec.shape),
         ("round", *_axes(spec.name, spec.shape)),
     )
-
-
-def _a_round(path: str, dtype: str, rows: int) -> ArraySpec:
-    return ArraySpec(path, dtype, (rows,), (METRIC_ROWS,), ("round",))
-
-
-def _a_partition(path: str, rows: int, partitions: int) -> ArraySpec:
-    return ArraySpec(path, "float64", (rows, partitions), (METRIC_ROWS, partitions), ("round", "partition"))
 
 
 def _axes(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from storage.errors import StoreError
+
+PARTIAL = ".partial"
+"""How the names of half-written contents end."""
+
+
 Piece = bytes | memoryview
 """A part of a content, as bytes; a memoryview must be contiguous and of single bytes."""
 
@@ -17,6 +23,10 @@ class Place(Protocol):
     what the disk or the network refuses is a `PlaceError`.
     As text it is what messages call it, and `place_of` gives it back.
     """
+
+    @property
+    def at_once(self) -> int:
+        """How many requests it likes at once; 1 where none is worth a thread."""
 
     def at(self, prefix: str) -> Place:
         """The place of the keys that begin with ``prefix/``."""
@@ -62,3 +72,11 @@ class Place(Protocol):
 
     def aside(self) -> AbstractContextManager[Place]:
         """An empty place whose contents come here all at once at the end, or never; raises `PlaceTaken`."""
+
+
+def parts_of(key: str, place: object) -> list[str]:
+    """The names of a key; none leads out of its place, or is another spelling of the place it stands in."""
+    parts = key.split("/") if key else []
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise StoreError(f"{key!r} leads out of {place}")
+    return parts

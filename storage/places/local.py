@@ -17,17 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 
 from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError
-from storage.places.base import Piece
+from storage.places.base import PARTIAL, Piece, parts_of
 from storage.places.descriptors import FILE, FOLDER, NEW, make_folder, remove_file, sync_and_close, write_and_close
-
-PARTIAL = ".partial"
-"""How the names of half-written files end."""
-
 
 REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there; what is committed is kept"),
@@ -71,13 +67,14 @@ class LocalPlace:
     """A folder; its files are written beside their names and then renamed or linked to them."""
 
     path: Path
+    at_once: ClassVar[int] = 1
 
     def __str__(self) -> str:
         return str(self.path)
 
     def at(self, prefix: str) -> LocalPlace:
         """The folder under this one."""
-        return replace(self, path=self.path.joinpath(*self._parts(prefix)))
+        return replace(self, path=self.path.joinpath(*parts_of(prefix, self)))
 
     @_telling("read")
     def has(self, key: str) -> bool:
@@ -89,7 +86,7 @@ class LocalPlace:
     @_telling("read")
     def names(self, prefix: str = "") -> list[str]:
         """The names in a folder, ascending; half-written files are not there."""
-        with suppress(*NOT_THERE), self._folder(self._parts(prefix)) as folder, os.scandir(folder) as entries:
+        with suppress(*NOT_THERE), self._folder(parts_of(prefix, self)) as folder, os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if not entry.name.endswith(PARTIAL))
         return []
 
@@ -207,13 +204,6 @@ class LocalPlace:
                 raise PlaceTaken(f"{self} exists already") from error
             raise
 
-    def _parts(self, key: str) -> list[str]:
-        """The names of a key; none leads out, or is another spelling of the place it stands in."""
-        parts = key.split("/") if key else []
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise StoreError(f"{key!r} leads out of {self}")
-        return parts
-
     @contextmanager
     def _folder(self, parts: list[str], make: bool = False, durable: bool = False) -> Iterator[int]:
         """An open folder below this one; the folders that are missing are made where they are wanted."""
@@ -251,7 +241,7 @@ class LocalPlace:
     @contextmanager
     def _around(self, key: str, make: bool = False, durable: bool = False) -> Iterator[tuple[int, str]]:
         """The open folder that a key is in, and its name there."""
-        parts = self._parts(key)
+        parts = parts_of(key, self)
         with self._folder(parts[:-1], make, durable) as folder:
             yield folder, parts[-1]
 

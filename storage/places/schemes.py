@@ -11,7 +11,14 @@ from storage.places.addresses import Where, address_of, scheme_of
 from storage.places.base import Place
 from storage.places.local import LocalPlace
 
-SCHEMES: dict[str, Callable[[str], Place]] = {"": lambda address: LocalPlace(Path(address))}
+
+def _s3_place(address: str) -> Place:
+    from storage.places.objects import s3_place  # a run on a disk need not wait for the client
+
+    return s3_place(address)
+
+
+SCHEMES: dict[str, Callable[[str], Place]] = {"": lambda address: LocalPlace(Path(address)), "s3": _s3_place}
 """What makes a place of an address, by its scheme; a path has none."""
 
 

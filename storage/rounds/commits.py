@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from storage.errors import RoundMissing, StoreDamaged, WriterFenced
-from storage.parsing import from_json
+from storage.errors import PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
+from storage.hierarchy.documents import LARGEST
+from storage.parsing import from_json, numbered
 from storage.places.base import Place
+from storage.places.together import together
 from storage.values.digests import text_digest
 
 
@@ -53,12 +56,22 @@ class Score:
 
 
 @dataclass(frozen=True)
+class SplitRecord:
+    """Which split a round's examples were dealt by: its number, how many examples it deals, and its digest."""
+
+    number: int
+    examples: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class Commit:
     """One committed round.
 
     `token` and `epoch` are the writer's (see `Lease`); `state` and `tensors` are digests; `updates` is keyed by
     partition; `carry_from` tells from which round each partition's carry comes; `best` is the lowest loss so far
     and `since_best` the scores since; `stop` is the reason to end the run here; `time` is seconds since the epoch.
+    `split` is None where nothing was dealt out, as each partition's examples were given.
     """
 
     round: int
@@ -68,6 +81,7 @@ class Commit:
     tensors: Mapping[str, str]
     updates: Mapping[int, UpdateRecord] = field(default_factory=dict)
     carry_from: Mapping[int, int] = field(default_factory=dict)
+    split: SplitRecord | None = None
     score: Score | None = None
     best: float | None = None
     since_best: int = 0
@@ -83,7 +97,7 @@ class Commit:
     def identity(self) -> tuple[Any, ...]:
         """What two commits of the same work share: all but the writer, times and places."""
         updates = [(p, u.digest, u.weight, u.refused, u.match) for p, u in self.updates.items()]
-        return self.round, self.state, dict(self.tensors), updates, dict(self.carry_from)
+        return self.round, self.state, dict(self.tensors), updates, dict(self.carry_from), self.split
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -95,12 +109,22 @@ class Commit:
         value = from_json(text)
         updates = {int(p): UpdateRecord(**u) for p, u in value.pop("updates").items()}
         carry_from = {int(p): r for p, r in value.pop("carry_from").items()}
-        score = value.pop("score")
-        return cls(**value, updates=updates, carry_from=carry_from, score=Score(**score) if score else None)
+        split, score = value.pop("split"), value.pop("score")
+        return cls(
+            **value,
+            updates=updates,
+            carry_from=carry_from,
+            split=SplitRecord(**split) if split else None,
+            score=Score(**score) if score else None,
+        )
 
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
 """A record as it is stored: its last members are the chain of the record before it, and its own."""
+
+
+ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
+"""The name of a record that was set aside: its round, and the beginning of the SHA-256 of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +134,18 @@ class Link:
     text: str
     before: str
     chain: str
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """What a log has, as its names tell: rounds with a record, those of them with any content, the newest whole
+    one (None where there is none), and the rounds whose records were set aside; each ascends.
+    """
+
+    rounds: list[int]
+    filled: list[int]
+    newest: int | None
+    aside: list[int]
 
 
 class CommitLog:
@@ -122,11 +158,23 @@ class CommitLog:
     def __init__(self, place: Place, run: str) -> None:
         self.place = place
         self.run = run
+        self._ours: int | None = None
+
+    def look(self) -> Shelf:
+        """What lies there; raises `StoreDamaged` where no record is of the run's attributes."""
+        sizes = self.place.at("commits").sizes()
+        rounds = numbered(sizes)
+        newest = self._newest(rounds)
+        if newest is None and rounds:
+            raise StoreDamaged(
+                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
+                "one or the other was changed, restore it from a copy"
+            )
+        return Shelf(rounds, [round for round in rounds if sizes[f"{round}.json"]], newest, _set_aside(sizes))
 
     def rounds(self) -> list[int]:
         """The rounds of which there is a record, whole or not, ascending."""
-        stems = [name.removesuffix(".json") for name in self.place.names("commits") if name.endswith(".json")]
-        return sorted(int(stem) for stem in stems if stem.isdecimal())
+        return numbered(self.place.names("commits"))
 
     def has(self, round: int) -> bool:
         """Whether there is a record of a round."""
@@ -134,19 +182,18 @@ class CommitLog:
 
     def read(self, round: int) -> Commit:
         """The record of a round; raises `RoundMissing`, or `StoreDamaged` for one that was not written so."""
-        text = self._link(round).text
+        return self.parsed(round, self._link(round))
+
+    def chain(self, round: int) -> str:
+        """The chain of a round's record, which vouches for all before; raises as `read` does."""
+        return self._link(round).chain
+
+    def parsed(self, round: int, link: Link) -> Commit:
+        """What the sealed record of a round says; raises `StoreDamaged` where that is no commit."""
         try:
-            return Commit.from_json(text)
+            return Commit.from_json(link.text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
-
-    def check(self) -> None:
-        """Raise `StoreDamaged` where no record is of the run's attributes, which each chain covers."""
-        if self.newest() is None and self.rounds():
-            raise StoreDamaged(
-                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
-                "one or the other was changed, restore it from a copy"
-            )
 
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
         """What to raise for a round that is not among the committed ones."""
@@ -160,30 +207,38 @@ class CommitLog:
 
     def newest(self) -> int | None:
         """The last round with a whole record; None where there is none."""
-        return next((round for round in reversed(self.rounds()) if self._whole_link(round)), None)
+        return self._newest(self.rounds())
+
+    def _newest(self, rounds: Sequence[int]) -> int | None:
+        return next((round for round in reversed(rounds) if self._whole_link(round)), None)
 
     def whole(self, rounds: Sequence[int]) -> list[int]:
         """Those of the rounds, which ascend, whose records are whole and are those that the next ones follow."""
-        whole: list[int] = []
-        after: Link | None = None
-        for round in reversed(rounds):
-            link = self._whole_link(round)
-            if link and after and whole[-1] == round + 1 and after.before != link.chain:
-                link = None
-            if link:
-                whole.append(round)
-            after = link
-        return whole[::-1]
+        return list(self.links(rounds))
 
-    def create(self, commit: Commit, fsync: bool = False) -> Commit:
+    def links(self, rounds: Sequence[int]) -> dict[int, Link]:
+        """The sealed records of those rounds, ascending."""
+        links: dict[int, Link] = {}
+        read = dict(zip(rounds, together(self.place, self._whole_link, rounds), strict=True))
+        for round in reversed(rounds):
+            link, after = read[round], links.get(round + 1)
+            if link and (after is None or after.before == link.chain):
+                links[round] = link
+        return dict(reversed(links.items()))
+
+    def create(self, commit: Commit, fsync: bool = False, before: str | None = None) -> Commit:
         """Write a record that must not exist yet; an equal one of this or an earlier writer is taken instead.
+
+        `before` is what `chain_before` gives, where it has been read.
 
         A worker may die after its commit and before it said so, and its task then runs again; or a killed run's
         last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
         """
-        text, before = commit.to_json(), self._chain_before(commit.round)
-        content = f'{text[:-1]}, "before": "{before}", "chain": "{self._chain(commit.round, before, text)}"}}'
+        text, before = commit.to_json(), self.chain_before(commit.round) if before is None else before
+        chain = self._chain(commit.round, before, text)
+        content = f'{text[:-1]}, "before": "{before}", "chain": "{chain}"}}'
         if self.place.create(_key(commit.round), content.encode(), durable=fsync):
+            self._ours = commit.round
             return commit
         kept = self.read(commit.round)
         if kept.epoch > commit.epoch or kept.identity() != commit.identity():
@@ -193,33 +248,37 @@ class CommitLog:
             )
         return kept
 
+    def unfit(self, after: int) -> list[int]:
+        """The rounds with records that cannot stay, where a run goes on after a round: see `set_aside`."""
+        rounds = self.rounds()
+        whole = set(self.whole(rounds))
+        return [round for round in rounds if round > after or round not in whole]
+
     def set_aside(self, after: int) -> list[int]:
         """Take the records of later rounds, and those that are not whole, out of the log; which rounds they were.
 
         They are kept as evidence.
         """
-        rounds = self.rounds()
-        whole = set(self.whole(rounds))
-        aside = [round for round in rounds if round > after or round not in whole]
+        aside = self.unfit(after)
         for round in aside:
             content = self.place.read(_key(round))
             assert content is not None, "only the holder of the lease sets records aside"
-            self.place.write(f"commits/damaged-{round}-{secrets.token_hex(4)}.json", content)
+            digest = hashlib.sha256(content).hexdigest()
+            self.place.write(f"commits/damaged-{round}-{digest[:12]}.json", content)
             self.place.delete(_key(round))
         return aside
 
     def damaged(self) -> list[int]:
         """The rounds whose records were set aside."""
-        names = self.place.names("commits")
-        return sorted({int(name.split("-")[1]) for name in names if name.startswith("damaged-")})
+        return _set_aside(self.place.names("commits"))
 
-    def chain(self, round: int) -> str:
-        """The chain of the record of a round, which vouches for it and all before; raises as `read` does."""
-        return self._link(round).chain
+    def follows(self, round: int) -> bool:
+        """Whether the last record that was created here is the one before that of a round."""
+        return self._ours == round - 1
 
     def _link(self, round: int) -> Link:
         """The sealed record of a round, verified."""
-        content = self.place.read(_key(round))
+        content = self.place.read(_key(round), most=LARGEST)
         if content is None:
             raise self.missing(round, self.rounds())
         parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
@@ -232,17 +291,20 @@ class CommitLog:
         return link
 
     def _whole_link(self, round: int) -> Link | None:
+        """The sealed record of a round; None where there is none, or something else has its name."""
         try:
             return self._link(round)
-        except (RoundMissing, StoreDamaged):
+        except PlaceError:
+            raise
+        except StoreError:
             return None
 
     def _chain(self, round: int, before: str, text: str) -> str:
         return text_digest("\n".join((self.run, str(round), before, text)))
 
-    def _chain_before(self, round: int) -> str:
+    def chain_before(self, round: int) -> str:
         """The chain of the record before that of a round; empty for the first."""
-        if self.has(round - 1):
+        with suppress(RoundMissing):
             return self._link(round - 1).chain
         earlier = [number for number in self.rounds() if number < round]
         return self._link(earlier[-1]).chain if earlier else ""
@@ -250,3 +312,8 @@ class CommitLog:
 
 def _key(round: int) -> str:
     return f"commits/{round}.json"
+
+
+def _set_aside(names: Iterable[str]) -> list[int]:
+    """The rounds of the names of records that were set aside."""
+    return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})

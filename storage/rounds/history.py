@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from storage.errors import StoreDamaged, UsageError
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, create_documents, replace_documents
-from storage.hierarchy.schema import METRIC_ROWS, REPORTED, ROUND_ROWS, ArraySpec, Schema
+from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
+from storage.places.together import together
 from storage.rounds.commits import Commit, CommitLog
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
@@ -41,6 +42,16 @@ def check_names(commit: Commit) -> None:
     for name in dict.fromkeys([*metrics, *scores]):
         if problem := metric_problem(name):
             raise UsageError(problem)
+
+
+def reported_by(commits: Iterable[Commit]) -> set[str]:
+    """The arrays of the metrics and scores that commits tell of."""
+    told: set[str] = set()
+    for commit in commits:
+        if commit.score is not None:
+            told |= {"scores/loss", *(f"scores/{name}" for name in commit.score.values)}
+        told |= {f"metrics/{name}" for update in commit.updates.values() for name in update.metrics}
+    return told
 
 
 def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
@@ -75,6 +86,8 @@ class History:
         self.rows = rows
         self.fsync = fsync
         self._arrays = schema.history(rows)
+        self._written: dict[str, np.ndarray] = {}
+        self._last: int | None = None
 
     def names(self, group: str) -> list[str]:
         """The metrics or the scores that there are, sorted."""
@@ -87,7 +100,7 @@ class History:
 
     def has(self, round: int) -> bool:
         """Whether the row of a round is there, and so the round is done."""
-        index, row = divmod(round, METRIC_ROWS)
+        index, row = divmod(round, self.schema.block)
         chunk = self._whole("committed", index)
         return chunk is not None and bool(chunk[row])
 
@@ -95,32 +108,51 @@ class History:
         """The first rows of an array of numbers, (round,) or (round, partition); NaN where there is none."""
         return self.read_all([path], rows)[path]
 
-    def read_all(self, paths: Iterable[str], rows: int | None = None) -> dict[str, np.ndarray]:
-        """The same of several arrays, by path."""
+    def read_all(
+        self, paths: Iterable[str], rows: int | None = None, recorded: Sequence[int] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The same of several arrays, by path; `recorded` are the rounds with a record, where they are known."""
         rows = self.rows if rows is None else rows
-        recorded = {index: self._recorded(index) for index in self._behind()}
-        blocks = range(-(-rows // METRIC_ROWS))
+        behind = self._behind(self.log.rounds() if recorded is None else recorded)
+        paths = list(paths)
+        blocks = [self._chunks(paths, index) for index in range(-(-rows // self.schema.block))]
+        tables = {path: np.concatenate([chunks[path] for chunks in blocks])[:rows] for path in paths}
+        for path, table in tables.items():
+            for commit in behind:
+                if commit.round < rows:
+                    row = rows_of(commit, self.schema.partitions)
+                    table[commit.round] = row.get(path, empty_chunk(self._spec(path))[0])
+        return tables
 
-        def chunk(path: str, index: int) -> np.ndarray:
-            return self._filled(path, recorded[index]) if index in recorded else self._chunk(path, index)
-
-        return {path: np.concatenate([chunk(path, index) for index in blocks])[:rows] for path in paths}
-
-    def _behind(self) -> set[int]:
-        """The blocks of rounds in which a record has no row yet, as where its writer was killed in between."""
-        rounds = np.asarray(self.log.rounds(), int)
-        chunks = [self._whole("committed", index) for index in range(rounds.max(initial=0) // METRIC_ROWS + 1)]
+    def _behind(self, rounds: Sequence[int]) -> list[Commit]:
+        """The records that have no row yet, as where a writer was killed in between."""
+        if not rounds:
+            return []
         empty = empty_chunk(self._spec("committed"))
+        blocks = range(rounds[-1] // self.schema.block + 1)
+        chunks = together(self.place, lambda index: self._whole("committed", index), blocks)
         told = np.concatenate([empty if chunk is None else chunk for chunk in chunks])
-        return set(rounds[~told[rounds]] // METRIC_ROWS)
+        return self._records([round for round in rounds if not told[round]])
 
-    def add(self, commit: Commit) -> None:
-        """Write the row of a commit, whose record is in the log."""
-        index, row = divmod(commit.round, METRIC_ROWS)
-        for path, value in rows_of(commit, self.schema.partitions).items():
-            chunk = self._chunk(path, index) if row else empty_chunk(self._spec(path))
-            chunk[row] = value
-            self._write(self._described(path), index, chunk)
+    def add(self, commit: Commit, ours: bool) -> None:
+        """Write the row of a commit, whose record is in the log; `ours` says that it was created just now."""
+        index, row = divmod(commit.round, self.schema.block)
+        # What this process wrote for the round before is what lies there: no other may have made a round since.
+        if not ours or self._last != commit.round - 1 or row == 0:
+            self._written.clear()
+        self._last = None
+        told = rows_of(commit, self.schema.partitions)
+        unread = [path for path in told if path not in self._written]
+        self._written |= self._chunks(unread, index) if row else {p: empty_chunk(self._spec(p)) for p in unread}
+
+        def put(path: str) -> None:
+            self._written[path][row] = told[path]
+            self._write(self._described(path), index, self._written[path])
+
+        *others, committed = told
+        together(self.place, put, others)
+        put(committed)
+        self._last = commit.round if ours else None
 
     def write_rounds(self) -> None:
         """Write the coordinate of rounds, which is the only array that is written ahead."""
@@ -134,31 +166,46 @@ class History:
         last = arrays.pop("commits")
         replace_documents(self.place, [*arrays.values(), last], self.fsync)
 
-    def rebuild(self) -> None:
-        """Make all numbers and documents anew from the records, which must be whole."""
+    def rebuild(self, commits: Iterable[Commit]) -> None:
+        """Make all numbers and documents anew from the records of all rounds, and delete all others."""
+        told: dict[str, set[str]] = {path: set() for path in self._arrays.keys() - {"round", "commits"}}
+
+        def write(item: tuple[tuple[str, int], np.ndarray]) -> None:
+            (path, index), chunk = item
+            self._write(self._described(path), index, chunk)
+
+        chunks = self.told(commits)
+        together(self.place, write, chunks.items())
+        for path, index in chunks:
+            told.setdefault(path, set()).add(str(index))
+        for path in self.arrays().keys() - self._arrays.keys():
+            self.place.delete(path)
+        for path, indices in told.items():
+            for untold in set(self.place.names(f"{path}/c")) - indices:
+                self.place.delete(f"{path}/c/{untold}")
         self.describe()
-        blocks = {round // METRIC_ROWS for round in self.log.rounds()}
-        for index in sorted(blocks):
-            self._rebuild_chunks(index)
-        for path in self.arrays().keys() - {"round", "commits"}:
-            for chunk in self.place.names(f"{path}/c"):
-                if chunk not in map(str, blocks):
-                    self.place.delete(f"{path}/c/{chunk}")
 
-    def _rebuild_chunks(self, index: int) -> None:
-        """Write the chunks of a block of rounds, and delete those of which its records say nothing."""
-        rows = self._recorded(index)
-        told = {path for row in rows.values() for path in row}
-        for path in sorted(told):
-            self._write(self._described(path), index, self._filled(path, rows))
-        for path in self.arrays().keys() - told - {"round", "commits"}:
-            self.place.delete(f"{path}/c/{index}")
+    def told(self, commits: Iterable[Commit]) -> dict[tuple[str, int], np.ndarray]:
+        """The chunks that records make, by array and index."""
+        chunks: dict[tuple[str, int], np.ndarray] = {}
+        for commit in commits:
+            index, number = divmod(commit.round, self.schema.block)
+            for path, row in rows_of(commit, self.schema.partitions).items():
+                chunk = chunks.setdefault((path, index), empty_chunk(self._spec(path)))
+                chunk[number] = row
+        return chunks
 
-    def _recorded(self, index: int) -> dict[int, dict[str, Any]]:
-        """What the records of a block of rounds say, by row of its chunks."""
-        start = index * METRIC_ROWS
-        rounds = [round for round in range(start, start + METRIC_ROWS) if self.log.has(round)]
-        commits = [self.log.read(round) for round in self.log.whole(rounds)]
+    def _recorded(self, index: int) -> list[Commit]:
+        """The records of a block of rounds."""
+        return self._records([round for round in self.log.rounds() if round // self.schema.block == index])
+
+    def _records(self, rounds: Sequence[int]) -> list[Commit]:
+        """Those of the records of these rounds that are whole."""
+        return [self.log.parsed(round, link) for round, link in self.log.links(rounds).items()]
+
+    def _rows(self, index: int, commits: Iterable[Commit]) -> dict[int, dict[str, Any]]:
+        """What records say, by row of the chunks of this index."""
+        start = index * self.schema.block
         return {commit.round - start: rows_of(commit, self.schema.partitions) for commit in commits}
 
     def _filled(self, path: str, rows: Mapping[int, Mapping[str, Any]]) -> np.ndarray:
@@ -168,10 +215,13 @@ class History:
             chunk[number] = row.get(path, chunk[number])
         return chunk
 
-    def _chunk(self, path: str, index: int) -> np.ndarray:
-        """A chunk as it is stored, else as the records have it."""
-        chunk = self._whole(path, index)
-        return self._filled(path, self._recorded(index)) if chunk is None else chunk
+    def _chunks(self, paths: Sequence[str], index: int) -> dict[str, np.ndarray]:
+        """The chunks of a block of rounds as they are stored, else as the records have them."""
+        stored = together(self.place, lambda path: self._whole(path, index), paths)
+        chunks = {path: chunk for path, chunk in zip(paths, stored, strict=True) if chunk is not None}
+        absent = [path for path in paths if path not in chunks]
+        rows = self._rows(index, self._recorded(index)) if absent else {}
+        return chunks | {path: self._filled(path, rows) for path in absent}
 
     def _whole(self, path: str, index: int) -> np.ndarray | None:
         """A chunk as it is stored; None where it is missing or damaged."""

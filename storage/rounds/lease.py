@@ -1,7 +1,8 @@
 """The lease: who is writing a run right now, so that a second writer gets an early, friendly error.
 
 Each writer has a claim of its own, numbered by its epoch and created exclusively; the last one counts. Former ones
-stay, or a writer that looked long ago could claim an epoch that has passed.
+stay, or a writer that looked long ago could claim an epoch that has passed. Each ends in the digest of what it
+says: one that was changed claims nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Any
 
 import psutil
 
-from storage.errors import PlaceError, RoundweaveError, RunBusy
-from storage.parsing import from_json
+from storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError
+from storage.parsing import from_json, numbered
 from storage.places.base import Place
+from storage.values.digests import json_digest
 
 SECONDS = 30.0
 """How long a lease holds without being renewed."""
@@ -30,11 +32,20 @@ FAR = 1e11
 """Seconds since the epoch that no clock shows."""
 
 
+LARGEST = 1 << 20
+"""Bytes of a claim; the reason of a failure may be long."""
+
+
+LEASES = "commits/leases"
+"""Where the claims are, by epoch."""
+
+
 @dataclass(frozen=True)
 class Lease:
     """One writer's claim; `expiry` and `born` (the process's start) are in seconds since the epoch.
 
-    `failure` is why the writer ended, None where it went on to the end or was killed.
+    `failure` is why the writer ended, None where it went on to the end or was killed. `rounds` is how many the
+    run is to have.
     """
 
     host: str
@@ -44,6 +55,7 @@ class Lease:
     epoch: int
     expiry: float
     failure: str | None = None
+    rounds: int = 0
 
     @property
     def fresh(self) -> bool:
@@ -63,18 +75,28 @@ def _alive(pid: int, born: float) -> bool:
 
 
 def read_lease(place: Place) -> Lease | None:
-    """The last claim on the run at this place, fresh or not; one that cannot be read claims nothing."""
-    content = place.read(_key(_last_epoch(place)))
+    """The last claim on the run at this place, fresh or not; one that was not written so claims nothing."""
+    return read_claim(place, _last_epoch(place))
+
+
+def read_claim(place: Place, epoch: int) -> Lease | None:
+    """The claim of an epoch; None where there is none, or none that a writer wrote."""
     try:
-        return None if content is None else _parsed(from_json(bytes(content)))
-    except (ValueError, TypeError):
+        content = place.read(_key(epoch), most=LARGEST)
+        return None if content is None else _parsed(bytes(content), epoch)
+    except PlaceError:
+        raise
+    except (ValueError, TypeError, KeyError, StoreError):
         return None
 
 
-def _parsed(value: dict[str, Any]) -> Lease:
+def _parsed(content: bytes, epoch: int) -> Lease:
     """The claim; raises `TypeError` for other fields or types, `ValueError` for an end that never comes."""
+    value: dict[str, Any] = from_json(content)
+    del value["digest"]
     lease = Lease(**value)
-    kinds = {"host": str, "pid": int, "born": float, "token": str, "epoch": int, "expiry": float}
+    texts = {"host": str, "token": str}
+    kinds = texts | {"pid": int, "born": float, "epoch": int, "expiry": float, "rounds": int}
     for name, kind in kinds.items():
         if type(getattr(lease, name)) is not kind:
             raise TypeError(f"{name} is no {kind.__name__}")
@@ -82,6 +104,10 @@ def _parsed(value: dict[str, Any]) -> Lease:
         raise TypeError("failure is no text")
     if not lease.expiry < FAR:
         raise ValueError("it would hold for ever")
+    if not all(getattr(lease, name).isprintable() for name in texts):
+        raise ValueError("it is more than a line")
+    if lease.epoch != epoch or content != lease_content(lease):
+        raise ValueError("it is not what was written for this epoch")
     return lease
 
 
@@ -93,13 +119,13 @@ def check_at_rest(place: Place, remedy: str = "wait for it or stop it") -> None:
 
 
 @contextmanager
-def hold_lease(place: Place, token: str, failure: str | None = None) -> Iterator[Lease]:
+def hold_lease(place: Place, token: str, rounds: int = 0, failure: str | None = None) -> Iterator[Lease]:
     """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh.
 
-    A failure is kept with the claim: that of a writer whom another superseded says nothing of the run. One who
-    adds no rounds gives the `failure` of the former one.
+    A failure is kept with the claim: that of a writer whom another superseded says nothing of the run. `rounds` is
+    how many the run is to have; one who adds none gives those of the former claim, and its `failure`.
     """
-    lease = _claim(place, token)
+    lease = _claim(place, token, rounds)
     done = threading.Event()
     renewal = threading.Thread(target=_renew, args=(place, lease, done), name="lease", daemon=True)
     renewal.start()
@@ -115,14 +141,15 @@ def hold_lease(place: Place, token: str, failure: str | None = None) -> Iterator
             _write(place, replace(lease, expiry=0.0, failure=failure))
 
 
-def _claim(place: Place, token: str) -> Lease:
+def _claim(place: Place, token: str, rounds: int) -> Lease:
     pid = os.getpid()
     born = psutil.Process(pid).create_time()
     while True:
         epoch = _last_epoch(place) + 1
         check_at_rest(place, "wait for it, stop it, or give this run another name")
-        lease = Lease(socket.gethostname(), pid, born, token, epoch, time.time() + SECONDS)
-        if place.create(_key(epoch), _content(lease)):
+        expiry = time.time() + SECONDS
+        lease = Lease(socket.gethostname(), pid, born, token, epoch, expiry, rounds=rounds)
+        if place.create(_key(epoch), lease_content(lease)):
             return lease
 
 
@@ -133,17 +160,18 @@ def _renew(place: Place, lease: Lease, done: threading.Event) -> None:
 
 
 def _write(place: Place, lease: Lease) -> None:
-    place.write(_key(lease.epoch), _content(lease))
+    place.write(_key(lease.epoch), lease_content(lease))
 
 
-def _content(lease: Lease) -> bytes:
-    return json.dumps(asdict(lease)).encode()
+def lease_content(lease: Lease) -> bytes:
+    """A claim as it is stored, with the digest of what it says."""
+    said = asdict(lease)
+    return json.dumps(said | {"digest": json_digest(said)}).encode()
 
 
 def _key(epoch: int) -> str:
-    return f"commits/leases/{epoch}.json"
+    return f"{LEASES}/{epoch}.json"
 
 
 def _last_epoch(place: Place) -> int:
-    stems = [name.removesuffix(".json") for name in place.names("commits/leases")]
-    return max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+    return max(numbered(place.names(LEASES)), default=0)

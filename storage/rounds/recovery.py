@@ -17,9 +17,13 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     last = newest_whole(store)
     store.tensors.unpack()
     forget_pruned(store.log, last, store.fsync)
-    aside = store.log.set_aside(last)
+    unfit = store.log.unfit(last)
+    kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
     store.tensors.describe()
-    store.history.rebuild()
+    store.tensors.drop_splits(kept)
+    # Records go last: numbers of rounds without one are those of a record that somebody took away.
+    store.history.rebuild(kept)
+    aside = store.log.set_aside(last)
     if store.fsync:
         store.place.sync()
     return last, aside

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import create_documents, create_root, read_document
+from storage.hierarchy.documents import create_documents, create_root, read_document, told_rows
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import schema_problem
 from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
-from storage.rounds.commits import Commit, CommitLog
+from storage.rounds.commits import Commit, CommitLog, UpdateRecord
 from storage.rounds.history import History, check_names
 from storage.rounds.tensors import StoredTensors
-from storage.values.digests import json_digest, state_digest, tensor_digests
-from storage.values.state import State
+from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
+from storage.values.state import State, Update
 
 
 class RoundStore:
     """A stored run: its `log` of commits, the `tensors` of its rounds, and the `history` of their numbers.
 
-    `rounds`, the number it has room for, is read when it is opened, where it is not to be more.
+    `rounds`, the number it has room for, is read when it is opened, where it is not to be more; so is the log's
+    `shelf`.
     """
 
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
@@ -41,17 +45,17 @@ class RoundStore:
         if problem := schema_problem(self.schema):
             raise NotARun(f"{self.place} is no run that Roundweave made: {problem}")
         self.log = CommitLog(self.place, json_digest(self.attributes))
-        self.log.check()
-        self.rounds = max(rounds, self._room())
+        self.shelf = self.log.look()
+        newest = self.shelf.newest or 0
+        self.rounds = max(rounds, newest, self._room(newest))
         self.tensors = StoredTensors(self.log, self.schema, self.rounds + 1, fsync)
         self.history = History(self.log, self.schema, self.rounds + 1, fsync)
 
-    def _room(self) -> int:
+    def _room(self, newest: int) -> int:
         """How many rounds there is room for: where that cannot be read, for those that are there."""
-        try:
-            return int(read_document(self.place, "commits")["shape"][0]) - 1
-        except (ValueError, KeyError, TypeError, IndexError):
-            return max(self.log.rounds(), default=0)
+        # What most of these tell: one may have been changed, or be ahead where an extension was cut short.
+        told = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]
+        return statistics.mode(told) - 1 if told else newest
 
     @property
     def address(self) -> str:
@@ -72,9 +76,12 @@ class RoundStore:
         attributes: Mapping[str, Any],
         initial: State,
         fsync: bool = False,
+        carried: Mapping[int, Update] = MappingProxyType({}),
     ) -> RoundStore:
         """A new run with its initial state committed, made aside and then put in place at once.
 
+        `carried` are the updates, vectors (element,), with which partitions of another run took along what they
+        carry into the first round here; row 0 keeps them.
         Raises `ExperimentDiffers` where something is there already, `UsageError` for names that cannot be kept.
         """
         place = place_of(where)
@@ -88,18 +95,22 @@ class RoundStore:
                 store = cls(aside)
                 store.history.write_rounds()
                 store.tensors.write_state(initial)
-                store.commit(store.describe(initial, "initial", 0))
+                for partition, update in carried.items():
+                    store.tensors.write_update(0, partition, update)
+                records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
+                commit = store.describe(initial, "initial", 0)
+                store.commit(replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0)))
                 if fsync:
                     aside.sync()
         except PlaceTaken as error:
-            raise ExperimentDiffers(f"{place} exists already; give the new run another name") from error
+            raise ExperimentDiffers(f"{error}; give the new run another name") from error
         if fsync:
             place.sync()
         return cls(place, fsync)
 
     def extend(self, rounds: int) -> RoundStore:
         """The store with room for so many rounds; it never shrinks."""
-        if rounds <= self.rounds:
+        if rounds <= self.rounds and told_rows(self.place, "commits") == self.rounds + 1:
             return self
         longer = RoundStore(self.place, self.fsync, rounds)
         longer.tensors.describe()
@@ -115,15 +126,15 @@ class RoundStore:
             round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors
         )
 
-    def commit(self, commit: Commit) -> Commit:
-        """Make a round exist, whose tensors are written.
+    def commit(self, commit: Commit, before: str | None = None) -> Commit:
+        """Make a round exist, whose tensors are written; `before` is the chain of the record before, where known.
 
         Raises `WriterFenced` when another writer was first, `UsageError` for a metric that cannot be kept.
         """
         check_names(commit)
-        commit = self.log.create(commit, self.fsync)
-        self.history.add(commit)
-        return commit
+        kept = self.log.create(commit, self.fsync, before)
+        self.history.add(kept, ours=kept is commit)
+        return kept
 
 
 @functools.lru_cache(maxsize=8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 import numpy as np
@@ -11,12 +11,14 @@ import torch
 
 from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
 from storage.hierarchy.chunks import chunk_key, read_chunk, write_chunk
-from storage.hierarchy.documents import read_document, replace_documents
+from storage.hierarchy.documents import NAME, read_document, replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema, split_array
 from storage.hierarchy.shards import read_packed, unpack_array
-from storage.rounds.commits import Commit, CommitLog, UpdateRecord
+from storage.places.together import together
+from storage.rounds.commits import Commit, CommitLog, SplitRecord, UpdateRecord
 from storage.rounds.pruned import Pruned, read_pruned
 from storage.values.digests import (
+    NOTHING_KEPT,
     match_digest,
     match_tensors,
     state_digest,
@@ -51,11 +53,15 @@ class StoredTensors:
 
     def write_state(self, state: State) -> None:
         """Write the state's row, vectors (element,); frozen parameters with the initial state only."""
-        for path, tensor in state.named(self.schema.layout).items():
+
+        def write(named: tuple[str, torch.Tensor]) -> None:
+            path, tensor = named
             if not path.startswith("frozen/"):
                 self._write(self.arrays[path], (state.round,), to_numpy(tensor))
             elif state.round == 0:
                 self._write(self.arrays[path], (), to_numpy(tensor))
+
+        together(self.place, write, state.named(self.schema.layout).items())
 
     def read_state(self, at: int | Commit) -> State:
         """A committed state, its vectors (element,) by dtype as the layout has them.
@@ -63,7 +69,9 @@ class StoredTensors:
         Raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed.
         """
         commit = self._commit(at)
-        tensors = {path: self.read_tensor(commit, path) for path in self.schema.state(1)}
+        paths = list(self.schema.state(1))
+        read = together(self.place, lambda path: self.read_tensor(commit, path), paths)
+        tensors = dict(zip(paths, read, strict=True))
         if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
             raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
         layout = self.schema.layout
@@ -83,7 +91,7 @@ class StoredTensors:
         """One tensor of a committed state, (*shape); raises `StoreDamaged` where it is not what was committed."""
         spec, frozen = self.arrays[path], path.startswith("frozen/")
         index = () if frozen else (commit.round,)
-        array = self._read(spec, index, f"round {commit.round} has no {path}")
+        array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
         tensor = from_numpy(array if frozen else array[0], spec.dtype)
         if tensor_digest(path, tensor) != commit.tensors.get(path):
             raise StoreDamaged(
@@ -93,9 +101,9 @@ class StoredTensors:
 
     def write_update(self, round: int, partition: int, update: Update) -> None:
         """Write one partition's vectors, (element,) each."""
-        for group, vectors in update_groups(update).items():
-            for dtype, vector in vectors.items():
-                self._write(self.arrays[f"{group}/{dtype}"], (round, partition), to_numpy(vector))
+        groups = update_groups(update).items()
+        vectors = {f"{group}/{dtype}": vector for group, each in groups for dtype, vector in each.items()}
+        self._write_vectors(round, partition, vectors)
 
     def read_update(self, at: int | Commit, partition: int) -> Update:
         """One partition's update of a committed round, of vectors (element,).
@@ -106,6 +114,8 @@ class StoredTensors:
         record = commit.updates.get(partition)
         if record is None:
             raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
+        if record.digest == NOTHING_KEPT:
+            return Update({}, weight=record.weight, metrics=record.metrics)
         update = Update(
             direction=self._vectors("updates", commit.round, partition),
             buffers=self._vectors("updates/buffers", commit.round, partition),
@@ -137,8 +147,7 @@ class StoredTensors:
 
     def write_match(self, round: int, partition: int, match: Match) -> None:
         """Write how one partition's units were matched, (unit,) or for mixtures (unit, unit) by group."""
-        for path, tensor in match_tensors(match).items():
-            self._write(self.arrays[path], (round, partition), to_numpy(tensor))
+        self._write_vectors(round, partition, match_tensors(match))
 
     def read_match(self, at: int | Commit, partition: int) -> Match:
         """How a partition's units were matched in a round, (unit,) or for mixtures (unit, unit) by group.
@@ -178,16 +187,34 @@ class StoredTensors:
         """The numbers of the splits that are kept, ascending."""
         return sorted(int(name) for name in self.place.names("partitions") if name.isdecimal())
 
-    def read_split(self, number: int) -> np.ndarray:
-        """Which partition each example went to, int32 (examples,), -1 for none; raises `RoundMissing`."""
+    def read_split(self, at: int | Commit) -> np.ndarray:
+        """The partition of each example in a round, int32 (examples,); -1 for those held out or left out.
+
+        Raises `RoundMissing` where none were dealt out, `StoreDamaged` where the bits are not those committed.
+        """
+        commit = self._commit(at)
+        split = commit.split
+        if split is None:
+            raise RoundMissing(f"round {commit.round} of {self.place} has no split: nothing was dealt out")
+        spec = split_array(split.number, split.examples)
+        owners = self.read_chunk(spec, (0,), f"round {commit.round} has no {spec.path}")
+        if split_record(split.number, owners) != split:
+            raise StoreDamaged(f"{self.place}: {spec.path} is not the split of round {commit.round}")
+        return owners
+
+    def drop_splits(self, commits: Iterable[Commit]) -> None:
+        """Delete the splits that these commits, which are all, do not tell of as they are, to be written anew."""
+        told = {commit.split.number: commit for commit in commits if commit.split}
+        for number in self.place.names("partitions"):
+            commit = told.get(int(number)) if number.isdecimal() else None
+            if number != NAME and not (commit and self._is_split(commit)):
+                self.place.delete(f"partitions/{number}")
+
+    def _is_split(self, commit: Commit) -> bool:
         try:
-            (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
-        except (KeyError, ValueError, TypeError) as error:
-            raise RoundMissing(
-                f"{self.place} keeps no split {number}: where no round has used it, or the data "
-                "give each partition its own, there is none"
-            ) from error
-        return self._read(split_array(number, examples), (0,), f"split {number} has no examples")
+            return self.read_split(commit) is not None
+        except StoreDamaged:
+            return False
 
     def _has_split(self, number: int) -> bool:
         try:
@@ -195,6 +222,17 @@ class StoredTensors:
             return read_chunk(self.place, split_array(number, examples), (0,)) is not None
         except (KeyError, ValueError, TypeError):
             return False
+
+    def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
+        """A chunk that a record says is there, and `whose` it is; raises `RoundPruned`, `StoreDamaged`."""
+        array = read_chunk(self.place, spec, index)
+        if array is None:
+            array = read_packed(self.place, spec, index)
+        if array is None:
+            self._check_pruned(spec, index)
+            key = chunk_key(spec, index)
+            raise StoreDamaged(f"{self.place}: {whose}, {key} is missing; restore the file from a copy")
+        return array
 
     def pruned(self) -> Pruned:
         """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
@@ -234,18 +272,9 @@ class StoredTensors:
         return at if isinstance(at, Commit) else self.log.read(at)
 
     def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
-        return self._read(spec, (round, partition), f"round {round} has no {spec.path} of partition {partition}")
-
-    def _read(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
-        """A chunk that a record says is there, and `whose` it is; raises `RoundPruned`, `StoreDamaged`."""
-        array = read_chunk(self.place, spec, index)
-        if array is None:
-            array = read_packed(self.place, spec, index)
-        if array is None:
-            self._check_pruned(spec, index)
-            key = chunk_key(spec, index)
-            raise StoreDamaged(f"{self.place}: {whose}, {key} is missing; restore the file from a copy")
-        return array
+        return self.read_chunk(
+            spec, (round, partition), f"round {round} has no {spec.path} of partition {partition}"
+        )
 
     def _check_pruned(self, spec: ArraySpec, index: tuple[int, ...]) -> None:
         """Raise `RoundPruned` where a chunk was let go."""
@@ -257,5 +286,17 @@ class StoredTensors:
         there = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
         raise RoundPruned(f"{what} of round {index[0]} of {self.place} went when it was pruned; {there}")
 
+    def _write_vectors(self, round: int, partition: int, vectors: Mapping[str, torch.Tensor]) -> None:
+        def write(path: str) -> None:
+            self._write(self.arrays[path], (round, partition), to_numpy(vectors[path]))
+
+        together(self.place, write, vectors)
+
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)
+
+
+def split_record(number: int, owners: np.ndarray) -> SplitRecord:
+    """What a commit says of a split, int32 (examples,)."""
+    owners = np.ascontiguousarray(owners)
+    return SplitRecord(number, len(owners), tensor_digest(f"partitions/{number}", torch.from_numpy(owners)))

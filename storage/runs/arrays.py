@@ -12,11 +12,10 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from storage.errors import TensorMissing
+from storage.errors import TensorMissing, nearest
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore
-from storage.runs.names import nearest
 from storage.values.digests import match_tensors
 from storage.values.layout import Layout
 from storage.values.state import Update
@@ -174,11 +173,14 @@ class Arrays:
 
     def splits(self) -> dict[str, xr.Variable]:
         """Which partition each example went to, (example,), by path; -1 for those held out."""
+        kept, told = set(self.store.tensors.splits()), dict[int, Commit]()
+        for commit in map(self.record, reversed(self.rounds)):
+            if commit.split:
+                told.setdefault(commit.split.number, commit)
+            if told.keys() >= kept:
+                break
         read = self.store.tensors.read_split
-        return {
-            f"partitions/{number}": xr.Variable(("example",), read(number))
-            for number in self.store.tensors.splits()
-        }
+        return {f"partitions/{n}": xr.Variable(("example",), read(told[n])) for n in sorted(told)}
 
     def history(self) -> dict[str, xr.Variable]:
         """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""

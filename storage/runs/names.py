@@ -1,18 +1,16 @@
-"""How runs and their rounds are called: the root, ``RUN``, ``RUN@12``, and the name that was perhaps meant."""
+"""How runs and their rounds are called: the root, ``RUN``, ``RUN@12``."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
-from storage.hierarchy.documents import NAME
-from storage.places.addresses import Where, address_of, joined, last_name, scheme_of
+from storage.errors import NotARun, UsageError, nearest
+from storage.places.addresses import Where, above, address_of, joined, last_name, scheme_of
 from storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
@@ -29,7 +27,10 @@ def recorded_name(value: Any) -> str:
     return f"{Path(value['path']).name}:{value['name']}".lstrip(":") if isinstance(value, dict) else str(value)
 
 
-STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9})", re.DOTALL)
+STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9}|last|best)", re.DOTALL)
+
+WhichRound = int | Literal["last", "best"]
+"""A round by its number, from the end where it is negative, or by what it is to its run."""
 
 
 HERE = "runs"
@@ -53,6 +54,8 @@ def run_address(root: Where | None, name: Where) -> str:
 
 def is_run(where: Where) -> bool:
     """Whether there is a run at an address, or what was one."""
+    from storage.hierarchy.documents import NAME  # names are compared where nobody waits for zarr and torch
+
     return place_of(where).has(NAME)
 
 
@@ -69,18 +72,32 @@ def new_name(root: Where | None, *parts: str) -> str:
     return name
 
 
-def stored_round(place: Where) -> tuple[str, int] | None:
-    """``RUN@12`` as the run and the round, ``RUN@-1`` being the last; None for what is a file or no such name."""
+def stored_round(place: Where) -> tuple[str, WhichRound] | None:
+    """``RUN@12``, ``RUN@-1``, ``RUN@last``, ``RUN@best`` as run and round; None for a file or another name."""
     parts = STORED_ROUND.fullmatch(str(place))
-    return (parts[1], int(parts[2])) if parts and (scheme_of(place) or not Path(place).exists()) else None
+    there = parts is None or not (scheme_of(place) or not Path(place).exists())
+    return None if parts is None or there else (parts[1], which_round(parts[2]))
 
 
-def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:
-    """So many of the names at most that a mistyped one may have meant, the nearest first."""
-    return difflib.get_close_matches(name, list(names), most)
+def which_round(text: str) -> WhichRound:
+    """A round as it is written after the ``@``; raises `UsageError`."""
+    if text in ("last", "best"):
+        return cast(Literal["last", "best"], text)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no round; give its number, -1 for the last, last or best") from error
 
 
-def nearest(name: str, names: Iterable[str], otherwise: str, most: int = 1) -> str:
-    """The question which was meant, or what to say where none is near."""
-    close = near(name, names, most)
-    return f"did you mean {' or '.join(close)}?" if close else otherwise
+def find_run(run: Where, root: Where | None = None) -> str:
+    """The address of the run that `open_run` opens, also of one that cannot be; raises `NotARun`."""
+    named = run_address(root, run)
+    there = stored_names(above(named))
+    if last_name(named) in there:
+        return named
+    for address in (joined(root or default_root(), run), address_of(run)):
+        if place_of(address).names():
+            return address
+    names = list(map(run_name, there))
+    hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
+    raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")

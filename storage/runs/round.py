@@ -11,7 +11,7 @@ from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
 from storage.rounds.commits import Commit, Score
 from storage.rounds.store import RoundStore
 from storage.runs.markup import round_card, score_parts
-from storage.values.digests import match_tensors
+from storage.values.digests import match_tensors, update_tensors
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import TensorSpec, load_named, views
@@ -31,6 +31,11 @@ class Round:
     def number(self) -> int:
         """Its number; 0 is the initial state."""
         return self.commit.round
+
+    @property
+    def chain(self) -> str:
+        """The chain of its record, which vouches for the run's attributes and all its rounds so far."""
+        return self._store.log.chain(self.number)
 
     @property
     def layout(self) -> Layout:
@@ -55,9 +60,14 @@ class Round:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and frozen parameters under all their names, (*shape), for `load_state_dict`."""
-        named = self.state.named(self.layout).items()
+        named = self.named.items()
         tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
         return tensors | {alias: tensors[name] for alias, name in self.layout.aliases}
+
+    @property
+    def named(self) -> dict[str, torch.Tensor]:
+        """All tensors of the state, (*shape), by their paths in the store, such as ``params/fc1.weight``."""
+        return self.state.named(self.layout)
 
     @property
     def refused(self) -> dict[int, str]:
@@ -86,6 +96,14 @@ class Round:
     def update(self, partition: int) -> Update:
         """One partition's update, vectors (element,) by dtype; raises `RoundMissing` where it took no part."""
         return self._store.tensors.read_update(self.commit, partition)
+
+    def tensor(self, path: str) -> torch.Tensor:
+        """One tensor of the state, (*shape), by its path in the store, such as ``params/fc1.weight``."""
+        return self._store.tensors.read_tensor(self.commit, path)
+
+    def update_tensors(self, partition: int) -> dict[str, torch.Tensor]:
+        """One partition's update by name, (*shape) each, such as ``updates/fc1.weight``; raises `RoundMissing`."""
+        return update_tensors(self.update(partition), self.layout)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
         """Load parameters and buffers into a network with these names and shapes; else `ShapeMismatch`."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import NotARun, UsageError
-from storage.hierarchy.schema import split_number
-from storage.places.addresses import Where, above, joined, last_name
+from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
@@ -16,9 +15,10 @@ from storage.rounds.lease import read_lease
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, score_parts
-from storage.runs.names import default_root, nearest, recorded_name, run_address, run_name, stored_names
+from storage.runs.names import WhichRound, find_run, recorded_name, run_name
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
+from storage.upkeep.verifying.verify import Verification, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
 
 def open_run(run: Where, root: Where | None = None) -> Run:
     """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
-    named = run_address(root, run)
-    there = stored_names(above(named))
-    if last_name(named) in there:
-        return Run(named)
-    for address in (joined(root or default_root(), run), run):
-        if place_of(address).names():
-            return Run(address)
-    hint = nearest(str(run), names := list(map(run_name, there)), f"there are {', '.join(names) or 'none'}")
-    raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
+    return Run(find_run(run, root))
 
 
 class Run:
@@ -54,12 +46,13 @@ class Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
         self._config, self._algorithm, self._created = _recorded(self._store)
-        log = self._store.log
-        self._rounds, self._done = log.rounds(), log.newest()
-        self._damaged = [round for round in log.damaged() if round in self._rounds or round > self.done]
+        shelf = self._store.shelf
+        self._rounds, self._done = shelf.rounds, shelf.newest
+        self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
         self._metrics = self._store.history.names("metrics")
-        self._scores = [name for name in self._store.history.names("scores") if name != "loss"]
+        self._scored = self._store.history.names("scores")
+        self._scores = [name for name in self._scored if name != "loss"]
         self._commits: dict[int, Commit] = {}
         self._whole: list[int] | None = None
         return self
@@ -140,6 +133,15 @@ class Run:
         return self._commit(self.done).state
 
     @property
+    def chain(self) -> str:
+        """The chain of the last record: this line vouches for the whole history."""
+        return self._store.log.chain(self.done)
+
+    def verify(self, expect: str | None = None) -> Verification:
+        """Read all of the run as it is now and compare it with its records, as `verify` does."""
+        return verify(self._place, expect)
+
+    @property
     def stop(self) -> str | None:
         """Why the run ended before its last round, None where it did not."""
         return self._commit(self.done).stop
@@ -210,12 +212,18 @@ class Run:
         A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
-        return history_table(self._store.history, self.scores, self._metrics, self.committed)
+        recorded = [round for round in self._store.shelf.filled if round <= self.done]
+        return history_table(self._store.history, self._scored, self._metrics, recorded)
 
-    def round(self, round: int) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`."""
-        number = round if round >= 0 else self.done + 1 + round
-        return Round(self._store, self._commit(number))
+    def round(self, round: WhichRound) -> Round:
+        """One committed round; negative numbers count from the end; raises `RoundMissing`.
+
+        ``"last"`` is the last one, ``"best"`` the one of best accuracy, of least loss where there is none.
+        """
+        if round == "best":
+            return self.best("accuracy" if "accuracy" in self.scores else "loss")
+        number = -1 if round == "last" else round
+        return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""
@@ -260,8 +268,7 @@ class Run:
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        number = split_number(self.round(round).number, self.config.get("resplit_every"))
-        (examples,) = (self._store.tensors.read_split(number) == partition).nonzero()
+        (examples,) = (self._store.tensors.read_split(self.round(round).commit) == partition).nonzero()
         return pd.DataFrame(index=pd.Index(examples, name="example"))
 
     @property

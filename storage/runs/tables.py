@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, UsageError
+from storage.errors import RoundMissing, UsageError, nearest
 from storage.rounds.history import History
-from storage.runs.names import nearest
 from storage.runs.round import Round
 from storage.values.tensors import Vectors
 
@@ -22,16 +21,16 @@ LOWEST = ("loss", "mae")
 
 
 def history_table(
-    history: History, scores: Sequence[str], metrics: Sequence[str], committed: Sequence[int]
+    history: History, scores: Sequence[str], metrics: Sequence[str], recorded: Sequence[int]
 ) -> pd.DataFrame:
-    """A row for each committed round: see `Run.history`; `scores` are those besides the loss."""
+    """A row for each of the rounds, which have records: see `Run.history`; of the loss without scores, too."""
     import pandas as pd
 
-    rows = committed[-1] + 1
-    told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": ("loss", *scores), "metrics": metrics}
+    rows = recorded[-1] + 1
+    told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": scores, "metrics": metrics}
     paths = [f"{group}/{name}" for group, names in told.items() for name in names]
-    numbers = history.read_all(paths, rows)  # (round,) or (round, partition)
-    columns = {name: numbers[f"scores/{name}"] for name in ("loss", *scores)}
+    numbers = history.read_all(paths, rows, recorded)  # (round,) or (round, partition)
+    columns = {"loss": np.full(rows, np.nan)} | {name: numbers[f"scores/{name}"] for name in scores}
     columns["seconds"] = numbers["bookkeeping/seconds"]
     accepted = numbers["bookkeeping/accepted"]
     weight = np.where(accepted == 1, numbers["bookkeeping/weight"], 0.0)
@@ -40,7 +39,7 @@ def history_table(
     columns["examples"] = weight.sum(axis=1)
     columns["accepted"] = np.nansum(accepted, axis=1)
     table = pd.DataFrame(columns, index=pd.RangeIndex(rows, name="round"))
-    return table.loc[list(committed)].astype({"examples": int, "accepted": int})
+    return table.loc[list(recorded)].astype({"examples": int, "accepted": int})
 
 
 COUNTS = {"examples", "accepted"}

@@ -1,1 +1,1 @@
-"""Stored runs kept in order: what is kept of them, in how many files, and copies."""
+"""What is done with runs as they lie there: verifying them, what is kept of them, in how many files, copies."""

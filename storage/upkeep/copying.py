@@ -1,4 +1,4 @@
-"""A verified copy of a run at rest, in any place: all that it is but the leases of its writers."""
+"""A verified copy of a run at rest, in any place."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from functools import partial
 
 from storage.errors import PlaceTaken, RunBusy, StoreDamaged
 from storage.hierarchy.chunks import checked
-from storage.places.base import Place
-from storage.places.local import PARTIAL
+from storage.places.base import PARTIAL, Place
 from storage.rounds.commits import Commit
-from storage.rounds.lease import check_at_rest
+from storage.rounds.lease import Lease, check_at_rest, read_lease
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.upkeep.packing import Step
 
 THREADS = 8
 """So many contents are copied at once, as places far away take their time for each."""
-
-
-LEASES = "commits/leases/"
 
 
 def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: None) -> str:
@@ -30,18 +26,18 @@ def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: 
     """
     if target.names():
         raise PlaceTaken(f"{target} exists already; give the copy another place")
-    chain = _at_rest(store)
+    before = _at_rest(store)
     with target.aside() as aside:
         _copy_contents(store.place, aside, step)
         try:
             check_rounds(RoundStore(aside))
         except StoreDamaged as error:
             raise StoreDamaged(str(error).replace(str(aside), str(store.place))) from error
-        if _at_rest(store) != chain:
+        if _at_rest(store) != before:
             raise RunBusy(f"{store.place} was written while it was copied; copy it again")
         aside.sync()
     target.sync()
-    return chain
+    return before[0]
 
 
 def check_rounds(store: RoundStore) -> None:
@@ -63,23 +59,19 @@ def _check_round(store: RoundStore, commit: Commit, pruned: Pruned) -> None:
                 store.tensors.read_match(commit, partition)
 
 
-def _at_rest(store: RoundStore) -> str:
-    """The chain of the last record of a run that nobody writes."""
+def _at_rest(store: RoundStore) -> tuple[str, Lease | None]:
+    """The chain of the last record of a run that nobody writes, and the claim of who wrote it last."""
     check_at_rest(store.place)
-    return store.log.chain(store.log.rounds()[-1])
+    return store.log.chain(store.log.rounds()[-1]), read_lease(store.place)
 
 
 def _copy_contents(source: Place, target: Place, step: Step) -> None:
-    sizes = {key: size for key, size in source.sizes().items() if _is_copied(key)}
+    sizes = {key: size for key, size in source.sizes().items() if not key.endswith(PARTIAL)}
     done, total = 0, sum(sizes.values())
     with ThreadPoolExecutor(THREADS) as pool:
         for size in pool.map(partial(_copy_content, source, target), sizes):
             done += size
             step(done, total)
-
-
-def _is_copied(key: str) -> bool:
-    return not key.startswith(LEASES) and not key.endswith(PARTIAL)
 
 
 def _copy_content(source: Place, target: Place, key: str) -> int:

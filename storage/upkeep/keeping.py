@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from storage.errors import UsageError
+from storage.errors import UsageError, near
 from storage.rounds.commits import Commit
 from storage.rounds.pruned import Pruned
-from storage.runs.names import near
 
 SPELLINGS = ("all", "states", "every:k", "last:n")
 

@@ -20,7 +20,8 @@ Step = Callable[[int, int], None]
 def held(store: RoundStore) -> Iterator[None]:
     """Hold a run at rest, so that nobody goes on with it; raises `RunBusy`."""
     former = read_lease(store.place)
-    with hold_lease(store.place, secrets.token_hex(4), former.failure if former else None):
+    rounds, failure = (former.rounds, former.failure) if former else (0, None)
+    with hold_lease(store.place, secrets.token_hex(4), rounds, failure):
         store.place.sweep()
         yield
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from storage.values.layout import Layout
 from storage.values.state import Match, Update
-from storage.values.tensors import Vectors, dtype_name, to_numpy
+from storage.values.tensors import Specs, Vectors, dtype_name, to_numpy, views
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
@@ -64,6 +65,20 @@ def update_digest(update: Update) -> str:
     return vectors_digest(update_groups(update))
 
 
+def update_tensors(update: Update, layout: Layout) -> dict[str, torch.Tensor]:
+    """The tensors of an update by group and name, (*shape), such as ``updates/fc1.weight``; of no vectors none."""
+    return {
+        f"{group}/{name}": tensor
+        for group, vectors in update_groups(update).items()
+        if vectors
+        for name, tensor in views(_specs(layout, group), vectors).items()
+    }
+
+
+def _specs(layout: Layout, group: str) -> Specs:
+    return layout.buffers if group == "updates/buffers" else layout.params
+
+
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:
     """The tensors of a match, (unit,) or for mixtures (unit, unit), by their path in the store."""
     kinds = {"permutations": match.permutation, "similarities": match.similarity}
@@ -83,3 +98,7 @@ def text_digest(text: str) -> str:
 def json_digest(value: Any) -> str:
     """The digest of a JSON value, whatever the order of its keys."""
     return text_digest(json.dumps(value, sort_keys=True))
+
+
+NOTHING_KEPT = update_digest(Update({}))
+"""The digest of an update of which nothing is kept, as it had not the shape to be."""

@@ -136,7 +136,7 @@ class Partitions:
         """The partition of each example under a split, int32 (examples,); -1 for those held out or left out."""
         dataset, _ = self._dataset(0)
         owner = np.full(len(dataset.train), -1, np.int32)
-        for partition, rows in enumerate(self.rows(dataset, number)[0]):
+        for partition, rows in enumerate(_whole_rows(self, number)[0]):
             owner[rows] = partition
         return owner
 
@@ -160,6 +160,12 @@ def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str
     digests = [tensor_digest("", tensor) for part in parts for tensor in (part.inputs, part.targets)]
     columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
     return dataset, json_digest([*digests, *columns])
+
+
+def forget_examples() -> None:
+    """Have this process load examples anew: they may not be what they were."""
+    _whole_rows.cache_clear()
+    _load.cache_clear()
 
 
 def _digest(examples: Examples) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from storage.rounds.commits import Commit
 from tasks.numerics import Fingerprint
 from tasks.rounds.job import Job
+from tasks.rounds.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -25,4 +26,8 @@ class Executor(Protocol):
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        ...
+
+    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
+        """Replay rounds as one window, giving the verdict on each in this order; nothing is written."""
         ...

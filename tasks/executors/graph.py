@@ -1,17 +1,18 @@
 """Rounds as Dask futures: map, reduce, score and commit as tasks on any cluster.
 
 A window of rounds is one graph. Its first task reads the state from the store at the last commit and depends on no
-earlier future, so a worker's death costs the window so far and no more.
+earlier future, so a worker's death costs the window so far and no more. Rounds that are replayed depend on nothing
+but the store, and are all worked on at once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
@@ -21,10 +22,11 @@ from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
 from tasks.clusters.watching import ANSWER_SECONDS, Watch
 from tasks.executors.notices import lost_line
-from tasks.executors.on_worker import step, step_after
+from tasks.executors.on_worker import step, step_after, step_aside
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.rounds.committing import (
     commit_round,
+    load_and_keep,
     load_block,
     map_and_keep,
     read_outcome,
@@ -34,6 +36,8 @@ from tasks.rounds.committing import (
 from tasks.rounds.job import Job
 from tasks.rounds.pace import Hangs, Notice, log_notice
 from tasks.rounds.plan import RoundPlan
+from tasks.rounds.replaying import replay_block, replay_round
+from tasks.rounds.verdicts import Verdict
 
 T = TypeVar("T")
 PLACED = ("data", "map", "score")
@@ -47,6 +51,20 @@ Dask keeps durations by kind, and a key must never mean two things.
 
 RESUBMISSIONS = 2
 """How often in a row work that Dask lost is submitted again before a run gives up."""
+
+
+@dataclass(frozen=True)
+class Course(Generic[T]):
+    """How rounds are gone through: the tasks of a window, and the kind of those that give what a round yields.
+
+    A round that is `done` is there to `read`, whatever becomes of its task; `advice` is for one that is lost.
+    """
+
+    kind: str
+    tasks: Callable[[Job, Sequence[int]], dict[Key, Any]]
+    advice: Callable[[int], str]
+    done: Callable[[int], bool] = lambda round: False
+    read: Callable[[int], T] | None = None
 
 
 class GraphExecutor:
@@ -85,28 +103,43 @@ class GraphExecutor:
             raise ClusterError(f"work before round 1 was lost ({error}); start again") from error
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop.
+        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        store = job.attempt.open()
 
-        The store is the truth: what Dask loses is submitted again from the last commit, one partition at a time,
-        so that a deadly one can be named.
+        def advice(round: int) -> str:
+            return f"rounds to {round - 1} are kept, `roundweave resume` goes on"
+
+        course = Course("commit", self._window, advice, store.history.has, store.log.read)
+        for commit in self._through(course, job, range(first, last + 1)):
+            yield commit
+            if commit.stop:
+                return
+
+    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
+        """Replay rounds all at once, giving the verdict on each in this order; nothing is written."""
+        course: Course[Verdict] = Course("verdict", self._replays, lambda round: "the run is as it was")
+        yield from self._through(course, job, rounds)
+
+    def _through(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
+        """What each round yields.
+
+        The store is the truth: what Dask loses is submitted again from the first round that is not done, one
+        partition at a time, so that a deadly one can be named.
         """
-        lost = 0
-        while first <= last:
+        todo, lost = list(rounds), 0
+        while todo:
             spread = self._spread_over_workers(job, one_by_one=lost > 0)
             try:
-                for commit in self._submit(spread, first, first if lost else last):
-                    yield commit
-                    if commit.stop:
-                        return
-                    first, lost = commit.round + 1, 0
+                for done in self._submit(course, spread, todo[:1] if lost else todo.copy()):
+                    yield done
+                    del todo[0]
+                    lost = 0
             except LostWork as error:
                 self._look(spread)
                 lost += 1
                 if lost > RESUBMISSIONS or (lost > 1 and isinstance(error, DeadlyWork)):
-                    raise ClusterError(
-                        f"round {first} was lost {lost} times ({self._suspects()}{error}); "
-                        f"rounds to {first - 1} are kept, `roundweave resume` goes on"
-                    ) from error
+                    line = f"round {todo[0]} was lost {lost} times ({self._suspects()}{error})"
+                    raise ClusterError(f"{line}; {course.advice(todo[0])}") from error
                 self._forget()
             except ClusterError as error:
                 raise ClusterError(f"{self._suspects()}{error}") from error
@@ -126,21 +159,20 @@ class GraphExecutor:
         at = listed(partition for partition, deaths in self._deaths.items() if deaths == most)
         return f"workers died at partition {at}: " if most else ""
 
-    def _submit(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+    def _submit(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
         self._deaths.clear()
-        store = job.attempt.open()
         home = {block: self._workers[block % len(self._workers)] for block in range(job.plan.blocks)}
         with annotate(
             workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
             allow_other_workers=True,
             priority=lambda key: 0 if key[0] in PLACED else 1,
         ):
-            commits = [self._key(job, "commit", round) for round in range(first, last + 1)]
-            futures = self.client.get(self._window(job, first, last), commits, sync=False)
-        for round, future in zip(range(first, last + 1), futures, strict=True):
-            done = partial(store.history.has, round)
+            last = [self._key(job, course.kind, round) for round in rounds]
+            futures = self.client.get(course.tasks(job, rounds), last, sync=False)
+        for round, future in zip(rounds, futures, strict=True):
+            done = partial(course.done, round)
             finished(self.client, future, unless=done, look=partial(self._look, job))
-            yield store.log.read(round) if done() else future.result()
+            yield course.read(round) if course.read and done() else future.result()
             future.release()
         self._look(job)
 
@@ -172,12 +204,12 @@ class GraphExecutor:
             )
         return self._held[key]
 
-    def _window(self, job: Job, first: int, last: int) -> dict[Key, Any]:
+    def _window(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
         shared = self._hold(self._key(job, "job", 0), _itself, job)
-        before = self._key(job, "read", first - 1)
-        graph: dict[Key, Any] = {before: (step, read_outcome, shared, first - 1)}
+        before = self._key(job, "read", rounds[0] - 1)
+        graph: dict[Key, Any] = {before: (step, read_outcome, shared, rounds[0] - 1)}
         previous: Key | None = None
-        for round in range(first, last + 1):
+        for round in rounds:
             graph |= self._round(job, shared, round, before, previous)
             before, previous = self._key(job, "reduce", round), self._key(job, "commit", round)
         return graph
@@ -190,18 +222,31 @@ class GraphExecutor:
         after = self._key(job, "reduce", round)
         mapped: list[Key] = []
         scored: list[Key] = []
-        for block, examples in enumerate(self._data(job, shared, round)):
-            called = (step_after, mapped[-1]) if job.plan.one_by_one and mapped else (step,)
+        for block, examples in enumerate(self._data(job, shared, round, load_and_keep)):
+            called = _called(job, mapped)
             mapped.append(self._key(job, "map", round, block))
             graph[mapped[-1]] = (*called, map_and_keep, shared, before, examples, block)
             if job.attempt.scored(round):
                 scored.append(self._key(job, "score", round, block))
                 graph[scored[-1]] = (step, score_outcome, shared, after, examples)
         graph[after] = (step, reduce_round, shared, before, mapped)
-        graph[self._key(job, "commit", round)] = (step, commit_round, shared, after, scored, previous)
+        graph[self._key(job, "commit", round)] = (step_aside, commit_round, shared, after, scored, previous)
         return graph
 
-    def _data(self, job: Job, shared: Future[Any], round: int) -> list[Future[Any]]:
+    def _replays(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
+        """The tasks of rounds that are replayed: maps, and what becomes of each round."""
+        shared = self._hold(self._key(job, "job", 0), _itself, job)
+        graph: dict[Key, Any] = {}
+        for round in rounds:
+            mapped: list[Key] = []
+            for block, examples in enumerate(self._data(job, shared, round, load_block)):
+                called = _called(job, mapped)
+                mapped.append(self._key(job, "map", round, block))
+                graph[mapped[-1]] = (*called, replay_block, shared, round, examples, block)
+            graph[self._key(job, "verdict", round)] = (step, replay_round, shared, round, mapped)
+        return graph
+
+    def _data(self, job: Job, shared: Future[Any], round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         number = job.split(round)
         keys = [self._key(job, "data", number, block) for block in range(job.plan.blocks)]
         # What is held is this job's, and of its examples those of the present and the former split.
@@ -209,7 +254,12 @@ class GraphExecutor:
         self._held = {
             k: f for k, f in self._held.items() if k[1] == token and (k[0] != "data" or k[2] >= number - 1)
         }
-        return [self._hold(key, load_block, shared, number, key[3]) for key in keys]
+        return [self._hold(key, load, shared, number, key[3]) for key in keys]
+
+
+def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:
+    """How a map is called: where they go one by one, once the one before it is done."""
+    return (step_after, before[-1]) if job.plan.one_by_one and before else (step,)
 
 
 def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list[tuple[int, int]]:

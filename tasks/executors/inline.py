@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from storage.rounds.commits import Commit
@@ -10,6 +11,7 @@ from tasks.data.partitions import Partition
 from tasks.numerics import Fingerprint, fingerprint
 from tasks.rounds.committing import (
     commit_round,
+    load_and_keep,
     load_block,
     map_and_keep,
     read_outcome,
@@ -18,6 +20,10 @@ from tasks.rounds.committing import (
 )
 from tasks.rounds.job import Job
 from tasks.rounds.pace import Notice, log_notice, watched
+from tasks.rounds.replaying import replay_block, replay_round
+from tasks.rounds.scoring import Tally
+from tasks.rounds.steps import Outcome
+from tasks.rounds.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -40,20 +46,40 @@ class InlineExecutor:
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        rounds = self._rounds(job, first, last)
+        far = job.attempt.open().place.at_once > 1
+        commit, kept = None, next(rounds, None)
+        with ThreadPoolExecutor(1) as pen:
+            while kept:
+                # Where the store is far away, the next round's maps do not wait for it.
+                waiting = pen.submit(commit_round, job, *kept, commit) if far else None
+                following = next(rounds, None) if far else None
+                commit = waiting.result() if waiting else commit_round(job, *kept, commit)
+                yield commit
+                if commit.stop:
+                    return
+                kept = following if far else next(rounds, None)
+
+    def _rounds(self, job: Job, first: int, last: int) -> Iterator[tuple[Outcome, list[list[Tally]]]]:
+        """The outcome and the scores of each round, computed when it is asked for."""
         outcome = read_outcome(job, first - 1)
         for round in range(first, last + 1):
-            data = self._load(job, round)
+            data = self._load(load_and_keep, job, round)
             with watched(self.patience, self.notice):
                 mapped = map_and_keep(job, outcome, data, 0)
             outcome = reduce_round(job, outcome, [mapped])
-            tallies = [score_outcome(job, outcome, data)] if job.attempt.scored(round) else []
-            commit = commit_round(job, outcome, tallies, None)
-            yield commit
-            if commit.stop:
-                return
+            yield outcome, [score_outcome(job, outcome, data)] if job.attempt.scored(round) else []
 
-    def _load(self, job: Job, round: int) -> list[Partition]:
+    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
+        """Replay rounds, giving the verdict on each; nothing is written."""
+        for round in rounds:
+            data = self._load(load_block, job, round)
+            with watched(self.patience, self.notice):
+                block = replay_block(job, round, data, 0)
+            yield replay_round(job, round, [block])
+
+    def _load(self, load: Callable[[Job, int, int], list[Partition]], job: Job, round: int) -> list[Partition]:
         number = job.split(round)
         if self._data is None or self._data[:2] != (job.attempt.token, number):
-            self._data = job.attempt.token, number, load_block(job, number, 0)
+            self._data = job.attempt.token, number, load(job, number, 0)
         return self._data[2]

@@ -82,6 +82,10 @@ class Matched(Gather):
         inner = self.inner.bound(objective, partitions)
         return replace(self, inner=inner, networks=Networks(objective, partitions, units))
 
+    def around(self, other: Reduce) -> Reduce:
+        """Another reduce of the units in the same order."""
+        return other if isinstance(other, Matched) else replace(self, inner=other)
+
     @property
     def matches(self) -> tuple[TensorSpec, ...]:
         """What is stored of each partition: a group's name, dtype and shape of its permutation."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tasks.algebra import Reduce
-from tasks.tables import Entry, make
+from tasks.tables import Entry, make, make_own
+from tasks.user_code import Code
 
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", "tasks.reduces.mean:Mean"),
@@ -20,11 +21,13 @@ REDUCES: Mapping[str, Entry] = {
 }
 
 
-def find_reduce(text: str) -> Reduce:
-    """The reduce that a text names, with its arguments: ``median``, ``krum:1``; raises `UsageError`.
+def find_reduce(named: str | Code) -> Reduce:
+    """The reduce that a text names, with its arguments: ``median``, ``krum:1``, or the user's; `UsageError`.
 
     >>> find_reduce("krum:1")
     Krum(f=1, keep=1)
     """
-    reduce: Reduce = make("reduce", text, REDUCES)
+    reduce: Reduce = (
+        make_own("reduce", named, Reduce) if isinstance(named, Code) else make("reduce", named, REDUCES)
+    )
     return reduce

@@ -5,6 +5,7 @@ Each function is the whole of a task, with the pure step in its middle: nothing 
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import socket
@@ -13,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from storage.rounds.commits import Commit, UpdateRecord
+from storage.places.together import beside
+from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.store import RoundStore
+from storage.rounds.tensors import split_record
 from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
-from tasks.data.partitions import Partition
+from tasks.data.partitions import Partition, Partitions
 from tasks.numerics import check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
@@ -27,15 +31,21 @@ from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_blo
 def read_outcome(job: Job, round: int) -> Outcome:
     """The outcome of a committed round, verified."""
     store = job.attempt.open()
-    return Outcome(store.tensors.read_state(round), carry_from=store.log.read(round).carry_from)
+    commit = store.log.read(round)
+    return Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from)
 
 
-def load_block(job: Job, number: int, block: int) -> list[Partition]:
+def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
     """The examples of a block's partitions under a split, of which is kept which example went where."""
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
         job.attempt.open().tensors.write_split(number, partitions.assignment)
-    return [partitions.load(number, partition) for partition in job.plan.span(block)]
+    return load_block(job, number, block)
+
+
+def load_block(job: Job, number: int, block: int) -> list[Partition]:
+    """The examples of a block's partitions under a split."""
+    return [job.work.partitions.load(number, partition) for partition in job.plan.span(block)]
 
 
 def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
@@ -49,11 +59,12 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     updates: dict[int, Update | None] = {}
     records: dict[int, UpdateRecord] = {}
     began = time.perf_counter()
-    for mapped in map_block(job.work, before.state, span, data, carries):
-        records[mapped.partition] = _record(mapped, began)
-        store.tensors.write_update(round, mapped.partition, mapped.update)
-        updates[mapped.partition] = None if mapped.refused else mapped.update
-        began = time.perf_counter()
+    with beside(store.place) as keep:
+        for mapped in map_block(job.work, before.state, span, data, carries):
+            records[mapped.partition] = _record(mapped, began)
+            keep(store.tensors.write_update, round, mapped.partition, mapped.update)
+            updates[mapped.partition] = None if mapped.refused else mapped.update
+            began = time.perf_counter()
     nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
     return BlockResult(nodes, records, job.work.code)
 
@@ -104,20 +115,38 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
     previous = previous or store.log.read(state.round - 1)
     if previous.stop and previous.token == attempt.token:
         return previous
-    if not store.log.has(state.round):
-        store.tensors.write_state(state)
-        for partition, match in after.matches.items():
-            store.tensors.write_match(state.round, partition, match)
+    with beside(store.place) as keep:
+        keep(_keep_state, store, after)
+        before = store.log.chain_before(state.round)
     now = time.time()
     commit = replace(
         store.describe(state, attempt.token, attempt.epoch),
         updates=after.records,
         carry_from=after.carry_from,
+        split=_split(job.work.partitions, job.split(state.round)),
         score=score([tally for block in tallies for tally in block]),
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )
-    return store.commit(_with_best(attempt, commit, previous))
+    return store.commit(_with_best(attempt, commit, previous), before)
+
+
+def _keep_state(store: RoundStore, after: Outcome) -> None:
+    """Write the state after a round, and its matches, unless the round is committed."""
+    round = after.state.round
+    # Where this process made the round before, nobody else is at work, unless it takes over just now.
+    if store.log.follows(round) or not store.log.has(round):
+        store.tensors.write_state(after.state)
+        for partition, match in after.matches.items():
+            store.tensors.write_match(round, partition, match)
+
+
+@functools.lru_cache(maxsize=2)
+def _split(partitions: Partitions, number: int) -> SplitRecord | None:
+    """What a round's commit says of its split; once for each process and split, not for each round."""
+    if partitions.source.partitioned:
+        return None
+    return split_record(number, partitions.assignment(number))
 
 
 def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:

@@ -19,6 +19,10 @@ NOTHING = Update({}, weight=0)
 """What is kept of an update that does not have the shape to be stored."""
 
 
+LEFT_OUT = "left out when the round was reduced again"
+"""The verdict on a sound update of a partition that was not to take part."""
+
+
 def checked(
     layout: Layout, found: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
 ) -> tuple[Update, str | None]:

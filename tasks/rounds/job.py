@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore, open_store
+from storage.values.state import State
 from tasks.algebra import Algorithm
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
@@ -19,7 +20,8 @@ from tasks.user_code import Code, WithCode
 class Work(WithCode):
     """What decides the bits of a round besides the state before it; `fingerprint` None accepts any machine.
 
-    `code` is the user's code that its values are made of.
+    `code` is the user's code that its values are made of. So many rounds `before` the first, of another run, count
+    for randomness, splits and schedules.
     """
 
     objective: Objective
@@ -30,10 +32,23 @@ class Work(WithCode):
     quorum: int = 1
     fingerprint: Fingerprint | None = None
     code: tuple[Code, ...] = ()
+    before: int = 0
 
     def map_seed(self, round: int, partition: int) -> int:
         """What a map's randomness is drawn from; partition -1 is the reduce."""
-        return derive_seed(self.seed, round, partition)
+        return derive_seed(self.seed, self.before + round, partition)
+
+    def split(self, round: int) -> int:
+        """The number of the split that a round uses."""
+        return self.partitions.split.number(self.before + round)
+
+    def counted(self, state: State) -> State:
+        """A state as the algorithm sees it, with the rounds before."""
+        return replace(state, round=self.before + state.round)
+
+    def numbered(self, state: State) -> State:
+        """A state that the algorithm gave, by its round of this run."""
+        return replace(state, round=state.round - self.before)
 
 
 @dataclass(frozen=True)
@@ -81,4 +96,4 @@ class Job:
 
     def split(self, round: int) -> int:
         """The number of the split that a round uses."""
-        return self.work.partitions.split.number(round)
+        return self.work.split(round)

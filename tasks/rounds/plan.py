@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from tasks.reduces.tree import cover
 
@@ -40,13 +42,30 @@ WINDOW_SECONDS = 1.0
 LARGEST_WINDOW = 50
 
 
-def window_size(wanted: int | None, seconds_per_round: float | None) -> int:
+FAR_WINDOW = 10
+"""Rounds submitted at once where the store is far away: the next window waits for it."""
+
+
+def window_size(wanted: int | None, seconds_per_round: float | None, far: bool = False) -> int:
     """How many rounds to submit at once: as wanted, else about a second of them, and one to begin with.
 
-    A window spares short rounds the way to the client and back; the death of a worker costs the window so far.
+    A window spares short rounds the way to the client and back, and all where the store is `far` away, the way to
+    the store; the death of a worker costs the window so far.
     """
     if wanted is not None:
         return wanted
     if seconds_per_round is None:
         return 1
-    return max(1, min(LARGEST_WINDOW, int(WINDOW_SECONDS / max(seconds_per_round, 1e-6))))
+    return max(FAR_WINDOW if far else 1, min(LARGEST_WINDOW, int(WINDOW_SECONDS / max(seconds_per_round, 1e-6))))
+
+
+REPLAYED_AT_ONCE = 32
+"""Rounds of a window that is replayed: it keeps the workers of a cluster busy, and a bar moving."""
+
+
+def replay_windows(rounds: Sequence[int], split: Callable[[int], int]) -> Iterator[list[int]]:
+    """Rounds as they are replayed at once: those of one split, so that its examples are held and no others."""
+    for _, group in groupby(rounds, split):
+        same = list(group)
+        for first in range(0, len(same), REPLAYED_AT_ONCE):
+            yield same[first : first + REPLAYED_AT_ONCE]

@@ -86,7 +86,7 @@ def _map_partition(
     seed = work.map_seed(round, partition)
     own_code = _own_code(round, f"the map of partition {partition}")
     with own_code, pinned(seed, work.threads), mapping(round, partition):
-        return work.algorithm.map(work.objective, state, examples.train, carry, seed)
+        return work.algorithm.map(work.objective, work.counted(state), examples.train, carry, seed)
 
 
 def _own_code(round: int, what: str) -> AbstractContextManager[None]:
@@ -112,8 +112,9 @@ def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> 
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
     with _own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
         root = fold(rules.reduce, (0, len(records)), lambda first, last: nodes[first, last])
-        reduced = rules.reduce.finish(before.state, root)
-        state = rules.apply(before.state, reduced)
+        start = work.counted(before.state)
+        reduced = rules.reduce.finish(start, root)
+        state = work.numbered(rules.apply(start, reduced))
     _check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))

@@ -84,7 +84,7 @@ class Tiny:
             records[partition] = UpdateRecord(
                 update_digest(update), update.weight, reason, update.metrics, seconds=0.5 + partition
             )
-        commit = store.describe(self.state(round), "writer", 1)
+        commit = store.describe(self.state(round), "writer", 0)
         fields = {
             "updates": records,
             "score": Score(1.0 / round, {"accuracy": 0.25 * round}, 8),
@@ -107,18 +107,6 @@ def tiny(tmp_path: Path) -> Tiny:
 def tiny_in() -> Callable[[Path], Tiny]:
     """The tiny run's maker in a folder of the test's own."""
     return Tiny
-
-
-@pytest.fixture
-def flip() -> Callable[[Path, int], None]:
-    """Flip one bit of a file; the byte counts from the start, or from the end where it is negative."""
-
-    def flip_bit(path: Path, byte: int = 0) -> None:
-        content = bytearray(path.read_bytes())
-        content[byte] ^= 1
-        path.write_bytes(content)
-
-    return flip_bit
 
 
 @pytest.fixture(scope="session")

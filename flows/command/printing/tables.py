@@ -118,12 +118,22 @@ def _facts(run: Run) -> dict[str, str]:
         "data": f"{_named(config['data'])}, {data['examples']} examples to train on, {data['held_out']} held out",
         "classes": _classes(data.get("class_names", ())),
         "model": f"{_named(config['model'])} {config['model_options'] or ''}",
+        "parent": _parent(run.attributes.get("parent")),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "stored in": run.address,
         "digest": run.digest,
     }
     facts |= {"failed": run.failure or ""}
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _parent(parent: Mapping[str, Any] | None) -> str:
+    """The round that a run came from, the chain of its record, and what was changed there."""
+    if parent is None:
+        return ""
+    changed = ", ".join(f"{name} {value}" for name, value in parent.get("changed", {}).items())
+    again = f", reduced again: {changed or 'as it was'}" if "changed" in parent else ""
+    return f"{parent['run']}@{parent['round']}{again}, chain {parent['chain']}"
 
 
 def _classes(names: Sequence[str]) -> str:

@@ -29,6 +29,9 @@ class Timed:
         if not sys.stderr.isatty():
             print(f"round {commit.round}/{rounds}  {shown_score(commit.score)}", file=sys.stderr)
 
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """The bar shows it."""
+
     def notice(self, text: str) -> None:
         """The bar shows it."""
 

@@ -14,14 +14,19 @@ from flows.command.printing.timing import train_timed
 from flows.config.files import read_toml
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
+from flows.evidence.forking import fork
 
 
-@with_options(Experiment, Execution)
+@with_options(Experiment, Execution, without=("recombined",))
 def train_command(
     config: Annotated[
         Path | None,
         typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
     ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="begin with RUN@12, as its run is but for what is given here")
+    ] = None,
+    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -34,7 +39,8 @@ def train_command(
         flags = given(options, Experiment, Execution)
         if "algorithm" in flags and isinstance(values.get("algorithm"), dict):
             flags["algorithm"] = values["algorithm"] | {"name": flags["algorithm"]}
-        _train(TrainConfig(**values | flags), as_json)
+        values = values | flags
+        _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json)
 
 
 @with_options(Execution, without=("name", "root"))

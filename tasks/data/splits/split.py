@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.errors import ColumnMissing, DataError, UsageError
-from storage.hierarchy.schema import split_number
 from tasks.data.splits.base import Deal, Pool, Rows
 from tasks.data.splits.table import find_split
 from tasks.numerics import derive_seed
@@ -38,7 +37,7 @@ class Split:
 
     def number(self, round: int) -> int:
         """The number of the split that a round (from 1) uses."""
-        return split_number(round, self.resplit_every)
+        return (round - 1) // self.resplit_every if self.resplit_every else 0
 
     def check(self, examples: int) -> None:
         """Raise `DataError` where there are more partitions than examples."""

@@ -17,6 +17,7 @@ import torch
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.store import RoundStore
+from storage.rounds.tensors import split_record
 from storage.values.digests import match_digest, update_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
@@ -38,7 +39,8 @@ def fed_avg(folder: Path) -> RoundStore:
     state = State({"float32": torch.ones(8)})
     attributes = {"config": config, "created": 1.0}
     store = RoundStore.create(folder / "fed_avg.zarr", Schema(LAYOUT, 2), 3, attributes, state)
-    store.tensors.write_split(0, lambda number: np.array([1, 0, -1, 1, 1], np.int32))
+    owners = np.array([1, 0, -1, 1, 1], np.int32)
+    store.tensors.write_split(0, lambda number: owners)
     for round in (1, 2):
         records = {}
         for partition, weight in enumerate(WEIGHTS):
@@ -49,7 +51,8 @@ def fed_avg(folder: Path) -> RoundStore:
         state = State({"float32": state.params["float32"] - 7 * round / 32}, round=round)
         store.tensors.write_state(state)
         score = Score(1 / round, {"accuracy": 0.25 * round}, 1)
-        store.commit(replace(store.describe(state, "writer", 1), updates=records, score=score, seconds=0.5))
+        told = {"updates": records, "split": split_record(0, owners), "score": score, "seconds": 0.5}
+        store.commit(replace(store.describe(state, "writer", 0), **told))
     return store
 
 

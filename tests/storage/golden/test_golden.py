@@ -52,6 +52,7 @@ def test_the_states_are_those_that_were_written(opened, name) -> None:
     for number in run.committed:
         assert run.round(number).state.round == number
     assert run.status == "interrupted"
+    assert run.verify().findings == ()
     run.tree.load()
 
 

@@ -154,5 +154,9 @@ def test_documents_that_are_nested_too_deep_are_one_clear_error(tiny, key, depth
 @pytest.mark.parametrize("depth", [100, 100_000])
 def test_the_number_of_rounds_that_is_nested_too_deep_is_that_of_the_records(tiny, depth) -> None:
     store = tiny.train(tiny.create(), 1)
-    (store.path / "commits/zarr.json").write_text('{"attributes":' * depth + "0" + "}" * depth)
+    nonsense = '{"attributes":' * depth + "0" + "}" * depth
+    (store.path / "commits/zarr.json").write_text(nonsense)
+    assert RoundStore(store.path).rounds == 3  # the other coordinates tell it too
+    for path in ("committed", "round"):
+        (store.path / path / "zarr.json").write_text(nonsense)
     assert RoundStore(store.path).rounds == 1

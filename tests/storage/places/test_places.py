@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError, UsageError
@@ -20,8 +20,10 @@ from storage.places.schemes import SCHEMES, place_of
 PLACES: dict[str, Callable[[Path], Place]] = {"local": LocalPlace, "an address": place_of}
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=[*PLACES, "s3"])
 def place(request, tmp_path) -> Place:
+    if request.param == "s3":
+        return place_of(f"{request.getfixturevalue('s3').bucket()}/deep/place")
     return PLACES[request.param](tmp_path / "place")
 
 
@@ -38,6 +40,15 @@ def test_what_was_written_is_read(tmp_path_factory, pieces, durable) -> None:
         place.write("deep/down/a", *pieces, durable=durable)
         assert place.create("b", *map(memoryview, pieces), durable=durable)
         assert content(place, "deep/down/a") == content(place, "b") == b"".join(pieces)
+
+
+@given(pieces=st.lists(st.binary(max_size=50), max_size=4), durable=st.booleans())
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_was_put_in_a_bucket_is_read(s3, pieces, durable) -> None:
+    place = place_of(s3.bucket())
+    place.write("deep/down/a", *pieces, durable=durable)
+    assert place.create("b", *map(memoryview, pieces), durable=durable)
+    assert content(place, "deep/down/a") == content(place, "b") == b"".join(pieces)
 
 
 def test_a_place_is_empty_at_first(place) -> None:
@@ -165,7 +176,8 @@ def race(place: Place, number: int, start, results) -> None:
 
 
 def test_of_several_processes_exactly_one_creates_each_content(place) -> None:
-    context = multiprocessing.get_context("fork")
+    # The client of a bucket has threads, which a fork does not take along.
+    context = multiprocessing.get_context("fork" if isinstance(place, LocalPlace) else "spawn")
     start, results = context.Barrier(3), context.Queue()
     processes = [context.Process(target=race, args=(place, n, start, results)) for n in range(3)]
     for process in processes:
@@ -307,7 +319,7 @@ def test_where_a_file_is_in_the_way_nothing_is_created(tmp_path) -> None:
 )
 def test_an_unknown_scheme_is_refused_in_one_line_and_nothing_is_made(tmp_path, monkeypatch, address) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"^[^\n]*there are no places of scheme ftp://; give a folder$"):
+    with pytest.raises(UsageError, match=r"^[^\n]*there are no places of scheme ftp://; give a folder or s3://$"):
         place_of(address)
     assert list(tmp_path.iterdir()) == []
 
@@ -315,7 +327,7 @@ def test_an_unknown_scheme_is_refused_in_one_line_and_nothing_is_made(tmp_path, 
 def test_a_scheme_in_the_table_makes_the_place(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(SCHEMES, "mem", lambda address: LocalPlace(tmp_path / address.removeprefix("mem://")))
     assert place_of("mem://a") == LocalPlace(tmp_path / "a")
-    with pytest.raises(UsageError, match="give a folder or mem://"):
+    with pytest.raises(UsageError, match="give a folder or s3://, mem://"):
         place_of("ftp://a")
 
 

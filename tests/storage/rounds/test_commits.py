@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage.errors import RoundMissing, StoreDamaged, WriterFenced
 from storage.places.local import LocalPlace
-from storage.rounds.commits import Commit, CommitLog, Score, UpdateRecord
+from storage.rounds.commits import Commit, CommitLog, Score, SplitRecord, UpdateRecord
 
 FINITE = st.floats(allow_nan=False)
 RECORDS = st.builds(
@@ -32,6 +32,7 @@ COMMITS = st.builds(
     tensors=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
     updates=st.dictionaries(st.integers(0, 99), RECORDS, max_size=3),
     carry_from=st.dictionaries(st.integers(0, 99), st.integers(0, 99), max_size=3),
+    split=st.none() | st.builds(SplitRecord, st.integers(0, 99), st.integers(0, 99), st.text(max_size=8)),
     score=st.none()
     | st.builds(Score, FINITE, st.dictionaries(st.text(max_size=5), FINITE, max_size=2), st.integers(0, 99)),
     best=st.none() | FINITE,
@@ -117,6 +118,7 @@ def test_a_record_of_a_later_writer_stops_this_one(log) -> None:
         {"updates": commit_of().updates | {0: UpdateRecord("d0", 6)}},
         {"updates": commit_of().updates | {0: UpdateRecord("d0", 5, "refused")}},
         {"carry_from": {0: 1}},
+        {"split": SplitRecord(0, 10, "other")},
     ],
     ids=str,
 )

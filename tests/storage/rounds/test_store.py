@@ -302,7 +302,7 @@ def test_a_tensor_may_be_called_partial(tmp_path, same) -> None:
 
 def test_a_writer_that_comes_too_late_changes_nothing_of_the_round(tiny) -> None:
     store = tiny.train(tiny.create(), 1)
-    late = replace(tiny.write(store, 1), score=Score(99.0, {"accuracy": 0.0}, 8), seconds=77.0, epoch=0)
+    late = replace(tiny.write(store, 1), score=Score(99.0, {"accuracy": 0.0}, 8), seconds=77.0, epoch=-1)
     with pytest.raises(WriterFenced):
         store.commit(late)
     assert store.history.read("scores/loss")[1] == 1.0
@@ -366,7 +366,11 @@ def test_metrics_go_on_over_the_edge_of_a_chunk(tiny) -> None:
     store = tiny.create(rounds=METRIC_ROWS + 1)
     for round in (METRIC_ROWS - 1, METRIC_ROWS, METRIC_ROWS + 1):
         store.commit(replace(store.describe(tiny.state(round), "t", 1), seconds=float(round)))
-    assert store.history.read("bookkeeping/seconds")[-3:].tolist() == [63.0, 64.0, 65.0]
+    assert store.history.read("bookkeeping/seconds")[-3:].tolist() == [
+        METRIC_ROWS - 1.0,
+        METRIC_ROWS,
+        METRIC_ROWS + 1.0,
+    ]
     assert np.isnan(store.history.read("bookkeeping/seconds")[1 : METRIC_ROWS - 1]).all()
 
 

@@ -363,7 +363,7 @@ def test_a_round_or_run_that_is_not_there_is_refused_as_everywhere(tiny, flip) -
     refused("first@7", "no committed round 7", "it has rounds 0 to 1", error=RoundMissing, root=tiny.folder)
     refused("first@-7", "it has rounds 0 to 1", error=RoundMissing, root=tiny.folder)
     refused("fist@1", "no run 'fist'", "did you mean first?", error=NotARun, root=tiny.folder)
-    refused("first@last", "no such file", "RUN@12", root=tiny.folder)
+    refused("first@final", "no such file", "RUN@12", root=tiny.folder)
     flip(next(path for path in (store.path / "params/fc.weight/c/1").rglob("*") if path.is_file()))
     refused("first@1", "stored bytes", error=StoreDamaged, root=tiny.folder)
 

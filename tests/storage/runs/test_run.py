@@ -19,6 +19,7 @@ from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.lease import hold_lease
 from storage.rounds.store import RoundStore
+from storage.rounds.tensors import split_record
 from storage.runs.listing import list_runs, looked_through
 from storage.runs.run import Run, open_run
 from storage.values.tensors import views
@@ -297,21 +298,26 @@ def test_the_plot_shows_losses_and_accuracy(run) -> None:
 
 
 def test_the_examples_of_a_partition_are_those_of_the_rounds_split(tiny) -> None:
-    attributes = {"config": {"algorithm": {"name": "fed_avg"}, "resplit_every": 2}, "created": 1.0}
+    attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
     store = RoundStore.create(tiny.folder / "split.zarr", tiny.schema, 3, attributes, tiny.state(0))
     owners = np.array([[0, -1, 1, 0], [1, 1, -1, 0]], np.int32)
     for number in (0, 1):
         store.tensors.write_split(number, owners.__getitem__)
-    run = Run(tiny.train(store, 3).path)
-    told = {round: run.examples(0, round).index.tolist() for round in (0, 1, 2, 3, -1)}
-    assert told == {0: [0, 3], 1: [0, 3], 2: [0, 3], 3: [3], -1: [3]}
+    for round in (1, 2, 3):
+        number = (round - 1) // 2
+        store.commit(tiny.write(store, round, split=split_record(number, owners[number])))
+    run = Run(store.path)
+    told = {round: run.examples(0, round).index.tolist() for round in (1, 2, 3, -1)}
+    assert told == {1: [0, 3], 2: [0, 3], 3: [3], -1: [3]}
+    with pytest.raises(RoundMissing, match=r"round 0 of .* has no split"):
+        run.examples(0, 0)
     assert run.examples(1).index.tolist() == [0, 1]
     with pytest.raises(UsageError, match="run split has partitions 0 to 1, not 2"):
         run.examples(2)
 
 
 def test_a_split_that_is_not_kept_is_said(run) -> None:
-    with pytest.raises(RoundMissing, match="keeps no split 0"):
+    with pytest.raises(RoundMissing, match="has no split: nothing was dealt out"):
         run.examples(0)
 
 

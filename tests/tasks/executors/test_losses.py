@@ -14,11 +14,17 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 
+from flows.config.resolving import resolve, work_of
+from flows.config.train import TrainConfig
 from storage.errors import ClusterError
+from storage.runs.run import Run
 from tasks.clusters import waiting
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
+from tasks.rounds.job import Attempt, Job
+from tasks.rounds.plan import RoundPlan
+from tasks.rounds.verdicts import Verdict
 
 SOURCE = """
 import os, signal, time
@@ -102,6 +108,31 @@ def test_a_killed_worker_is_told_in_one_line(train, fields, arm, caplog) -> None
     assert run.digest == reference.digest
     (line,) = lines(caplog)
     assert re.fullmatch(r"worker tcp://127\.0\.0\.1:\d+ is lost; mapped again in round 3: partition 2 to 3", line)
+
+
+def test_rounds_whose_worker_is_killed_are_replayed_elsewhere(train, fields, tmp_path, caplog) -> None:
+    run = train(**fields, name="run")
+    job = replay_job(run, fields, tmp_path)
+    (tmp_path / "do-once").write_text(KILL)
+    with connect(None, 2) as client:
+        verdicts = list(GraphExecutor(client).replay(job, [1, 2, 3, 4]))
+    assert verdicts == [Verdict(round) for round in (1, 2, 3, 4)]
+    assert any("is lost; mapped again in round" in line for line in lines(caplog))
+
+
+def test_a_partition_that_ends_every_worker_ends_a_replay_with_its_name(train, fields, tmp_path) -> None:
+    job = replay_job(train(**fields, name="run"), fields, tmp_path)
+    (tmp_path / "do-always").write_text(KILL)
+    wanted = r"round 3 was lost 2 times \(workers died at partition 2: .*\); the run is as it was"
+    with foreign(2) as client, pytest.raises(ClusterError, match=wanted):
+        list(GraphExecutor(client).replay(job, [3, 4]))
+
+
+def replay_job(run: Run, fields: dict[str, object], tmp_path: Path) -> Job:
+    """What an executor is given to replay rounds of a run."""
+    config = TrainConfig(**fields, root=tmp_path / "runs")
+    work, _ = work_of(resolve(config), InlineExecutor())
+    return Job(work, Attempt(run.address, "reader", epoch=0, rounds=4), RoundPlan(4))
 
 
 @pytest.mark.parametrize("executor", ["inline", "graph"])

@@ -9,6 +9,7 @@ import zarr
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.training.preparing import prepared
+from storage.rounds.tensors import split_record
 from tasks.executors.inline import InlineExecutor
 
 FIELDS = {"model": "logistic", "partitions": 3, "local_steps": 1, "resplit_every": 2}
@@ -29,6 +30,23 @@ def test_splits_are_written_as_rounds_use_them(train, tmp_path) -> None:
         assert list(kept) == ["0", "1"]
         for number, owners in kept.items():
             assert np.array_equal(owners, ready.job.work.partitions.assignment(int(number)))
+
+
+def test_a_commit_tells_the_split_that_its_round_used(train) -> None:
+    run = train(**FIELDS, rounds=3, name="a")
+    told = [run.round(round).commit.split for round in range(4)]
+    assert told[0] is None
+    assert [split.number for split in told[1:]] == [0, 0, 1]
+    for round, split in enumerate(told[1:], start=1):
+        assert split == split_record(split.number, run._store.tensors.read_split(round))
+
+
+def test_a_commit_tells_no_split_where_each_partition_is_given_its_examples(train, own) -> None:
+    examples = "torch.arange(18.0).reshape(9, 2), torch.arange(9) % 2"
+    source = f"import torch\ndef data(partition, partitions):\n    return {examples}\n"
+    run = train(data=f"{own(source)}:data", model="logistic", partitions=2, local_steps=1, rounds=1, name="a")
+    assert run.round(1).commit.split is None
+    assert run.verify().findings == ()
 
 
 @pytest.mark.parametrize("lost", ["partitions", "partitions/0", "partitions/0/c/0", "partitions/1/c/0"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.rounds.job import Work
-from tasks.rounds.plan import LARGEST_WINDOW, RoundPlan, window_size
+from tasks.rounds.plan import LARGEST_WINDOW, RoundPlan, replay_windows, window_size
 
 SIZES = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 
@@ -59,3 +59,10 @@ def test_a_maps_seed_is_drawn_from_run_round_and_partition() -> None:
 )
 def test_a_window_is_as_wanted_or_about_a_second_of_rounds(wanted, seconds, window) -> None:
     assert window_size(wanted, seconds) == window
+
+
+def test_rounds_are_replayed_at_once_under_one_split() -> None:
+    windows = list(replay_windows(range(1, 71), lambda round: 0))
+    assert windows == [list(range(1, 33)), list(range(33, 65)), list(range(65, 71))]
+    assert list(replay_windows([1, 2, 5, 6, 9], lambda round: round // 5)) == [[1, 2], [5, 6, 9]]
+    assert list(replay_windows([], lambda round: 0)) == []

@@ -1,0 +1,71 @@
+"""`roundweave recombine` and `roundweave diff`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flows.command.errors import FAILED, clear_errors, print_json
+from flows.command.options import Json, Root, given, with_options
+from flows.command.printing.evidence_tables import print_difference, print_recombination
+from flows.command.printing.timing import quiet
+from flows.evidence.differing import diff
+from flows.evidence.recombine.config import RecombineConfig
+from storage.errors import UsageError
+from storage.runs.names import WhichRound, which_round
+from tasks.rounds.recombining import Recombination
+
+
+@with_options(RecombineConfig, without=("run", "round", "name", "trust"))
+def recombine_command(
+    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    round: Annotated[str | None, typer.Option(help="the round: its number, last or best")] = None,
+    every: Annotated[bool, typer.Option("--all", help="all rounds, each from the stored state before it")] = False,
+    save: Annotated[
+        str | None, typer.Option(help="name of a new run that begins with the recombined round")
+    ] = None,
+    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Reduce stored rounds again, without training, and compare with what they were."""
+    with clear_errors(as_json):
+        place: dict[str, Any] = {"run": run, "round": _asked(round, every), "name": save, "trust": trust}
+        result = _recombine(RecombineConfig(**place, **given(options, RecombineConfig)))
+        if as_json:
+            print_json(result.summary())
+        else:
+            print_recombination(result)
+
+
+def _asked(round: str | None, every: bool) -> WhichRound | None:
+    if every == (round is not None):
+        raise UsageError("which rounds? give --round R, or --all")
+    return None if round is None else which_round(round)
+
+
+def _recombine(config: RecombineConfig) -> Recombination:
+    quiet()
+    from flows.evidence.recombine.running import recombine
+
+    with Console(stderr=True).status("reducing again"):
+        return recombine(config)
+
+
+def diff_command(
+    run_a: Annotated[str, typer.Argument(help="a run's name, or its path")],
+    run_b: Annotated[str, typer.Argument(help="another's")],
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Say where two runs first differ: field, round, tensor. Exit code 0 where they are equal, 1 where not."""
+    with clear_errors(as_json):
+        difference = diff(run_a, run_b, root)
+        if as_json:
+            print_json(difference.summary())
+        else:
+            print_difference(difference)
+    sys.exit(0 if difference.equal else FAILED)

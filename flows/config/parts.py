@@ -1,0 +1,74 @@
+"""Parts that take the place of an algorithm's own: another reduce, another apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from flows.config.fields import NamedOrOwn
+from flows.config.problems import Config
+from tasks.algebra import Algorithm
+from tasks.applies.table import APPLIES, find_apply
+from tasks.reduces.table import REDUCES, find_reduce
+from tasks.tables import spelled
+from tasks.user_code import Code, find_code, is_reference
+
+
+class Parts(Config):
+    """A reduce and an apply in place of those of an algorithm; None leaves it its own."""
+
+    reduce: NamedOrOwn | None = Field(
+        default=None, description=f"how updates become one: {', '.join(spelled(REDUCES))}, FILE.py:fn"
+    )
+    apply: NamedOrOwn | None = Field(
+        default=None, description=f"the outer optimizer: {', '.join(APPLIES)}, FILE.py:fn"
+    )
+    apply_options: dict[str, Any] = Field(default={}, description="its options, such as lr")
+
+    @property
+    def code(self) -> tuple[Code, ...]:
+        """The user's code among them."""
+        return tuple(part for part in (self.reduce, self.apply) if isinstance(part, Code))
+
+    def kept(self) -> dict[str, Any]:
+        """The fields that are given, the user's functions kept by value."""
+        reduce = {} if self.reduce is None else {"reduce": _kept(self.reduce, REDUCES)}
+        if self.apply is None:
+            return reduce
+        return {**reduce, "apply": _kept(self.apply, APPLIES), "apply_options": self.apply_options}
+
+    @model_validator(mode="after")
+    def _options_of_one(self) -> Parts:
+        if self.apply_options and self.apply is None:
+            raise ValueError("apply_options need apply: the name of the outer optimizer")
+        return self
+
+
+class Recombined(Parts):
+    """What a run has in place of its algorithm's parts; `before` rounds of another run count as gone before.
+
+    They count for what is drawn at random, for splits and for schedules, so its rounds are those that would have
+    followed there.
+    """
+
+    before: int = Field(default=0, ge=0, description="rounds of another run that count as gone before")
+
+    def replaced(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm with these parts; raises `UsageError`, `CodeError`."""
+        reduce = algorithm.reduce if self.reduce is None else algorithm.reduce.around(find_reduce(self.reduce))
+        apply = algorithm.apply
+        if self.apply is not None:
+            apply = apply.around(find_apply(self.apply, self.apply_options))
+        return Algorithm(algorithm.map, reduce, apply)
+
+
+def is_part(text: str) -> bool:
+    """Whether a text names a reduce or an apply of the tables, whatever follows its colon; it is then no code."""
+    return text.partition(":")[0] in {**REDUCES, **APPLIES}
+
+
+def _kept(part: str | Code, table: Mapping[str, Any]) -> str | Code:
+    known = isinstance(part, str) and (part.partition(":")[0] in table or not is_reference(part))
+    return part if known else find_code(part)

@@ -1,0 +1,175 @@
+"""Where two runs first differ: by what is recorded, and of the tensors by those of one round alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from flows.config.recorded import differences
+from flows.config.train import Experiment
+from storage.errors import RoundMissing, StoreDamaged, StoreError
+from storage.places.addresses import Where
+from storage.runs.round import Round
+from storage.runs.run import Run, open_run
+from storage.values.digests import match_tensors, tensor_digest
+from storage.values.tensors import dtype_name
+from tasks.rounds.verdicts import largest_difference
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two runs first differ: fields of their experiments, and in the first such round the first thing.
+
+    `what` is that thing, `tensor` the first one of it, and `largest` the greatest absolute difference of its
+    numbers; None where it is not known. `detail` says more. `compared` rounds were equal.
+    """
+
+    runs: tuple[str, str]
+    config: tuple[str, ...] = ()
+    compared: int = 0
+    round: int | None = None
+    what: str = ""
+    tensor: str | None = None
+    largest: float | None = None
+    detail: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether experiments, updates and states are the same, to the bit."""
+        return not self.config and self.round is None
+
+    def summary(self) -> dict[str, Any]:
+        """All of it, for machines."""
+        largest = self.largest if self.largest is None or math.isfinite(self.largest) else str(self.largest)
+        return asdict(self) | {"largest": largest, "equal": self.equal}
+
+    def __str__(self) -> str:
+        tensor = f": {self.tensor}" if self.tensor else ""
+        largest = "" if self.largest is None else f", by {self.largest:.6g} at most"
+        return f"round {self.round}: {self.what}{tensor}{largest}{self.detail and f' ({self.detail})'}"
+
+
+@dataclass(frozen=True)
+class Within:
+    """What differs in a round; as in `Difference`."""
+
+    what: str
+    tensor: str | None = None
+    largest: float | None = None
+    detail: str = ""
+
+
+def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> Difference:
+    """Where two runs, by their names or paths, first differ; times, workers and scores do not count.
+
+    Records are read round after round, and tensors of the first that differs. Raises `NotARun`.
+    """
+    one, other = (run if isinstance(run, Run) else open_run(run, root) for run in (first, second))
+    names, config = (one.name, other.name), tuple(_fields(one, other))
+    lost: list[tuple[int, Within]] = []
+    for number in range(max(one.done, other.done) + 1):
+        within = _absent(one, other, number)
+        if within is None:
+            within = _first_in(one.round(number), other.round(number))
+        elif number <= min(one.done, other.done):
+            lost.append((number, within))  # perhaps later ones tell more
+            continue
+        if within is not None:
+            return Difference(names, config, number - len(lost), number, **vars(within))
+    if lost:
+        return Difference(names, config, one.done + 1 - len(lost), lost[0][0], **vars(lost[0][1]))
+    return Difference(names, config, one.done + 1)
+
+
+def _fields(one: Run, other: Run) -> Iterator[str]:
+    """The fields in which the recorded experiments differ, as ``field old -> new``."""
+    if "merge" in (one.algorithm, other.algorithm):
+        names = [name for name in {**one.config, **other.config} if name not in ("name", "root")]
+        pairs = ((name, one.config.get(name), other.config.get(name)) for name in names)
+        yield from (f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
+        return
+    wanted = {name: value for name, value in other.config.items() if name in Experiment.model_fields}
+    yield from differences(one.config, Experiment(**wanted))
+    if one.attributes["data"]["digest"] != other.attributes["data"]["digest"]:
+        yield "data: other examples"
+
+
+def _absent(one: Run, other: Run, number: int) -> Within | None:
+    """Why a round cannot be compared; None where both have its record."""
+    for run in (one, other):
+        if number > run.done:
+            return Within(f"{run.name} ends with round {run.done}")
+        try:
+            run.round(number)
+        except (RoundMissing, StoreDamaged) as error:
+            return Within(f"its record is lost in {run.name}", detail=str(error))
+    return None
+
+
+def _first_in(first: Round, second: Round) -> Within | None:
+    """What differs in a round of both: an update, else a tensor of the state."""
+    one, other = first.commit, second.commit
+    if one.identity() == other.identity():
+        return None
+    for partition in sorted({*one.updates, *other.updates}):
+        if within := _in_update(first, second, partition):
+            return within
+    paths = dict.fromkeys([*one.tensors, *other.tensors])
+    path = next((path for path in paths if one.tensors.get(path) != other.tensors.get(path)), None)
+    if path is not None:
+        return _compared("the state", first, second, lambda round: _named(round, path))
+    if one.split != other.split:
+        return Within("which example went to which partition")
+    return Within("what its partitions carry", detail=f"from rounds {one.carry_from} or {other.carry_from}")
+
+
+def _in_update(first: Round, second: Round, partition: int) -> Within | None:
+    """What differs of one partition: its update, what was said of it, or how its units were matched."""
+    one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
+    what = f"the update of partition {partition}"
+    if one is None or other is None:
+        return Within(what, detail="it took part in one of them")
+    if one.digest != other.digest:
+        return _compared(what, first, second, lambda round: round.update_tensors(partition))
+    said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
+    if said[0] != said[1]:
+        return Within(what, detail=" or ".join(said))
+    if one.match != other.match:
+        units = f"how the units of partition {partition} were matched"
+        return _compared(units, first, second, lambda round: match_tensors(round.match(partition)))
+    return None
+
+
+def _named(round: Round, path: str) -> Tensors:
+    return {path: round.tensor(path)} if path in round.commit.tensors else {}
+
+
+def _compared(what: str, first: Round, second: Round, read: Callable[[Round], Tensors]) -> Within:
+    """The first tensor that differs, read from both rounds; without numbers where one cannot be read."""
+    try:
+        one, other = read(first), read(second)
+    except StoreError as error:
+        return Within(what, detail=f"its numbers cannot be read: {error}")
+    differing = (
+        n for n in {**one, **other} if n not in one or n not in other or _digest(one[n]) != _digest(other[n])
+    )
+    name = next(differing, None)
+    if name is None:
+        return Within(what, detail="the records differ, the tensors that can be read do not")
+    if name not in one or name not in other or one[name].shape != other[name].shape:
+        return Within(what, name, detail=" or ".join(_described(tensors.get(name)) for tensors in (one, other)))
+    return Within(what, name, largest_difference(one[name], other[name]))
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return tensor_digest("", tensor)
+
+
+def _described(tensor: torch.Tensor | None) -> str:
+    return "none" if tensor is None else f"{dtype_name(tensor.dtype)} {tuple(tensor.shape)}"

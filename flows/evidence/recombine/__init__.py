@@ -1,0 +1,1 @@
+"""Reducing stored rounds again: in another way, or without some partitions."""

@@ -1,0 +1,136 @@
+"""Stored rounds reduced again: what is asked for, checked before any work, and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from flows.config.parts import Recombined
+from flows.config.recorded import recorded_experiment
+from flows.config.resolving import Resolved, resolve, work_of
+from flows.config.train import Placement, TrainConfig
+from flows.evidence.recombine.config import RecombineConfig
+from flows.evidence.replay.preparing import examples_wanted
+from flows.recording import create_run
+from storage.errors import DataError, UsageError, listed
+from storage.places.addresses import full_address
+from storage.runs.names import is_run, run_address
+from storage.runs.run import Run, open_run
+from tasks.data.partitions import Description
+from tasks.executors.base import Executor
+from tasks.numerics import check_fingerprint
+from tasks.rounds.recombining import Recombination, Recombining, keep_recombined, recombine_stored
+from tasks.user_code import Code
+
+
+@dataclass(frozen=True)
+class RecombinePlan:
+    """Rounds of a run, and what its record stands for with other parts; `config` is what was asked for."""
+
+    config: RecombineConfig
+    run: Run
+    rounds: tuple[int, ...]
+    resolved: Resolved
+
+
+def plan_recombine(config: RecombineConfig) -> RecombinePlan:
+    """Find the rounds and resolve the record with the parts asked for; raises what cannot be, before any work."""
+    run = open_run(config.run, config.root)
+    if config.name and is_run(kept := run_address(config.root, config.name)):
+        raise UsageError(f"{kept} exists already; keep the round under another name")
+    rounds = _rounds(run, config)
+    training = _training(run, config)
+    _check_without(run, rounds, config.without, training.quorum)
+    with examples_wanted():
+        return RecombinePlan(config, run, rounds, resolve(training))
+
+
+def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
+    """Reduce the rounds again, a task each, and keep the one that is to be; raises `DataError`, `RoundFailed`."""
+    work, description = work_of(plan.resolved, executor)
+    if description.digest != plan.run.attributes["data"]["digest"]:
+        raise DataError(
+            f"these are not the examples of {plan.run.name}; restore them, or give their place as data"
+        )
+    without = frozenset(plan.config.without)
+    subject = Recombining(work, full_address(plan.run.address), plan.rounds, without)
+    rounds = tuple(executor.gather(partial(recombine_stored, subject), range(len(plan.rounds))))
+    result = Recombination(plan.run.name, rounds)
+    return _saved(plan, result, subject, description, executor) if plan.config.name else result
+
+
+def _rounds(run: Run, config: RecombineConfig) -> tuple[int, ...]:
+    """The rounds asked for, of which updates and the state before are there."""
+    whole = set(run.committed)
+    if config.round is None:
+        rounds = tuple(number for number in run.committed if number - 1 in whole)
+        if not rounds:
+            raise UsageError(f"{run.name} has no round to reduce again; train one first")
+        return rounds
+    number = run.round(config.round).number
+    if number == 0:
+        raise UsageError("round 0 is the initial state, which was reduced from nothing; name a later one")
+    return (run.round(number - 1).number + 1,)
+
+
+def _training(run: Run, config: RecombineConfig) -> TrainConfig:
+    """The recorded configuration with the parts and the place of the data that were asked for."""
+    changes = {} if config.data is None else {"data": config.data}
+    experiment = recorded_experiment(run, config.root, config.trust, changes)
+    parts = config.kept()
+    if parts:
+        own = Recombined(**experiment.get("recombined") or {})
+        experiment["recombined"] = own.model_copy(update=parts)
+    placement = {name: getattr(config, name) for name in Placement.model_fields}
+    return TrainConfig(**experiment | placement | {"rounds": run.rounds or 1})
+
+
+def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
+    """Raise `UsageError` where there is no such partition, or too few updates are left in a round."""
+    if absent := sorted(set(without) - set(range(run.partitions))):
+        there = f"it has partitions 0 to {run.partitions - 1}"
+        raise UsageError(f"{run.name} has no partition {listed(absent)}; {there}")
+    for number in rounds:
+        accepted = run.round(number).commit.accepted
+        left = set(accepted) - set(without)
+        if len(left) < quorum:
+            raise UsageError(
+                f"round {number}: without {listed(without)} there are {len(left)} of {len(accepted)} accepted "
+                f"updates left, and {quorum} needed; leave out fewer"
+            )
+
+
+def _saved(
+    plan: RecombinePlan, result: Recombination, subject: Recombining, description: Description, executor: Executor
+) -> Recombination:
+    """The result with its one round kept as the first of a new run, which begins with the state before it."""
+    config, number = plan.resolved.config, plan.rounds[0]
+    parts = config.recombined or Recombined()
+    parts = parts.model_copy(update={"before": subject.work.before + number - 1})
+    config = config.model_copy(update={"recombined": parts, "rounds": 1})
+    address = full_address(run_address(config.root, plan.config.name or ""))
+    chain = plan.run.round(number).chain
+    parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
+    before = plan.run.round(number - 1)
+    carried = {
+        partition: plan.run.round(source).update(partition)
+        for partition, source in before.commit.carry_from.items()
+    }
+    # The updates are of the machines that the run recorded, and the new one promises the same bits.
+    fingerprint = plan.run.attributes["fingerprint"]
+    for place, found in executor.fingerprints().items():
+        check_fingerprint(fingerprint or found, found, place)
+    recorded = {"parent": parent, "fingerprint": fingerprint}
+    create_run(address, config, subject.work, description, before.state, carried, **recorded)
+    kept = partial(keep_recombined, subject, address, result.rounds[0].score)
+    executor.gather(kept, range(1))
+    return replace(result, saved=address)
+
+
+def _changed(plan: RecombinePlan) -> dict[str, Any]:
+    """What is other than in the recorded round, for people."""
+    asked, parts = plan.config, plan.resolved.config.recombined or Recombined()
+    named = {name: getattr(parts, name) for name in ("reduce", "apply") if getattr(asked, name) is not None}
+    changed = {name: part.label if isinstance(part, Code) else part for name, part in named.items()}
+    return changed | asked.apply_options | ({"without": list(asked.without)} if asked.without else {})

@@ -1,0 +1,58 @@
+"""How a new run is recorded: its configuration, and what it stands for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from types import MappingProxyType
+from typing import Any
+
+from flows.config.train import TrainConfig
+from storage.hierarchy.schema import Schema
+from storage.rounds.store import RoundStore
+from storage.values.state import State, Update
+from tasks.applies.memory import kept_memory
+from tasks.data.partitions import Description
+from tasks.numerics import versions
+from tasks.rounds.job import Work
+
+
+def create_run(
+    address: str,
+    config: TrainConfig,
+    work: Work,
+    description: Description,
+    initial: State,
+    carried: Mapping[int, Update] = MappingProxyType({}),
+    **attributes: Any,
+) -> RoundStore:
+    """A new run that begins with a state, of whose memory it takes the slots that its apply keeps.
+
+    `carried` is as in `RoundStore.create`; `attributes` are recorded beside those of every run.
+    """
+    algorithm, model = work.algorithm, work.objective.model
+    initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
+    schema = Schema(
+        layout=work.objective.layout,
+        partitions=config.partitions,
+        memory=tuple(initial.memory),
+        carry=algorithm.map.carry,
+        extras=algorithm.map.extras,
+        matches=algorithm.reduce.matches,
+    )
+    recorded = {
+        "config": config.model_dump(mode="json", exclude={"root", "address"}),
+        "algorithm": repr(algorithm),
+        "data": asdict(description),
+        "network": {"inputs": model.inputs, "outputs": model.outputs},
+        "fingerprint": work.fingerprint,
+        **provenance(),
+        **attributes,
+    }
+    return RoundStore.create(address, schema, config.rounds, recorded, initial, config.fsync, carried)
+
+
+def provenance() -> dict[str, Any]:
+    """What the record of a run tells of the software that made it, and when (seconds since the epoch)."""
+    return {"versions": versions(), "created": time.time()}

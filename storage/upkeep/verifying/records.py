@@ -1,0 +1,54 @@
+"""What is verified beside the commits' array: records, those that were set aside, and the claims of writers."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+
+from storage.errors import StoreDamaged
+from storage.parsing import numbered
+from storage.places.base import Place
+from storage.rounds.commits import ASIDE
+from storage.rounds.lease import LEASES, read_claim
+from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
+
+
+def records(stored: Stored) -> Looked:
+    """The commit records: each is whole and the one that the next follows, and none is missing."""
+    gaps = set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0}
+    missing = [Finding(f"commits/{round}.json", "it is missing, and the round is lost") for round in gaps]
+    other = [_damage(stored, round) for round in stored.unread]
+    return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other))
+
+
+def _damage(stored: Stored, round: int) -> Finding:
+    key = f"commits/{round}.json"
+    unread = refused(stored.place, key, partial(stored.store.log.read, round))
+    return unread or Finding(key, "it is not the record that the next one follows")
+
+
+def claims(stored: Stored) -> Looked:
+    """The claims of writers, those that there are and those whose epochs commits tell."""
+    epochs = numbered(key.removeprefix(f"{LEASES}/") for key in stored.sizes if key.startswith(LEASES))
+    last = max([0, *epochs, *(commit.epoch for commit in stored.commits.values())])
+    keys = {epoch: f"{LEASES}/{epoch}.json" for epoch in {*epochs, *range(1, min(last, len(epochs) + 99) + 1)}}
+    missing = [Finding(key, "it is missing") for epoch, key in keys.items() if epoch not in epochs]
+    other = [
+        Finding(keys[epoch], "it is not the claim that a writer wrote")
+        for epoch in epochs
+        if read_claim(stored.place, epoch) is None
+    ]
+    return Looked(frozenset(keys.values()), (*missing, *other))
+
+
+def set_aside(stored: Stored) -> Looked:
+    """The records that were set aside, whose names tell their digests."""
+    keys = [key for key in stored.sizes if ASIDE.fullmatch(key.removeprefix("commits/"))]
+    unread = [refused(stored.place, key, partial(_check_aside, stored.place, key)) for key in keys]
+    return Looked(frozenset(keys), tuple(filter(None, unread)))
+
+
+def _check_aside(place: Place, key: str) -> None:
+    parts = ASIDE.fullmatch(key.removeprefix("commits/"))
+    if parts and not hashlib.sha256(place.read(key) or b"").hexdigest().startswith(parts[2]):
+        raise StoreDamaged("it is not the record that was set aside under this name")

@@ -1,0 +1,79 @@
+"""A run as it is verified: what lies there, and its whole records; and what a look at it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from storage.errors import PlaceError, RoundweaveError
+from storage.places.base import Place
+from storage.rounds.commits import Commit, Link
+from storage.rounds.store import RoundStore
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a file of a run; `path` is its key in the run."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one look tells: the keys that belong to the run, what is wrong, and what is merely unfinished."""
+
+    keys: frozenset[str] = frozenset()
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run at the moment it is verified.
+
+    `rounds` are those with a record, whole or not; `links` and `commits` the whole ones, by round; `later` those
+    that were committed while the numbers were read; `sizes` the bytes of all keys, listed after the records.
+    """
+
+    store: RoundStore
+    rounds: list[int]
+    links: Mapping[int, Link]
+    commits: Mapping[int, Commit]
+    sizes: Mapping[str, int]
+    later: Mapping[int, Commit] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        """Where it lies."""
+        return self.store.place
+
+    @property
+    def newest(self) -> int:
+        """The last committed round; -1 where there is none."""
+        return max(self.commits, default=-1)
+
+    @property
+    def unread(self) -> set[int]:
+        """The rounds with records that are not whole."""
+        return set(self.rounds) - self.commits.keys()
+
+
+def whole_commits(store: RoundStore, rounds: list[int]) -> tuple[dict[int, Link], dict[int, Commit]]:
+    """The whole ones of these rounds' records, as they are sealed and what they say."""
+    links = store.log.links(rounds)
+    return links, {round: store.log.parsed(round, link) for round, link in links.items()}
+
+
+def refused(place: Place, key: str, read: Callable[[], object]) -> Finding | None:
+    """What reading a file raises, as a finding; a disk that fails raises `PlaceError`."""
+    try:
+        read()
+    except PlaceError:
+        raise
+    except RoundweaveError as error:
+        return Finding(key, str(error).removeprefix(f"{place}/{key}").removeprefix(str(place)).lstrip(": "))
+    return None

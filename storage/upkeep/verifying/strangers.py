@@ -1,0 +1,60 @@
+"""What lies in a run and belongs to none of its rounds: left by a writer, at work or killed, or added."""
+
+from __future__ import annotations
+
+import re
+
+from storage.hierarchy.documents import NAME
+from storage.hierarchy.schema import REPORTED
+from storage.parsing import numbered
+from storage.upkeep.verifying.stored import Finding, Looked, Stored
+
+HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial")
+
+
+CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})((?:/[0-9]{1,18})*)")
+
+
+SPLIT = re.compile(rf"partitions/(?:([0-9]{{1,18}})/(?:{re.escape(NAME)}|c/0)|{re.escape(NAME)})")
+
+
+def strangers(stored: Stored, known: frozenset[str]) -> Looked:
+    """The keys that are none of those known: what an unfinished writer may have left is noted, all else found."""
+    findings, notes = [], []
+    for key in stored.sizes.keys() - known:
+        left = _left(stored, key)
+        if left is None:
+            findings.append(Finding(key, "it does not belong to the run"))
+        else:
+            notes.append(Finding(key, left))
+    return Looked(findings=tuple(findings), notes=tuple(notes))
+
+
+def _left(stored: Stored, key: str) -> str | None:
+    """Why a writer may have left it there; None for what none does."""
+    if HALF_WRITTEN.fullmatch(key):
+        return "it is half-written, by a writer that is at work or was killed"
+    if any(round > stored.newest for round in numbered([key.removeprefix("commits/")])):
+        return "it was committed in the meantime"
+    if parts := SPLIT.fullmatch(key):
+        used = [commit.split.number for commit in stored.commits.values() if commit.split]
+        return "no committed round uses this split yet" if int(parts[1] or 0) > max(used, default=-1) else None
+    if key.partition("/")[0] in REPORTED and stored.unread:
+        return "it may be of a round whose record is damaged"
+    return _of_round(stored, key)
+
+
+def _of_round(stored: Stored, key: str) -> str | None:
+    """Why a chunk of tensors may be there: its round is not committed, or its record was lost."""
+    parts = CHUNK.fullmatch(key)
+    array = stored.store.tensors.arrays.get(parts[1]) if parts else None
+    if parts is None or array is None or "round" not in array.dims:
+        return None
+    index = (int(parts[2]), *map(int, parts[3].split("/")[1:]))
+    # Past the axes of rounds and partitions a chunk is whole.
+    counts = [size if chunk == 1 else 1 for size, chunk in zip(array.shape, array.chunks, strict=True)]
+    inside = len(index) == len(counts) and all(i < max(count, 1) for i, count in zip(index, counts, strict=True))
+    if not inside or index[0] in stored.commits:
+        return None
+    state = "not committed" if index[0] > stored.newest else "lost"
+    return f"it is of round {index[0]}, which is {state}"

@@ -1,0 +1,160 @@
+"""Whether a run is as it was written: every file of it, against the chain of its commits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from storage.errors import NotARun, PlaceError, RoundweaveError, StoreError, UsageError
+from storage.places.addresses import Where
+from storage.places.base import Place
+from storage.places.schemes import place_of
+from storage.rounds.store import RoundStore
+from storage.rounds.tensors import StoredTensors
+from storage.upkeep.verifying.contents import Sealed, sealed_chunks
+from storage.upkeep.verifying.descriptions import descriptions
+from storage.upkeep.verifying.numbers import numbers, read_numbers
+from storage.upkeep.verifying.records import claims, records, set_aside
+from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused, whole_commits
+from storage.upkeep.verifying.strangers import strangers
+
+CHAIN = re.compile("[0-9a-f]{64}")
+
+
+WHOSE = "it is of a committed round"
+
+
+THREADS = 4
+"""Files that are read at once; each may be as large as a tensor."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What verifying a run found.
+
+    `rounds` is the last committed round and `chain` its record's; `files` and `bytes` count all that lies there.
+    `vouched` is the round up to which the expected chain vouches; None where none was given, or one of another
+    history. `notes` tell what a writer left that was cut short, or is still at work.
+    """
+
+    rounds: int
+    files: int
+    bytes: int
+    chain: str
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    vouched: int | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def verify(where: Where | Place, expect: str | None = None) -> Verification:
+    """Read all of the run at a place and compare it with what its records say; what differs is named.
+
+    `expect` is a chain that was noted down, of the newest record or of an earlier one. A run may be verified while
+    it is written. Raises `UsageError` where `expect` is no chain, `NotARun` where nothing lies, `PlaceError` where
+    something cannot be read.
+    """
+    if expect is not None and not CHAIN.fullmatch(expect):
+        raise UsageError(f"{expect!r} is no chain, which has 64 hexadecimal digits; `roundweave verify` prints it")
+    place = place_of(where)
+    try:
+        store = RoundStore(place)
+    except PlaceError:
+        raise
+    except StoreError as error:
+        return _unopened(place, error)
+    stored, looks = _looked(store)
+    seen = _told(stored, looks)
+    return seen if expect is None else _expecting(stored, seen, expect)
+
+
+def _unopened(place: Place, error: StoreError) -> Verification:
+    """Of a run whose attributes are none, or not those of its records, nothing else can be told."""
+    sizes = place.sizes()
+    if not sizes:
+        raise NotARun(f"nothing lies in {place}; `roundweave runs` lists the runs") from error
+    what = str(error).removeprefix(str(place)).removeprefix("/zarr.json").lstrip(": ")
+    findings = [Finding("zarr.json", what)]
+    alone = [key for key in sizes if key == "commits/0.json" and "commits/1.json" not in sizes]
+    findings += [Finding(key, "is the only record, and not one of these attributes") for key in alone]
+    return Verification(-1, len(sizes), sum(sizes.values()), "", tuple(findings))
+
+
+def _looked(store: RoundStore) -> tuple[Stored, list[Looked]]:
+    """The run as it is, and what each look at it tells."""
+    rounds = store.log.rounds()
+    # A round's files are there before its record, so what is listed after the records has all of theirs.
+    stored = Stored(store, rounds, *whole_commits(store, rounds), store.place.sizes())
+    looks = [records(stored), claims(stored), set_aside(stored), _chunks(stored)]
+    chunks = read_numbers(stored)
+    # A record is there before its numbers, so what is listed after the numbers has the records of them all.
+    later = [round for round in store.log.rounds() if round not in rounds]
+    stored = replace(stored, later=whole_commits(store, later)[1])
+    looks += [numbers(stored, chunks), descriptions(stored)]
+    return stored, [*looks, strangers(stored, frozenset().union(*(look.keys for look in looks)))]
+
+
+def _chunks(stored: Stored) -> Looked:
+    """Every chunk of tensors, against the digests in the records."""
+    every = list(sealed_chunks(stored.store, stored.commits))
+    with ThreadPoolExecutor(THREADS) as threads:
+        findings = [
+            each for found in threads.map(partial(_unsound, stored.store.tensors), every) for each in found
+        ]
+    return Looked(frozenset(key for sealed in every for key in sealed.keys), tuple(findings))
+
+
+def _unsound(tensors: StoredTensors, sealed: Sealed) -> list[Finding]:
+    """Which chunks are not what was committed: all, where no more can be told than that one of them is not."""
+    try:
+        sealed.read()
+    except PlaceError:
+        raise
+    except RoundweaveError:
+        checks = {
+            key: refused(tensors.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
+            for key, array in zip(sealed.keys, sealed.arrays, strict=True)
+        }
+        together = f", or another of {len(checks)} with one digest" if len(checks) > 1 else ""
+        broken = [finding for finding in checks.values() if finding]
+        return broken or [Finding(key, f"it is not what was committed{together}") for key in checks]
+    return []
+
+
+def _told(stored: Stored, looks: list[Looked]) -> Verification:
+    """What all looks tell together."""
+    newest = stored.links.get(stored.newest)
+    findings = sorted({each for look in looks for each in look.findings}, key=str)
+    return Verification(
+        rounds=stored.newest,
+        files=len(stored.sizes),
+        bytes=sum(stored.sizes.values()),
+        chain=newest.chain if newest else "",
+        findings=tuple(findings),
+        notes=_gathered(each for look in looks for each in look.notes),
+    )
+
+
+def _gathered(notes: Iterable[Finding]) -> tuple[Finding, ...]:
+    """A line for all files of which the same is to be noted."""
+    paths: dict[str, list[str]] = {}
+    for note in notes:
+        paths.setdefault(note.what, []).append(note.path)
+    more = {what: f"; so are {len(same) - 1} more files" if len(same) > 1 else "" for what, same in paths.items()}
+    return tuple(Finding(min(same), what + more[what]) for what, same in paths.items())
+
+
+def _expecting(stored: Stored, seen: Verification, chain: str) -> Verification:
+    """The same, with what the expected chain tells."""
+    for round, link in stored.links.items():
+        if chain in (link.chain, link.before):
+            return replace(seen, vouched=round if chain == link.chain else round - 1)
+    what = f"its chain is {seen.chain}; {chain} is that of no round of this history"
+    return replace(seen, findings=(*seen.findings, Finding(f"commits/{stored.newest}.json", what)))

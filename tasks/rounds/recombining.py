@@ -1,0 +1,148 @@
+"""Rounds reduced again, without training: of what a run stores, by an algorithm that may be another."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from storage.rounds.commits import Commit, Score, UpdateRecord
+from storage.rounds.store import RoundStore
+from storage.values.digests import state_digest, tensor_digests, update_digest
+from storage.values.state import State, Update
+from tasks.applies.memory import kept_memory
+from tasks.data.partitions import Partition, Partitions
+from tasks.rounds.guard import LEFT_OUT, NOTHING
+from tasks.rounds.job import Work
+from tasks.rounds.scoring import score
+from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply, score_block
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Recombining:
+    """Rounds of the run that is stored at a path, to be reduced again `without` the updates of some partitions."""
+
+    work: Work
+    store: str
+    rounds: tuple[int, ...]
+    without: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class RecombinedRound:
+    """A round that was reduced again: the digests of the new and the recorded state, and the scores of both."""
+
+    round: int
+    digest: str
+    recorded: str
+    score: Score | None
+    original: Score | None
+
+    @property
+    def identical(self) -> bool:
+        """Whether the new state has the recorded bits."""
+        return self.digest == self.recorded
+
+    def row(self) -> dict[str, Any]:
+        """Its numbers by name; those of the recorded state end in ``_before``."""
+        new, old = _numbers(self.score), _numbers(self.original)
+        row: dict[str, Any] = {"round": self.round}
+        for name in {**old, **new}:
+            row |= {name: new.get(name), f"{name}_before": old.get(name)}
+        return row | {"identical": self.identical, "digest": self.digest}
+
+
+@dataclass(frozen=True)
+class Recombination:
+    """Rounds of a run that were reduced again, each from the stored state before it; `saved` is a run with one."""
+
+    run: str
+    rounds: tuple[RecombinedRound, ...]
+    saved: str | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """All of it, for machines."""
+        return {"run": self.run, "rounds": [round.row() for round in self.rounds], "saved": self.saved}
+
+    def table(self) -> pd.DataFrame:
+        """Losses and scores by round, beside those of the recorded states: ``loss``, ``loss_before`` and so on."""
+        import pandas as pd
+
+        return pd.DataFrame([round.row() for round in self.rounds]).set_index("round")
+
+
+def recombine(
+    work: Work, before: Outcome, records: Mapping[int, UpdateRecord], updates: Mapping[int, Update | None]
+) -> Outcome:
+    """A round's outcome from that of the one before and its updates, None for those that are refused."""
+    before = replace(before, state=replace(before.state, memory=kept_memory(work.algorithm.apply, before.state)))
+    nodes = fold_block(work.algorithm.reduce, [(0, len(records))], updates)
+    return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
+
+
+def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
+    """One of the rounds, numbered from 0, reduced again and scored; nothing is written."""
+    store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
+    commit = store.log.read(round)
+    state = _outcome(subject, store, commit).state
+    original = commit.score or _score(work, store.tensors.read_state(commit))
+    digest = state_digest(tensor_digests(state.named(work.objective.layout)), round)
+    return RecombinedRound(round, digest, commit.state, _score(work, state), original)
+
+
+def keep_recombined(subject: Recombining, place: str, scored: Score | None, number: int) -> Commit:
+    """Commit one of the rounds as the first of another run, with all the updates that were there."""
+    source, target, round = RoundStore(subject.store), RoundStore(place), subject.rounds[number]
+    commit, partitions = source.log.read(round), subject.work.partitions
+    after = _outcome(subject, source, commit)
+    for partition, record in commit.updates.items():
+        if record.digest != update_digest(NOTHING):
+            target.tensors.write_update(1, partition, source.tensors.read_update(commit, partition))
+    for partition, match in after.matches.items():
+        target.tensors.write_match(1, partition, match)
+    if not partitions.source.partitioned:
+        target.tensors.write_split(subject.work.split(round), partitions.assignment)
+    state = replace(after.state, round=1)
+    target.tensors.write_state(state)
+    kept = replace(
+        target.describe(state, "recombined", 0),
+        updates=after.records,
+        carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
+        split=commit.split,
+        score=scored,
+        best=scored.loss if scored else None,
+        time=time.time(),
+    )
+    return target.commit(kept)
+
+
+def _outcome(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
+    previous = store.log.read(commit.round - 1)
+    before = Outcome(store.tensors.read_state(previous), carry_from=previous.carry_from)
+    records = {p: _record(record, p in subject.without) for p, record in commit.updates.items()}
+    updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
+    return recombine(subject.work, before, records, updates)
+
+
+def _record(record: UpdateRecord, left_out: bool) -> UpdateRecord:
+    """What is said of an update before it is reduced: those that were refused stay so."""
+    return replace(record, refused=record.refused or (LEFT_OUT if left_out else None), match=None)
+
+
+def _numbers(score: Score | None) -> dict[str, float]:
+    return {} if score is None else {"loss": score.loss, **score.values}
+
+
+def _score(work: Work, state: State) -> Score | None:
+    return score(score_block(work, state, _examples(work.partitions)))
+
+
+@functools.lru_cache(maxsize=1)
+def _examples(partitions: Partitions) -> tuple[Partition, ...]:
+    """All partitions, loaded once a process; which examples are held out is the same under every split."""
+    return tuple(partitions.load(0, partition) for partition in range(partitions.split.partitions))

@@ -1,0 +1,146 @@
+"""Replaying rounds: the steps again, on what is stored; nothing is kept of them.
+
+A round needs the state before it, what its partitions carried, and its examples, but no other round: rounds are
+replayed in any order, and all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+
+from storage.errors import RoundFailed, StoreError
+from storage.rounds.commits import Commit, UpdateRecord
+from storage.values.digests import match_tensors, state_digest, tensor_digests, update_digest, update_tensors
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.data.partitions import Partition
+from tasks.rounds.committing import read_outcome
+from tasks.rounds.guard import LEFT_OUT
+from tasks.rounds.job import Job
+from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
+from tasks.rounds.verdicts import Difference, Verdict, record_difference, tensor_difference
+
+T = TypeVar("T")
+
+
+def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) -> BlockResult | Verdict:
+    """Map a block's partitions again, and fold what can be folded; the verdict where an update is another one."""
+
+    def again(before: Outcome, stored: Commit) -> BlockResult | Verdict:
+        span = job.plan.span(block)
+        carries = (_carry(job, before, partition) for partition in span)
+        updates: dict[int, Update | None] = {}
+        records: dict[int, UpdateRecord] = {}
+        for mapped in map_block(job.work, before.state, span, data, carries):
+            partition, update = mapped.partition, mapped.update
+            refused = mapped.refused or _left_out(stored, partition)
+            records[partition] = UpdateRecord(update_digest(update), update.weight, refused)
+            if difference := _of_update(job, mapped, records[partition], stored):
+                return Verdict(round, difference)
+            updates[partition] = None if refused else update
+        nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
+        return BlockResult(nodes, records, job.work.code)
+
+    return _judged(job, round, again)
+
+
+def replay_round(job: Job, round: int, blocks: Sequence[BlockResult | Verdict]) -> Verdict:
+    """Reduce and apply a round's blocks again, and compare what comes out; the verdict of a block stands."""
+    equal: list[BlockResult] = []
+    for block in blocks:
+        if isinstance(block, Verdict):
+            return block
+        equal.append(block)
+
+    def again(before: Outcome, stored: Commit) -> Verdict:
+        return Verdict(round, _of_outcome(job, reduce_apply(job.work, before, equal), stored))
+
+    return _judged(job, round, again)
+
+
+def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | Verdict:
+    """What a step gives from the round before and the record of this one; the verdict where one of them fails."""
+    try:
+        return again(read_outcome(job, round - 1), job.attempt.open().log.read(round))
+    except RoundFailed as error:
+        return Verdict(round, Difference("round", said=f"it fails: {error}"))
+    except StoreError as error:
+        return Verdict(round, lacking=str(error))
+
+
+def _left_out(stored: Commit, partition: int) -> str | None:
+    """The verdict on an update that was not to take part, sound or not: no map can tell."""
+    record = stored.updates.get(partition)
+    return LEFT_OUT if record and record.refused == LEFT_OUT else None
+
+
+def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
+    """What a partition carried, (element,) by slot, verified with the update that it came with."""
+    source = before.carry_from.get(partition)
+    return {} if source is None else job.attempt.open().tensors.read_update(source, partition).carry
+
+
+def _of_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Commit) -> Difference | None:
+    """In what an update is not the stored one, which is read only where the digests differ."""
+    partition, layout = mapped.partition, job.work.objective.layout
+
+    def read() -> Mapping[str, torch.Tensor]:
+        return update_tensors(job.attempt.open().tensors.read_update(commit, partition), layout)
+
+    stored = commit.updates.get(partition)
+    if stored is None or stored.digest == record.digest:
+        return record_difference(partition, record, stored)
+    return _compared("update", update_tensors(mapped.update, layout), read, partition)
+
+
+def _of_outcome(job: Job, after: Outcome, commit: Commit) -> Difference | None:
+    """In what a round's matches, the state after it or its record are not the stored ones."""
+    of_matches = (_of_match(job, after, commit, partition) for partition in commit.updates)
+    if difference := next(filter(None, of_matches), None) or _of_state(job, after.state, commit):
+        return difference
+    now, then = dict(after.carry_from), dict(commit.carry_from)
+    return None if now == then else Difference("carry_from", said=f"{now} instead of {then}")
+
+
+def _of_match(job: Job, after: Outcome, commit: Commit, partition: int) -> Difference | None:
+    def read() -> Mapping[str, torch.Tensor]:
+        return match_tensors(job.attempt.open().tensors.read_match(commit, partition))
+
+    if partition not in after.records:
+        return Difference("update", partition, said="it is only stored")
+    if after.records[partition].match == commit.updates[partition].match:
+        return None
+    now = after.matches.get(partition)
+    return _compared("match", match_tensors(now) if now else {}, read, partition)
+
+
+def _of_state(job: Job, state: State, commit: Commit) -> Difference | None:
+    named = state.named(job.work.objective.layout)
+    digests = tensor_digests(named)
+    differing = [path for path in {**commit.tensors, **digests} if commit.tensors.get(path) != digests.get(path)]
+    if not differing:
+        same = state_digest(digests, state.round) == commit.state
+        return None if same else Difference("state", said="its record contradicts itself")
+    path = differing[0]
+    store = job.attempt.open()
+    return _compared(
+        path,
+        {path: named[path]} if path in named else {},
+        lambda: {path: store.tensors.read_tensor(commit, path)} if path in commit.tensors else {},
+    )
+
+
+def _compared(
+    what: str,
+    now: Mapping[str, torch.Tensor],
+    read: Callable[[], Mapping[str, torch.Tensor]],
+    partition: int | None = None,
+) -> Difference | None:
+    """The first of the tensors, (*shape) by path, that is not as read; that they differ where none can be read."""
+    try:
+        return tensor_difference(now, read(), partition)
+    except StoreError as error:
+        return Difference(what, partition, said=f"it is another one, and what is stored cannot be read: {error}")

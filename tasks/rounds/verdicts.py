@@ -1,0 +1,92 @@
+"""What became of replaying a round: the same bits, or the first part in which it differs, and by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from storage.rounds.commits import UpdateRecord
+from storage.values.digests import tensor_digest
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first part of a replayed round that is not as stored: a tensor by its path, or a word of the record.
+
+    `partition` is that of the update that it is of, None for the state. `largest` is the largest absolute
+    difference of two numbers at one place: 0 where only the bits differ, inf where one alone is finite, None
+    where there is nothing to subtract. `said` tells more.
+    """
+
+    path: str
+    partition: int | None = None
+    largest: float | None = None
+    said: str = ""
+
+    def __str__(self) -> str:
+        where = self.path if self.partition is None else f"{self.path} of partition {self.partition}"
+        by = "" if self.largest is None else f" by up to {self.largest:.6g}"
+        return f"{where}{by}" + (f": {self.said}" if self.said else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of replaying a round; `lacking` says what of it is no longer stored, so that it cannot be."""
+
+    round: int
+    difference: Difference | None = None
+    lacking: str | None = None
+
+    @property
+    def status(self) -> str:
+        """``bit-identical``, ``differs``, or ``not replayed``."""
+        if self.lacking is not None:
+            return "not replayed"
+        return "bit-identical" if self.difference is None else "differs"
+
+    @property
+    def identical(self) -> bool:
+        """Whether every update and the state have the bits that were committed."""
+        return self.status == "bit-identical"
+
+    def __str__(self) -> str:
+        why = self.lacking or self.difference
+        return f"round {self.round}: {self.status}" + (f", {why}" if why else "")
+
+
+def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateRecord | None) -> Difference | None:
+    """In what the record of an update is another, but for its digests."""
+    if stored is None:
+        return Difference("update", partition, said="it took no part")
+    for word in ("weight", "refused"):
+        now, then = getattr(replayed, word), getattr(stored, word)
+        if now != then:
+            return Difference(word, partition, said=f"{now} instead of {then}")
+    return None
+
+
+def tensor_difference(
+    replayed: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor], partition: int | None = None
+) -> Difference | None:
+    """The first tensor, (*shape) by path, that is another one or on one side only; None where all are equal."""
+    for path in {**stored, **replayed}:
+        if path not in replayed or path not in stored:
+            side = "stored" if path in stored else "replayed"
+            return Difference(path, partition, said=f"it is only {side}")
+        now, then = replayed[path], stored[path]
+        if tensor_digest(path, now) != tensor_digest(path, then):
+            largest = largest_difference(now, then)
+            return Difference(path, partition, largest, "" if largest else "only signs of zeros or kinds of NaN")
+    return None
+
+
+def largest_difference(some: torch.Tensor, others: torch.Tensor) -> float:
+    """The largest absolute difference of two tensors, both (*shape); inf where one number alone is finite."""
+    wide = torch.complex128 if some.is_complex() else torch.float64
+    left, right = some.to(wide), others.to(wide)
+    same = (left == right) | (left.isnan() & right.isnan())
+    apart = (left - right).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+    return apart.max().item() if apart.numel() else 0.0

@@ -1,0 +1,214 @@
+"""Two runs are compared by their records; the first tensor that differs is named, with its largest difference."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import roundweave as rw
+from storage.rounds.commits import CommitLog
+from storage.rounds.store import RoundStore
+from storage.rounds.tensors import StoredTensors
+from storage.runs.run import Run
+from tests.flows.command.in_process import run as command
+
+SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "local_steps": 2, "rounds": 3}
+
+MINE = """
+from dataclasses import dataclass
+import torch
+import roundweave as rw
+def data():
+    targets = torch.tensor({targets})[:, None]
+    return targets * 0 + 1, targets
+@dataclass(frozen=True)
+class Towards(rw.Map):
+    def __call__(self, objective, state, examples, carry, seed):
+        target = examples.targets.double().mean()
+        return rw.Update({{k: p - target for k, p in state.params.items()}}, weight=1)
+def algorithm():
+    return rw.Algorithm(Towards(), rw.Mean(), rw.Sgd())
+"""
+
+
+def copy(run: Run, name: str, **changed: object) -> Run:
+    """A run with the same rounds, whose records say something else of round 2."""
+    store = RoundStore(run.path)
+    kept = {n: v for n, v in store.attributes.items() if n not in ("version", "schema", "coordinates")}
+    path = run.path.with_name(f"{name}.zarr")
+    new = RoundStore.create(path, store.schema, run.rounds, kept, store.tensors.read_state(0))
+    for number in run.committed[1:]:
+        commit = run.round(number).commit
+        for partition in commit.updates:
+            new.tensors.write_update(number, partition, store.tensors.read_update(commit, partition))
+            if commit.updates[partition].match:
+                new.tensors.write_match(number, partition, store.tensors.read_match(commit, partition))
+        new.tensors.write_state(store.tensors.read_state(commit))
+        new.commit(replace(commit, **changed) if number == 2 else commit)
+    return Run(path)
+
+
+def test_runs_of_the_same_experiment_are_equal_however_they_were_run(train) -> None:
+    train(**SMALL, name="a")
+    train(**SMALL, name="b", window=3, evaluate_every=2)
+    difference = rw.diff("a", "b")
+    assert difference.equal
+    assert (difference.compared, difference.config, difference.round) == (4, (), None)
+
+
+def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(train, own) -> None:
+    told = {
+        "model": "linear",
+        "dtype": "float64",
+        "split": "contiguous",
+        "held_out": 0,
+        "rounds": 3,
+        "partitions": 4,
+    }
+    for name, targets in (("a", [1.0, 2.0, 3.0, 4.0]), ("b", [1.0, 2.0, 3.5, 4.25])):
+        mine = own(MINE.format(targets=targets), name)
+        train(
+            **told,
+            data=f"{mine}:data",
+            algorithm=f"{own(MINE.format(targets=[0.0]), 'same')}:algorithm",
+            name=name,
+        )
+    found = rw.diff("a", "b")
+    assert found.config == ("data: other examples",)
+    assert (found.round, found.compared) == (1, 1)
+    assert (found.what, found.tensor) == ("the update of partition 2", "updates/1.weight")
+    assert found.largest == pytest.approx(0.5, abs=1e-12)
+    assert not found.equal
+
+
+def test_an_option_that_changes_no_bits_is_a_difference_all_the_same(train) -> None:
+    train(**SMALL, name="a")
+    train(**SMALL, name="b", quorum=2)
+    found = rw.diff("a", "b")
+    assert (found.config, found.round, found.compared) == (("quorum 1 -> 2",), None, 4)
+    assert not found.equal
+
+
+def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_state(train) -> None:
+    train(**SMALL, name="a")
+    train(**SMALL, name="b", reduce="median")
+    found = rw.diff("a", "b")
+    assert found.config == ("reduce mean -> median",)
+    assert (found.round, found.what) == (1, "the state")
+    one, other = (rw.open_run(name).round(1).tensor(found.tensor) for name in "ab")
+    assert found.largest == (one.double() - other.double()).abs().max().item() > 0
+
+
+def test_a_longer_run_differs_in_its_length(train) -> None:
+    train(**SMALL, name="long")
+    train(**SMALL | {"rounds": 2}, name="short")
+    found = rw.diff("long", "short")
+    assert (found.round, found.what, found.compared, found.config) == (3, "short ends with round 2", 3, ())
+
+
+def test_of_another_architecture_the_shapes_are_told(train) -> None:
+    train(**SMALL, name="a")
+    train(**SMALL | {"model_options": {"hidden": 7}}, name="b")
+    found = rw.diff("a", "b")
+    assert found.config == ("model_options {'hidden': 6} -> {'hidden': 7}",)
+    assert (found.round, found.largest) == (0, None)
+    assert found.detail == "float32 (6,) or float32 (7,)"
+
+
+def test_a_tensor_that_is_in_one_alone_is_named(train) -> None:
+    train(**SMALL, name="a")
+    train(**SMALL, name="b", outer_momentum=0.5)
+    found = rw.diff("a", "b")
+    assert found.round == 0
+    assert found.tensor.startswith("memory/velocity/")
+    assert found.detail.startswith("none or float32")
+
+
+def test_another_verdict_on_the_same_update_is_told(train) -> None:
+    run = train(**SMALL, name="a")
+    updates = run.round(2).commit.updates
+    copy(run, "b")
+    assert rw.diff("a", "b").equal
+    copy(run, "c", updates=updates | {1: replace(updates[1], refused="too large")})
+    found = rw.diff("a", "c")
+    assert (found.round, found.what) == (2, "the update of partition 1")
+    assert found.detail == f"accepted with weight {updates[1].weight} or too large"
+
+
+def test_a_lost_record_is_told_where_nothing_else_differs(train) -> None:
+    a, b = train(**SMALL, name="a"), train(**SMALL, name="b")
+    b._place.delete("commits/1.json")
+    found = rw.diff("a", "b")
+    assert (found.round, found.what, found.compared) == (1, "its record is lost in b", 3)
+    train(**SMALL, name="c", lr=0.3)
+    a._place.delete("commits/1.json")
+    found = rw.diff("a", "c")
+    assert (found.round, found.what) == (2, "the update of partition 0")
+
+
+def test_of_pruned_tensors_the_records_are_compared(train) -> None:
+    train(**SMALL, name="a")
+    b = train(**SMALL, name="b", lr=0.2)
+    b._place.delete("updates/float32/c/1/0/0")
+    found = rw.diff("a", "b")
+    assert (found.round, found.what, found.tensor) == (1, "the update of partition 0", None)
+    assert found.detail.startswith("its numbers cannot be read: ")
+
+
+def test_tensors_of_the_first_differing_round_alone_are_read(train, monkeypatch) -> None:
+    train(**SMALL, name="a")
+    train(**SMALL, name="b", reduce="median")
+    read: list[tuple[str, int]] = []
+    tensor, record = StoredTensors.read_tensor, CommitLog.read
+
+    def reading(self, commit, path):
+        read.append((path, commit.round))
+        return tensor(self, commit, path)
+
+    monkeypatch.setattr(StoredTensors, "read_tensor", reading)
+    found = rw.diff("a", "b")
+    assert read == [(found.tensor, 1)] * 2
+    read.clear()
+    monkeypatch.setattr(CommitLog, "read", lambda self, n: read.append(("record", n)) or record(self, n))
+    assert rw.diff("a", "a").equal
+    assert sorted(read) == [("record", n) for n in range(4) for _ in "ab"]
+
+
+def test_another_match_of_the_same_update_is_told(train) -> None:
+    run = train(**SMALL, algorithm="matched", name="a")
+    updates = run.round(2).commit.updates
+    copy(run, "b")
+    assert rw.diff("a", "b").equal
+    copy(run, "c", updates=updates | {1: replace(updates[1], match="0" * 64)})
+    found = rw.diff("a", "c")
+    assert (found.round, found.what) == (2, "how the units of partition 1 were matched")
+    assert "the match of partition 1 in round 2 is another one" in found.detail
+
+
+def test_a_saved_recombination_differs_in_what_was_changed(train) -> None:
+    train(**SMALL, name="a")
+    run = rw.open_run("a")
+    run.recombine(1, reduce="median", save="b")
+    run.recombine(1, save="c")
+    assert rw.diff("a", "b").config[0].startswith("recombined ")
+    found = rw.diff("a", "c")
+    assert (found.round, found.what, found.compared) == (2, "c ends with round 1", 2)
+
+
+def test_the_command_says_it_in_lines_and_by_its_exit_code(train, capsys) -> None:
+    train(**SMALL, name="a")
+    train(**SMALL, name="b", lr=0.2)
+    code, out, _ = command(capsys, "diff", "a", "a")
+    assert (code, out) == (0, "a and a are equal: experiment, updates and states of 4 rounds\n")
+    code, out, _ = command(capsys, "diff", "a", "b")
+    first, second = out.splitlines()
+    assert (code, first) == (1, "config: lr 0.1 -> 0.2")
+    assert second.startswith("round 1: the update of partition 0: updates/fc1.weight, by 0.")
+    code, out, _ = command(capsys, "diff", "a", "b", "--json")
+    told = json.loads(out)
+    assert (code, told["equal"], told["round"], told["config"]) == (1, False, 1, ["lr 0.1 -> 0.2"])
+    code, _, error = command(capsys, "diff", "a", "nobody")
+    assert code == 1
+    assert error.startswith("error: no run 'nobody'")

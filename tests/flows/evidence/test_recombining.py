@@ -1,0 +1,406 @@
+"""Rounds that are reduced again give the numbers of the reduce, and with nothing changed the recorded bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import roundweave as rw
+from flows.config.recorded import resumed_config
+from flows.evidence.recombine.flow import recombine_flow
+from flows.evidence.recombine.recombining import plan_recombine, recombined
+from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from tasks.algorithms import ALGORITHMS
+from tasks.data.partitions import _load
+from tasks.executors.inline import InlineExecutor
+from tasks.rounds.guard import LEFT_OUT
+from tests.flows.command.in_process import run as command
+
+TARGETS = (1.0, 2.0, 3.0, 4.0, 10.0)
+
+MINE = """
+from dataclasses import dataclass
+import torch
+import roundweave as rw
+
+TARGETS = {targets}
+
+def data():
+    targets = torch.tensor(TARGETS)[:, None]
+    held_out = rw.Examples(torch.ones(1, 1), torch.tensor([[6.0]]))
+    return rw.Dataset(rw.Examples(torch.ones(len(TARGETS), 1), targets), held_out)
+
+@dataclass(frozen=True)
+class Towards(rw.Map):
+    '''What is left to the mean target of the partition; with targets over 50, no number.'''
+    def __call__(self, objective, state, examples, carry, seed):
+        target = examples.targets.double().mean()
+        target = target if target < 50 else target / 0
+        return rw.Update({{k: p - target for k, p in state.params.items()}}, weight=1)
+
+def algorithm(*, momentum: float = 0.0):
+    return rw.Algorithm(Towards(), rw.Mean(), rw.Sgd(momentum=momentum))
+
+class Least(rw.Robust):
+    def center(self, points):
+        return points.max(0).values
+
+def number():
+    return 3
+
+def failing():
+    raise RuntimeError("no")
+"""
+
+
+@pytest.fixture
+def simple(train, own):
+    """Two rounds of five partitions; each is drawn to its own number, and from 4, their mean, in the second."""
+
+    def make(name: str = "simple", targets: tuple[float, ...] = TARGETS, **fields: object) -> rw.Run:
+        mine = own(MINE.format(targets=targets), name)
+        told = {"data": f"{mine}:data", "algorithm": f"{mine}:algorithm", "split": "contiguous", "rounds": 2}
+        train(**told, model="linear", dtype="float64", partitions=len(targets), name=name, **fields)
+        return rw.open_run(name)
+
+    return make
+
+
+def weight(run: Run, round: int = 1) -> float:
+    """What all parameters of a simple run are after a round, as they must be equal."""
+    (value,) = {value for tensor in run.round(round).params.values() for value in tensor.reshape(-1).tolist()}
+    return value
+
+
+# Numbers by hand.
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({}, 4.0),  # (1 + 2 + 3 + 4 + 10) / 5
+        ({"reduce": "mean"}, 4.0),
+        ({"reduce": "median"}, 3.0),
+        ({"reduce": rw.Median()}, 3.0),
+        ({"reduce": "trimmed_mean:1"}, 3.0),
+        ({"reduce": "median", "without": (4,)}, 2.5),
+        ({"without": (4,)}, 2.5),
+        ({"without": (0, 1)}, 17 / 3),
+        ({"apply": "sgd", "apply_options": {"lr": 0.5}}, 4.0),
+        ({"reduce": "median", "apply": "sgd", "apply_options": {"lr": 0.5}}, 3.5),  # from 4 half way to 3
+    ],
+)
+def test_a_round_is_reduced_again_from_the_stored_state_before_it(simple, asked, wanted) -> None:
+    again = simple().recombine(2, save="again", **asked)
+    saved = rw.open_run("again")
+    assert weight(saved, 0) == pytest.approx(4.0, abs=1e-12)
+    assert weight(saved) == pytest.approx(wanted, abs=1e-12)
+    row = again.table().loc[2]
+    # Of the held-out example, whose input is 1 and whose target 6, the prediction is weight + bias.
+    assert (row["loss"], row["loss_before"]) == pytest.approx(((2 * wanted - 6) ** 2, 4.0), abs=1e-9)
+    assert saved.round(1).score.loss == row["loss"]
+
+
+def test_the_outer_optimizers_memory_is_that_of_the_round_before_where_it_keeps_such_slots(simple) -> None:
+    run = simple(momentum=0.5)
+    # Round 1 leads from the initial weights w to 4, with velocity v = w - 4; round 2 to 4 - v / 2.
+    velocity = next(iter(run.round(1).state.memory["velocity"].values()))
+    start = next(iter(run.round(0).state.params.values()))
+    assert torch.allclose(velocity, start - 4)
+    run.recombine(2, reduce="median", save="median")
+    after = next(iter(rw.open_run("median").round(1).state.params.values()))
+    assert torch.allclose(after, 4 - (velocity / 2 + 1), atol=1e-12)
+    run.recombine(2, apply="adam", apply_options={"lr": 1.0, "beta1": 0.0, "tau": 1.0}, save="adam")
+    adam = rw.open_run("adam")
+    assert set(adam.round(0).state.memory) == {"first", "second"}  # anew: 0 and tau^2
+    assert weight(adam) == pytest.approx(4.0, abs=1e-12)
+
+
+def test_all_rounds_are_reduced_each_from_the_recorded_state_before_it(train) -> None:
+    run = rw.open_run(train(model="logistic", partitions=3, local_steps=2, rounds=3, name="a").path)
+    every = run.recombine(reduce="median").table()
+    assert list(every.index) == [1, 2, 3]
+    for number in (1, 2, 3):
+        assert run.recombine(number, reduce="median").table().loc[number].equals(every.loc[number])
+
+
+# Laws.
+
+SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "rounds": 3}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> None:
+    steps = {} if algorithm == "sync_sgd" else {"local_steps": 2}
+    train(**SMALL, **steps, algorithm=algorithm, name="run", evaluate_every=2)
+    run = rw.open_run("run")
+    for round in run.recombine().rounds:
+        assert round.digest == run.round(round.round).commit.state
+        assert round.score == round.original
+    assert run.recombine(2).rounds[0].score == run.round(2).score
+
+
+def test_what_it_says_of_the_updates_decides_and_not_who_asks(train, tmp_path: Path) -> None:
+    from tasks.clusters.connecting import connect
+    from tasks.executors.graph import GraphExecutor
+
+    train(**SMALL, local_steps=2, name="run")
+    config = rw.RecombineConfig(run="run", reduce="median", executor="inline")
+    wanted = recombined(plan_recombine(config), InlineExecutor())
+    assert (
+        rw.recombine(config)
+        == recombine_flow.fn(config)
+        == rw.open_run("run").recombine(reduce="median")
+        == wanted
+    )
+    with connect(None, 1) as client:
+        assert recombined(plan_recombine(config), GraphExecutor(client)) == wanted
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "matched", "fed_adam"])
+def test_the_round_of_a_saved_run_is_replayed_to_the_bit(train, algorithm) -> None:
+    train(**SMALL, local_steps=2, algorithm=algorithm, name="run", resplit_every=2, lr_schedule="linear")
+    run = rw.open_run("run")
+    run.recombine(3, reduce="median", without=[1], save="kept")
+    kept = rw.open_run("kept")
+    assert kept.replay("all").identical
+    assert kept.verify().findings == ()
+    digests = [
+        {p: record.digest for p, record in each.commit.updates.items()} for each in (run.round(3), kept.round(1))
+    ]
+    assert digests[0] == digests[1]
+    assert kept.round(1).refused == {1: LEFT_OUT}
+    assert kept.recombine().rounds[0].identical
+    accepted = [p for p, record in kept.round(1).commit.updates.items() if record.match is not None]
+    assert accepted == ([0, 2] if algorithm == "matched" else [])
+
+
+def test_what_partitions_carry_goes_along(train) -> None:
+    train(**SMALL, local_steps=2, algorithm="scaffold", name="run")
+    run = rw.open_run("run")
+    run.recombine(2, without=[1], save="kept")
+    kept = rw.open_run("kept")
+    assert kept.round(0).commit.carry_from == {0: 0, 1: 0, 2: 0}
+    assert kept.round(1).commit.carry_from == {0: 1, 1: 0, 2: 1}
+    before, after = run.round(1).update(1).carry["control"], kept.round(0).update(1).carry["control"]
+    assert torch.equal(before["float32"], after["float32"])
+    first, third = run.round(2).update(0), run.round(2).update(2)
+    sum_of_both = sum(update.extras["control"]["float32"] * update.weight for update in (first, third))
+    control = kept.round(1).state.memory["control"]["float32"]
+    assert torch.allclose(control, sum_of_both / (first.weight + third.weight), atol=1e-6)
+
+
+def test_a_saved_run_goes_on_with_the_new_reduce_and_says_where_it_came_from(train, capsys) -> None:
+    train(**SMALL, local_steps=2, name="run")
+    run = rw.open_run("run")
+    run.recombine(2, reduce="trimmed_mean:1", save="kept")
+    kept = rw.open_run("kept")
+    parent = {"run": "run", "round": 2, "chain": run.round(2).chain, "changed": {"reduce": "trimmed_mean:1"}}
+    assert kept.attributes["parent"] == parent
+    assert (kept.status, kept.done) == ("complete", 1)
+    code, _, _ = command(capsys, "resume", "kept", "--rounds", "3", "--executor", "inline")
+    assert code == 0
+    # It is as if the run had been reduced so from its second round on.
+    assert kept.refresh().done == 3
+    assert kept.recombine().table()["identical"].all()
+    assert kept.replay("all").identical
+    assert "TrimmedMean(f=1)" in kept.attributes["algorithm"]
+    _, out, _ = command(capsys, "show", "kept")
+    assert f"run@2, reduced again: reduce trimmed_mean:1, chain {run.round(2).chain}" in out
+
+
+def test_what_is_kept_with_nothing_changed_goes_on_as_the_run_did(train) -> None:
+    train(**SMALL, local_steps=2, name="run", lr_schedule="linear:3", algorithm="scaffold")
+    run = rw.open_run("run")
+    run.recombine(2, save="kept")
+    kept = rw.open_run("kept")
+    rw.train(resumed_config("kept", None, trust=False, changes={"rounds": 2, "executor": "inline"}))
+    kept.refresh()
+    assert all(torch.equal(run.round(3).params[n], tensor) for n, tensor in kept.round(2).params.items())
+
+
+def test_refused_updates_stay_out(simple) -> None:
+    run = simple(targets=(1.0, 2.0, 99.0, 3.0))
+    assert list(run.round(2).refused) == [2]
+    assert run.recombine(2).rounds[0].identical
+    run.recombine(2, without=[0], save="kept")
+    kept = rw.open_run("kept")
+    assert weight(kept) == pytest.approx(2.5)
+    assert list(kept.round(1).refused) == [0, 2]
+    assert kept.round(1).refused[2] == run.round(2).refused[2]
+
+
+def test_a_round_that_was_not_scored_is_scored_for_the_comparison(train) -> None:
+    train(**SMALL, local_steps=2, name="some", evaluate_every=3)
+    train(**SMALL, local_steps=2, name="every")
+    some, every = rw.open_run("some"), rw.open_run("every")
+    assert some.round(1).score is None
+    assert some.recombine(1).rounds[0].original == every.round(1).score
+
+
+# Parts of the user's own.
+
+
+def test_a_reduce_of_the_users_is_kept_by_value(simple, own, tmp_path: Path) -> None:
+    run = simple()
+    mine = own(MINE.format(targets=TARGETS), "reduces")
+    run.recombine(2, reduce=f"{mine}:Least", save="kept")
+    (tmp_path / "reduces.py").unlink()
+    kept = rw.open_run("kept")
+    # The greatest difference to a target is that to the least of them.
+    assert weight(kept) == 1.0
+    assert kept.recombine().rounds[0].identical
+    assert kept.attributes["parent"]["changed"] == {"reduce": "reduces.py:Least"}
+    rw.train(resumed_config("kept", None, trust=False, changes={"rounds": 2, "executor": "inline"}))
+    assert weight(kept.refresh(), 2) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "said"),
+    [
+        ("number", UsageError, "must give a roundweave.Reduce, not int"),
+        ("Towards", UsageError, "must give a roundweave.Reduce, not Towards"),
+        ("failing", CodeError, "failed with RuntimeError: no"),
+        ("missing", CodeError, "has no such function"),
+    ],
+)
+def test_what_gives_no_reduce_is_named(simple, tmp_path: Path, part, error, said) -> None:
+    with pytest.raises(error, match=said):
+        simple().recombine(2, reduce=f"{tmp_path}/simple.py:{part}")
+
+
+def test_code_of_a_run_outside_the_root_is_run_with_trust_alone(simple, tmp_path: Path) -> None:
+    run = simple()
+    run.recombine(2, reduce=f"{tmp_path}/simple.py:Least", save="kept")
+    for name in ("simple", "kept"):
+        with pytest.raises(UsageError, match=r"is outside .* and holds code"):
+            rw.Run(tmp_path / "runs" / f"{name}.zarr", tmp_path / "other").recombine()
+    away = rw.Run(tmp_path / "runs" / "kept.zarr", tmp_path / "other")
+    assert away.recombine(trust=True).rounds[0].identical
+
+
+def test_a_reduce_that_a_foreign_record_names_is_code_too(train, tmp_path: Path) -> None:
+    run = train(**SMALL, local_steps=2, name="run")
+    store = RoundStore(run.path)
+    kept = {n: v for n, v in store.attributes.items() if n not in ("version", "schema", "coordinates")}
+    kept["config"] = kept["config"] | {"recombined": {"reduce": f"{tmp_path}/evil.py:fn"}}
+    (tmp_path / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'mark')!r}).touch()\n")
+    RoundStore.create(tmp_path / "theirs" / "x.zarr", store.schema, 1, kept, store.tensors.read_state(0))
+    with pytest.raises(UsageError, match=r"holds code .*evil\.py:fn"):
+        resumed_config(str(tmp_path / "theirs" / "x.zarr"), None, trust=False, changes={})
+    assert not (tmp_path / "mark").exists()
+
+
+# What cannot be.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--round", "2", "--reduce", "medain"], 2, "unknown reduce 'medain'; did you mean median?"),
+        (["--round", "2", "--reduce", "krum"], 2, "must be written krum:F"),
+        (["--round", "2", "--apply", "adma"], 2, "unknown apply 'adma'; did you mean adam?"),
+        (["--round", "2", "--apply", "sgd", "--apply-options", '{"beta1": 1}'], 2, "takes no beta1; it takes lr"),
+        (["--round", "2", "--apply", "sgd", "--apply-options", '{"lr": "x"}'], 2, "lr = 'x' is no float"),
+        (["--round", "2", "--apply-options", '{"lr": 1}'], 2, "apply_options need apply"),
+        (["--round", "2", "--without", "3"], 2, "run has no partition 3; it has partitions 0 to 2"),
+        (
+            ["--round", "2", "--without", "0,1,2"],
+            2,
+            "without 0 to 2 there are 0 of 3 accepted updates left, and 2",
+        ),
+        (
+            ["--all", "--without", "0,1"],
+            2,
+            "round 1: without 0 to 1 there are 1 of 3 accepted updates left, and 2",
+        ),
+        (["--round", "2", "--without", "x"], 2, "without = 'x': Input should be a valid integer"),
+        (["--round", "2", "--reduce", "krum:3"], 2, "needs 9 updates, and there are 3 partitions"),
+        (["--round", "0"], 2, "round 0 is the initial state"),
+        (["--round", "7"], 1, "no committed round 7"),
+        (["--round", "second"], 2, "'second' is no round; give its number"),
+        ([], 2, "which rounds? give --round R, or --all"),
+        (["--round", "2", "--all"], 2, "which rounds? give --round R, or --all"),
+        (["--all", "--save", "x"], 2, "one round can be kept as a run"),
+        (["--round", "2", "--save", "run"], 2, "exists already; keep the round under another name"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line(train, capsys, arguments, code, said) -> None:
+    train(**SMALL | {"rounds": 2}, local_steps=1, name="run", quorum=2)
+    found, _, error = command(capsys, "recombine", "run", *arguments, "--executor", "inline")
+    assert found == code
+    assert said in error
+    assert error.splitlines()[-1].startswith("error: ")
+
+
+def test_a_round_after_a_lost_one_cannot_be_reduced_again_and_all_leaves_it_out(train) -> None:
+    path = train(**SMALL, local_steps=1, name="run").path
+    (path / "commits" / "c" / "2.json").unlink(missing_ok=True)
+    (path / "commits" / "2.json").unlink(missing_ok=True)
+    run = rw.open_run("run")
+    assert list(run.recombine(reduce="median").table().index) == [1]
+    with pytest.raises(RoundMissing, match="2"):
+        run.recombine(3)
+
+
+def test_other_examples_are_refused_and_the_same_ones_elsewhere_are_not(simple, own, tmp_path: Path) -> None:
+    run = simple()
+    same, other = (
+        own(MINE.format(targets=TARGETS), "same"),
+        own(MINE.format(targets=(1.0, 2.0, 3.0, 4.0, 9.0)), "o"),
+    )
+    assert run.recombine(2, data=f"{same}:data").rounds[0].identical
+    with pytest.raises(DataError, match="these are not the examples of simple"):
+        run.recombine(2, data=f"{other}:data")
+
+
+def test_missing_examples_are_one_clear_line(train, tmp_path: Path, capsys) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n" + "\n".join(f"{n},{n % 2}.5" for n in range(40)))
+    train(data=f"csv:{table}", model="linear", partitions=2, rounds=1, name="run")
+    table.rename(tmp_path / "moved.csv")
+    _load.cache_clear()
+    code, _, error = command(capsys, "recombine", "run", "--round", "1", "--executor", "inline")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "table.csv" in error
+    moved = ("--data", f"csv:{tmp_path}/moved.csv")
+    assert command(capsys, "recombine", "run", "--round", "1", *moved, "--executor", "inline")[0] == 0
+
+
+def test_a_reduce_that_fails_on_some_round_names_it(simple) -> None:
+    with pytest.raises(RoundFailed, match=r"round 1: TrimmedMean\(f=1\) needs 3 updates, 2 were accepted"):
+        simple().recombine(reduce="trimmed_mean:1", without=(0, 1, 2))
+
+
+# What is printed.
+
+
+def test_the_table_has_the_scores_beside_the_recorded_ones(simple, capsys) -> None:
+    simple()
+    code, out, _ = command(
+        capsys, "recombine", "simple", "--round", "best", "--reduce", "median", "--executor", "inline"
+    )
+    assert code == 0
+    head, row = out.splitlines()
+    # The absolute error is the root of the loss, of one example.
+    assert head.split() == ["round", "loss", "before", "mae", "before", "state"]
+    assert row.split() == ["1", "0.0000", "4.0000", "0.0000", "2.0000", "another"]
+    _, out, _ = command(capsys, "recombine", "simple", "--round", "last", "--executor", "inline")
+    assert out.splitlines()[1].split() == ["2", *["4.0000"] * 2, *["2.0000"] * 2, "the", "same", "bits"]
+
+
+def test_machines_get_an_object(simple, capsys) -> None:
+    run = simple()
+    options = ("--round", "2", "--reduce", "median", "--save", "kept", "--json")
+    _, out, _ = command(capsys, "recombine", "simple", *options, "--executor", "inline")
+    told = json.loads(out.splitlines()[-1])
+    (row,) = told["rounds"]
+    assert (row["round"], row["identical"]) == (2, False)
+    assert (row["loss"], row["loss_before"]) == pytest.approx((0, 4), abs=1e-9)
+    assert told["saved"] == str(rw.open_run("kept").path.resolve())
+    assert told["run"] == run.name

@@ -1,0 +1,160 @@
+"""Runs in a bucket of a real server of S3: made, killed, gone on with, looked at, merged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.config.merge import MergeConfig
+from flows.merging.running import merge
+from flows.stored import open_run
+from storage.errors import RunBusy, WriterFenced
+from storage.places.schemes import place_of
+from storage.rounds.lease import hold_lease
+from storage.rounds.store import RoundStore
+from storage.runs.checkpoints import read_checkpoint
+from storage.runs.listing import list_runs
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
+from tests.flows.command.in_process import run as command
+from tests.storage.places.s3_server import SECRET
+
+FIELDS = {"partitions": 3, "local_steps": 2, "model": "linear", "algorithm": "scaffold", "rounds": 4}
+FLAGS = [text for name, value in FIELDS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+COMMAND = "import roundweave; roundweave.main()"
+
+
+@pytest.fixture
+def root(s3, monkeypatch, tmp_path) -> str:
+    """The root of runs, in a bucket; what must be on this machine is in `runs` here."""
+    root = f"{s3.bucket()}/our/runs"
+    monkeypatch.setenv("ROUNDWEAVE_ROOT", root)
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(train, root, tmp_path) -> None:
+    wanted = train(**FIELDS, name="disk")
+    run = train(**FIELDS, name="bucket", root=root)
+    assert run.digest == wanted.digest
+    assert (run.address, run.name, run.status) == (f"{root}/bucket.zarr", "bucket", "complete")
+    again = open_run("bucket")
+    assert list(list_runs().index) == ["bucket"]
+    histories = [each.history().drop(columns="seconds") for each in (again, wanted)]
+    assert histories[0].equals(histories[1])
+    assert (again["1.weight"].values == wanted["1.weight"].values).all()
+    assert again.round(2).update(1).extras.keys() == {"control"}
+    assert again.status == "complete"
+    assert "bucket · complete · 4/4 rounds" in repr(again)
+    assert not again.verify().findings
+    assert list(tmp_path.glob("s3*")) == []
+
+
+def test_workers_of_a_cluster_write_into_a_bucket(train, root) -> None:
+    wanted = train(**FIELDS, name="inline")
+    with connect(None, 2) as client:
+        run = train(GraphExecutor(client), 2, **FIELDS, name="graph", root=root)
+    assert run.digest == wanted.digest
+    assert run.committed == [0, 1, 2, 3, 4]
+
+
+def test_the_command_and_a_kill(root, train, tmp_path, capsys) -> None:
+    """All that users do, and the secret is nowhere: not in the bucket, on the disk, or in what is printed."""
+    wanted = train(**FIELDS, name="wanted", root=tmp_path / "wanted")
+    line = [sys.executable, "-c", COMMAND, "train", *FLAGS, "--name", "killed", "--executor", "inline"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with (tmp_path / "output.log").open("wb") as log:
+        process = subprocess.Popen(line, stdout=log, stderr=log, env=environment)
+        place = place_of(f"{root}/killed.zarr")
+        while not place.has("commits/1.json"):
+            assert process.poll() is None, (tmp_path / "output.log").read_text()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert open_run("killed").status == "interrupted"
+    printed = [command(capsys, "resume", "killed", "--executor", "inline", "--json")]
+    assert json.loads(printed[0][1].splitlines()[-1])["digest"] == wanted.digest
+    printed += [command(capsys, *line) for line in (["show", "killed"], ["runs"], ["runs", root, "--json"])]
+    from_round = ["--start-from", f"{root}/killed.zarr@2"]
+    printed += [command(capsys, "train", *FLAGS, *from_round, "--name", "forked", "--executor", "inline")]
+    assert [code for code, _, _ in printed] == [0] * len(printed), printed
+    assert (open_run("forked")["1.weight"].sel(round=0) == open_run("killed")["1.weight"].sel(round=2)).all()
+    told = "".join(out + err for _, out, err in printed) + (tmp_path / "output.log").read_text()
+    kept = b"".join(bytes(place_of(root).read(key)) for key in place_of(root).sizes())
+    files = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert SECRET not in told
+    assert SECRET.encode() not in kept + files
+    assert b"tester" not in kept
+
+
+def test_networks_are_merged_from_a_bucket_into_one(root, train) -> None:
+    for seed in (0, 1):
+        train(partitions=1, local_epochs=1, model="mlp", model_options={"hidden": 8}, rounds=2, seed=seed,
+              name=f"net{seed}", root=root)  # fmt: skip
+    networks = (f"{root}/net0.zarr@-1", "net1@1")
+    merged = merge(MergeConfig(networks=networks, executor="inline", name="merged", data="digits"))
+    assert merged.run.address == f"{root}/merged.zarr"
+    first = read_checkpoint(f"{root}/net0.zarr@2")
+    assert (read_checkpoint("merged@0")["fc1.weight"] == first["fc1.weight"]).all()
+
+
+def test_of_two_writers_one_is_refused_and_the_late_one_fenced(train, root) -> None:
+    run = train(**FIELDS | {"rounds": 1}, name="busy", root=root)
+    store = RoundStore(run.address)
+    with hold_lease(store.place, "first"), pytest.raises(RunBusy, match="is being written by process"):
+        train(**FIELDS, name="busy", root=root)
+    commit = store.describe(store.tensors.read_state(1), "late", 99)
+    with pytest.raises(WriterFenced, match="was committed by another writer"):
+        store.log.create(commit)
+
+
+WRITER = """
+import sys
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.executors.inline import InlineExecutor
+from storage.errors import RoundweaveError
+try:
+    config = TrainConfig(name="both", partitions=3, local_steps=2, model="linear", rounds=6, executor="inline")
+    with prepared(resolve(config), InlineExecutor()) as ready:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for commit in InlineExecutor().run(ready.job, ready.done + 1, 6):
+            pass
+    print("done")
+except RoundweaveError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_of_two_processes_that_begin_a_run_one_makes_it_and_the_other_says_so(train, root, tmp_path) -> None:
+    wanted = train(**FIELDS | {"rounds": 6, "algorithm": "fed_avg"}, name="wanted", root=tmp_path / "wanted")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         text=True, env=environment)
+        for _ in range(2)
+    ]  # fmt: skip
+    first = [""] * 2
+
+    def answer(number: int) -> None:
+        first[number] = writers[number].stdout.readline()
+
+    threads = [threading.Thread(target=answer, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(line.split()[0] for line in first) in (["RunBusy", "ready"], ["ExperimentDiffers", "ready"])
+    rest = [writer.communicate("\n")[0] for writer in writers]
+    assert [out for line, out in zip(first, rest, strict=True) if line == "ready\n"] == ["done\n"]
+    assert open_run("both").digest == wanted.digest

@@ -1,0 +1,164 @@
+"""Places in buckets of a real server: what they promise beyond what every place does."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from storage.errors import PlaceError, PlaceTaken, UsageError
+from storage.places import objects
+from storage.places.objects import MAKING
+from storage.places.schemes import place_of
+from tests.storage.places.s3_server import SECRET, free_port
+
+
+def refused(place) -> str:
+    """The one line of a place that cannot be used."""
+    for act in (lambda: place.write("a", b""), lambda: place.create("a", b""), place.make, place.names):
+        with pytest.raises(PlaceError) as error:
+            act()
+        line = str(error.value)
+        assert "\n" not in line
+        assert SECRET not in line
+        assert line.startswith(("cannot write s3://", "cannot list s3://"))
+    with pytest.raises(PlaceError), place.aside() as aside:
+        aside.write("a", b"")
+    return line
+
+
+def test_a_bucket_that_is_not_there_is_told_of(s3) -> None:
+    assert "there is no such bucket; make it" in refused(place_of("s3://no-such-bucket/runs"))
+    with pytest.raises(PlaceError, match="cannot read s3://no-such-bucket/a: there is no such bucket"):
+        place_of("s3://no-such-bucket").read("a")
+
+
+def test_a_server_that_does_not_answer_is_told_of_in_seconds(s3, monkeypatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    began = time.monotonic()
+    assert "the server does not answer; is AWS_ENDPOINT_URL right" in refused(place_of("s3://bucket"))
+    assert time.monotonic() - began < 100  # of five acts; obstore's own patience is three minutes each
+
+
+def test_a_server_without_tls_is_told_of(s3, monkeypatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    assert "set AWS_ALLOW_HTTP=true" in refused(place_of(s3.bucket()))
+
+
+def test_missing_credentials_are_told_of(s3, monkeypatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in refused(place_of(s3.bucket()))
+
+
+def test_a_place_carries_no_credentials(s3) -> None:
+    place = place_of(s3.bucket())
+    place.write("a", b"x")
+    told = [pickle.dumps(place), repr(place).encode(), str(place).encode()]
+    assert not any(SECRET.encode() in each or b"tester" in each for each in told)
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3://bucket/../other", "s3://bucket//a", "s3://bucket/./a"])
+def test_an_address_that_is_none_is_refused(address) -> None:
+    with pytest.raises(UsageError, match="give s3://BUCKET/NAME"):
+        place_of(address)
+
+
+def test_more_names_than_a_page_has(s3) -> None:
+    place = place_of(s3.bucket())
+    names = sorted(f"n{number}" for number in range(1100))
+    threads = [
+        threading.Thread(target=lambda part: [place.write(f"a/{n}", b"") for n in part], args=(names[k::8],))
+        for k in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert place.names("a") == names
+    assert list(place.at("a").sizes()) == names
+    place.delete("a")
+    assert place.names() == []
+
+
+# Making a place, which takes many requests.
+
+
+class Killed(BaseException):
+    """As a process that ends at once: nothing is cleaned up."""
+
+
+def cut_short(monkeypatch, place, after: int) -> None:
+    """Begin to make a place, whose maker is killed after so many contents."""
+    create, made = objects.ObjectPlace.create, []
+
+    def creating(self, key, *pieces, durable=False):
+        if len(made) == after:
+            raise Killed
+        made.append(key)
+        return create(self, key, *pieces, durable=durable)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed), place.aside() as aside:
+        for key in ("deep/1", "deep/2", "old"):
+            aside.write(key, b"old")
+        patch.setattr(objects.ObjectPlace, "at_once", 1)
+        patch.setattr(objects.ObjectPlace, "create", creating)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_what_a_killed_maker_left_is_never_mixed_in(s3, monkeypatch, after) -> None:
+    place = place_of(f"{s3.bucket()}/a")
+    cut_short(monkeypatch, place, after)
+    assert not place.has("old"), "what is at the top comes last"
+    with pytest.raises(PlaceTaken, match="is being made by another process, or one was killed"):
+        make(place)
+    monkeypatch.setattr(objects, "PATIENCE", timedelta(0))
+    make(place)
+    assert place.sizes() == {"deep/1": 3, "new": 3}
+    assert bytes(place.read("deep/1")) == b"new"
+
+
+def make(place) -> None:
+    with place.aside() as aside:
+        aside.write("new", b"new")
+        aside.write("deep/1", b"new")
+
+
+def test_a_maker_killed_at_its_end_has_made_it(s3, monkeypatch) -> None:
+    place = place_of(f"{s3.bucket()}/a")
+    make(place)
+    place.write(MAKING, b"of a killed maker")
+    assert place.names() == ["deep", "new"]
+    monkeypatch.setattr(objects, "PATIENCE", timedelta(0))
+    with pytest.raises(PlaceTaken, match="exists already"):
+        make(place)
+    assert place.sizes() == {"deep/1": 3, "new": 3}
+
+
+def test_of_makers_at_once_one_makes_it(s3) -> None:
+    for _ in range(5):
+        place = place_of(f"{s3.bucket()}/a")
+        start, made = threading.Barrier(4), []
+
+        def making(number: int, place=place, start=start, made=made) -> None:
+            try:
+                with place.aside() as aside:
+                    aside.write(f"deep/{number}", str(number).encode())
+                    aside.write("top", str(number).encode())
+                    start.wait()
+            except PlaceTaken:
+                return
+            made.append(number)
+
+        threads = [threading.Thread(target=making, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert place.sizes() == {f"deep/{made[0]}": 1, "top": 1}
+        assert bytes(place.read("top")) == str(made[0]).encode()
+        assert len(made) == 1

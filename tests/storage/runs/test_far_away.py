@@ -1,0 +1,79 @@
+"""What a run in a bucket costs in requests, which are what takes time where it is far away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from storage.places.local import LocalPlace
+from storage.places.schemes import place_of
+from storage.places.together import beside, together
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from tests.storage.places.far_away import far_away
+
+ATTRIBUTES = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
+
+
+@pytest.fixture
+def proxy(s3, monkeypatch):
+    """A proxy of the server that counts the requests of this test."""
+    with far_away(s3.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        yield proxy
+
+
+def test_opening_a_thousand_rounds_and_their_history_takes_twenty_requests(tiny, s3, proxy) -> None:
+    store = tiny.create(rounds=1000)
+    commit = tiny.write(store, 1)
+    for round in range(1, 1001):
+        store.commit(replace(commit, round=round, seconds=float(round)))
+    source, place = LocalPlace(store.path), place_of(f"{s3.bucket()}/a.zarr")
+    keys = [key for key in source.sizes() if not key.startswith(("params", "updates", "memory", "carry"))]
+    together(place, lambda key: place.write(key, source.read(key)), keys)
+    before = proxy.requests
+    run = Run(place)
+    history = run.history()
+    assert (run.status, run.done, run.rounds) == ("complete", 1000, 1000)
+    assert proxy.requests - before <= 20
+    assert history.index.tolist() == list(range(1001))
+    assert history["seconds"].tolist()[1:] == [float(round) for round in range(1, 1001)]
+    assert history.equals(Run(store.path).history())
+
+
+def test_a_round_reads_back_nothing_but_the_record_before(tiny, s3, proxy) -> None:
+    store = RoundStore.create(f"{s3.bucket()}/a.zarr", tiny.schema, 5, ATTRIBUTES, tiny.state(0))
+    for round in (1, 2, 3):
+        before = proxy.requests
+        store.commit(tiny.write(store, round))
+        requests = proxy.requests - before
+    written = len(store.tensors.arrays) + len(store.history.arrays())
+    assert requests <= 2 * written + 2
+
+
+def test_rows_of_several_processes_are_all_kept(tiny, s3) -> None:
+    """Workers commit in turns: what one remembers of a chunk is not written over what another wrote since."""
+    place = place_of(f"{s3.bucket()}/a.zarr")
+    stores = [RoundStore.create(place, tiny.schema, 9, ATTRIBUTES, tiny.state(0))]
+    stores += [RoundStore(place), RoundStore(place)]
+    for round, turn in enumerate([0, 0, 1, 1, 0, 2, 1, 2, 2], start=1):
+        stores[turn].commit(tiny.write(stores[turn], round))
+    run = Run(place)
+    assert run.history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 10)]
+    assert stores[0].history.read("committed").all()
+    assert run.committed == list(range(10))
+
+
+def test_what_fails_beside_is_told_at_the_end(s3) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    for place in (place_of(s3.bucket()), place_of("here")):
+        with pytest.raises(ZeroDivisionError), beside(place) as call:
+            call(fail)
+
+
+def test_together_keeps_the_order(s3) -> None:
+    for place in (place_of(s3.bucket()), place_of("here")):
+        assert together(place, lambda number: number * number, range(40)) == [n * n for n in range(40)]

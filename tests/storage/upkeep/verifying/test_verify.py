@@ -1,0 +1,404 @@
+"""Verifying a run: each flipped bit and each file that is missing, added or edited is named, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from storage.errors import NotARun, StoreError, UsageError
+from storage.places.local import LocalPlace
+from storage.rounds.commits import UpdateRecord
+from storage.rounds.lease import hold_lease
+from storage.rounds.recovery import recover
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from storage.upkeep.verifying.verify import Finding, verify
+from storage.values.digests import NOTHING_KEPT
+from tasks.algorithms import ALGORITHMS
+
+ROUNDS = range(5)
+ALONE = re.compile(r"zarr\.json|commits/[0-9]+\.json|(commits|committed|round)/zarr\.json")
+"""Files that others are judged by."""
+
+
+def named(path: Path) -> set[str]:
+    return {finding.path for finding in verify(path).findings}
+
+
+def files(path: Path) -> list[str]:
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+
+
+def kind(key: str) -> str:
+    """What a file is, whatever its round and partition."""
+    return re.sub(r"[0-9a-f]{12}|[0-9]+", "#", key)
+
+
+def test_a_run_with_a_file_of_every_kind_is_sound(every) -> None:
+    store = every.whole()
+    kinds = {kind(key).split("/")[0] for key in files(store.path)}
+    assert kinds == {
+        *("params", "buffers", "frozen", "memory", "updates", "carry", "permutations", "similarities", "metrics"),
+        *("scores", "bookkeeping", "partitions", "round", "committed", "commits", "zarr.json"),
+    }
+    assert {kind(key) for key in files(store.path) if key.startswith("commits/")} == {
+        *("commits/#.json", "commits/damaged-#-#.json", "commits/leases/#.json", "commits/zarr.json")
+    }
+    seen = verify(store.path)
+    assert (seen.findings, seen.notes, seen.rounds, seen.sound) == ((), (), 4, True)
+    assert seen.files == len(files(store.path))
+    assert seen.bytes == sum((store.path / key).stat().st_size for key in files(store.path))
+    assert seen.chain == Run(store.path).chain == json.loads((store.path / "commits/4.json").read_text())["chain"]
+    assert Run(store.path).verify() == seen
+
+
+def batches(keys: list[str], bits: int) -> list[dict[str, int]]:
+    """So many random bits, each of a file and at a share of it, in batches of files that are judged apart."""
+    generator = random.Random(0)
+    together: list[dict[str, int]] = []
+    alone: list[dict[str, int]] = []
+    for _ in range(bits):
+        key, bit = generator.choice(keys), generator.getrandbits(64)
+        room = [batch for batch in together if len(batch) < 25 and key not in batch]
+        if ALONE.fullmatch(key) or not room:
+            (alone if ALONE.fullmatch(key) else together).append({key: bit})
+        else:
+            room[0][key] = bit
+    return together + alone
+
+
+def test_each_of_500_random_flips_is_named_and_none_changes_in_silence_what_a_run_says(every, answers) -> None:
+    path = every.whole().path
+    before = answers(path, ROUNDS)
+    assert not any(isinstance(answer, StoreError) for answer in before.values())
+    flips = batches(files(path), 500)
+    assert sum(map(len, flips)) == 500
+    for batch in flips:
+        contents = {key: (path / key).read_bytes() for key in batch}
+        for key, bit in batch.items():
+            flipped = bytearray(contents[key])
+            flipped[bit // 8 % len(flipped)] ^= 1 << bit % 8
+            (path / key).write_bytes(flipped)
+        assert named(path) == batch.keys()
+        after = answers(path, ROUNDS)
+        # A round of which the record is damaged is lost, and the run says so.
+        told = bool(after["lost"])
+        assert told == any(re.fullmatch(r"commits/[0-9]+\.json", key) for key in batch) or isinstance(
+            after["lost"], StoreError
+        )
+        for what, answer in after.items():
+            of_a_round = what[-1].isdigit()
+            assert answer == before[what] or isinstance(answer, StoreError) or (told and not of_a_round), what
+        for key, content in contents.items():
+            (path / key).write_bytes(content)
+    assert verify(path).sound
+
+
+def test_a_missing_file_is_named(every) -> None:
+    path = every.whole().path
+    # That a record was set aside is told by the file itself.
+    keys = [key for key in files(path) if not key.startswith("commits/damaged")]
+    together = [key for key in keys if not ALONE.fullmatch(key)]
+    for missing in [
+        *(together[first::12] for first in range(12)),
+        *([key] for key in keys if ALONE.fullmatch(key)),
+    ]:
+        contents = {key: (path / key).read_bytes() for key in missing}
+        for key in missing:
+            (path / key).unlink()
+        assert named(path) >= contents.keys()
+        for key, content in contents.items():
+            (path / key).write_bytes(content)
+    assert verify(path).sound
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("x", "params/x", "params/new/zarr.json", "params/fc.weight/c/1/0/1", "params/fc.weight/c/01/0/0"),
+        *("params/fc.weight/c/9/0/0", "updates/float32/c/1/2/0", "updates/float32/c/0/0/0", "frozen/table/c/1/0"),
+        *("metrics/new/zarr.json", "metrics/new/c/0/0", "metrics/train_loss/c/1/0", "scores/loss/c/1"),
+        *("committed/c/1", "round/c/1", "commits/c/0", "commits/01.json", "commits/5.json.bak", "commits/x.json"),
+        *("commits/damaged-9-0123456789ab.json", "commits/leases/9.json", "commits/leases/x", "partitions/0/c/1"),
+        *("partitions/01/c/0", "params/.partial", "params/.x.partial", "permutations/fc/c/0/0/0"),
+    ],
+)
+def test_an_added_file_is_named(every, key) -> None:
+    path = every.whole().path
+    LocalPlace(path).write(key, b"added")
+    assert key in named(path)
+
+
+def test_a_link_and_what_lies_behind_it_are_named(every, tmp_path) -> None:
+    path = every.whole().path
+    for key in (
+        "params/fc.weight/c/1/0/0",
+        "commits/2.json",
+        "scores/loss/c/0",
+        "commits/leases/1.json",
+        "zarr.json",
+    ):
+        shutil.move(path / key, tmp_path / "elsewhere")
+        (path / key).symlink_to(tmp_path / "elsewhere")
+        assert key in named(path)
+        (path / key).unlink()
+        shutil.move(tmp_path / "elsewhere", path / key)
+    (path / "linked").symlink_to(tmp_path)
+    assert named(path) == {"linked"}
+
+
+def chunks(path: Path) -> list[str]:
+    return [key for key in files(path) if re.search(r"/c(/[0-9]+)*$", key)]
+
+
+def test_a_chunk_that_was_edited_with_its_checksum_is_named(every) -> None:
+    path = every.whole().path
+    kinds = {kind(key): key for key in chunks(path)}
+    for key in kinds.values():
+        content = (path / key).read_bytes()
+        edited = bytes(255 - byte for byte in content[:-4])
+        (path / key).write_bytes(edited + google_crc32c.value(edited).to_bytes(4, "little"))
+        assert key in named(path)
+        (path / key).write_bytes(content)
+    assert len(kinds) > 30
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("zarr.json", '"created": 1.0', '"created": 2.0'),
+        ("zarr.json", "{", "{ "),
+        ("commits/zarr.json", "5", "6"),
+        ("commits/zarr.json", "5", "4"),
+        ("params/fc.weight/zarr.json", "5", "4"),
+        ("params/fc.weight/zarr.json", "5", "6"),
+        ("updates/float32/zarr.json", "5", "1"),
+        ("committed/zarr.json", "5", "2"),
+        ("metrics/train_loss/zarr.json", "5", "3"),
+        ("metrics/train_loss/zarr.json", "NaN", "Infinity"),
+        ("partitions/1/zarr.json", "20", "19"),
+        ("params/zarr.json", '"attributes": {}', '"attributes": {"a": 1}'),
+        ("params/coarse/zarr.json", "bfloat16", "bfloat17"),
+        ("commits/2.json", '"loss": 0.5', '"loss": 0.4'),
+        ("commits/leases/2.json", "writer4", "writer5"),
+    ],
+)
+def test_an_edited_description_record_or_claim_is_named(every, key, old, new) -> None:
+    path = every.whole().path
+    before = Run(path).rounds
+    text = (path / key).read_text()
+    assert old in text
+    (path / key).write_text(text.replace(old, new, 1))
+    assert named(path) == {key}
+    if key != "zarr.json":
+        assert Run(path).rounds == before
+
+
+def test_shapes_that_were_all_shortened_are_named(every, answers) -> None:
+    path = every.whole().path
+    for key in files(path):
+        if key.endswith("/zarr.json"):
+            shape = re.sub(r'("shape": \[\s*)5', r"\g<1>3", (path / key).read_text())
+            (path / key).write_text(shape)
+    assert {"commits/zarr.json", "params/fc.weight/zarr.json"} <= named(path)
+    assert (Run(path).rounds, Run(path).done) == (4, 4)
+
+
+def test_attributes_edited_in_a_run_of_a_real_configuration_are_named(train) -> None:
+    run = train(model="logistic", partitions=2, rounds=1, held_out=0.1)
+    path = run.path / "zarr.json"
+    path.write_text(path.read_text().replace('"held_out": 0.1', '"held_out": 0.3'))
+    (finding,) = verify(run.path).findings
+    assert str(finding).startswith("zarr.json: no commit record is one of a run with the attributes")
+
+
+def test_a_record_that_another_history_follows_is_named(every) -> None:
+    """The same round with another score, made by whoever can make chains, but for those that follow."""
+    store, other = every.whole(), every.create("other")
+    shutil.copytree(store.path, other.path, dirs_exist_ok=True)
+    for round in (2, 3, 4):
+        (other.path / f"commits/{round}.json").unlink()
+    forged = RoundStore(other.path)
+    forged.commit(every.write(forged, 2, seconds=1.0))
+    shutil.copy(other.path / "commits/2.json", store.path / "commits/2.json")
+    assert "commits/2.json" in named(store.path)
+
+
+def test_any_chain_of_the_history_vouches_for_its_rounds(every) -> None:
+    store = every.whole()
+    chains = {round: store.log.chain(round) for round in ROUNDS}
+    assert {round: verify(store.path, chain).vouched for round, chain in chains.items()} == {r: r for r in ROUNDS}
+    assert all(verify(store.path, chain).sound for chain in chains.values())
+    store = every.rounds(RoundStore(store.path), 5, 6, 6)
+    assert verify(store.path, chains[4]).vouched == 4
+    (store.path / "commits/1.json").unlink()
+    assert verify(store.path, chains[1]).vouched == 1  # the next record tells it
+
+
+def test_a_chain_of_no_round_is_a_finding_and_what_is_none_is_refused(every) -> None:
+    store = every.whole()
+    other = every.create("other", created=2.0).log.chain(0)
+    seen = verify(store.path, other)
+    assert seen.vouched is None
+    assert seen.findings == (
+        Finding("commits/4.json", f"its chain is {seen.chain}; {other} is that of no round of this history"),
+    )
+    for nonsense in ("", "abc", other[:-1], other.upper(), other + "\n"):
+        with pytest.raises(UsageError, match="is no chain, which has 64 hexadecimal digits"):
+            verify(store.path, nonsense)
+
+
+def test_where_nothing_lies_there_is_no_run(tmp_path) -> None:
+    with pytest.raises(NotARun, match="nothing lies in"):
+        verify(tmp_path / "nowhere")
+
+
+def test_a_run_of_which_only_the_first_record_is_damaged_names_it(every) -> None:
+    store = every.create()
+    (store.path / "commits/0.json").write_text("{")
+    assert named(store.path) == {"zarr.json", "commits/0.json"}
+
+
+class Killed(BaseException):
+    """What ends a writer as a kill does: nothing catches it."""
+
+
+class Dying(LocalPlace):
+    """A folder whose writer dies before its call of this number that changes anything."""
+
+    def __init__(self, path: Path, calls: list[int]) -> None:
+        super().__init__(path)
+        object.__setattr__(self, "calls", calls)
+
+    def at(self, prefix: str) -> LocalPlace:
+        return LocalPlace(self.path).at(prefix)
+
+    def _count(self) -> None:
+        self.calls[0] -= 1
+        if self.calls[0] < 0:
+            raise Killed
+
+    def write(self, key, *pieces, durable=False) -> None:
+        self._count()
+        super().write(key, *pieces, durable=durable)
+
+    def create(self, key, *pieces, durable=False) -> bool:
+        self._count()
+        return super().create(key, *pieces, durable=durable)
+
+    def delete(self, prefix) -> None:
+        self._count()
+        super().delete(prefix)
+
+
+def killed_at(every, calls: int) -> bool:
+    """Whether a writer was killed before this change of the folder: of a damaged run that goes on, longer."""
+    master = every.folder / "master.zarr"
+    if not master.exists():
+        every.rounds(every.create("master", rounds=2), 1, 2, 2)
+        record = master / "commits/2.json"
+        record.write_text(record.read_text()[:-1])
+    path = master.with_name(f"{calls}.zarr")
+    shutil.copytree(master, path)
+    try:
+        every.rounds(RoundStore(Dying(path, [calls])), 2, 3, 3)
+    except Killed:
+        # Until it is set aside the damaged record is there.
+        assert named(path) <= {"commits/2.json"}
+        return True
+    assert (named(path), Run(path).done) == (set(), 3)
+    return False
+
+
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_is_sound_wherever_its_writer_was_killed(every, step) -> None:
+    calls = 0
+    while killed_at(every, calls):
+        calls += step
+    assert calls > 140
+
+
+def test_what_a_killed_writer_left_is_noted_and_gone_when_the_run_has_gone_on(every) -> None:
+    store = every.rounds(every.create(rounds=4), 1, 2, 4)
+    every.write(store, 3)
+    (store.path / "params/.0123456789abcdef.partial").write_bytes(b"half")
+    seen = verify(store.path)
+    assert seen.sound
+    assert {note.what.partition(";")[0] for note in seen.notes} == {
+        "it is half-written, by a writer that is at work or was killed",
+        "it is of round 3, which is not committed",
+        "no committed round uses this split yet",
+    }
+    store = every.rounds(RoundStore(store.path), 3, 4, 4)
+    seen = verify(store.path)
+    assert (seen.findings, seen.notes) == ((), ())
+
+
+def test_a_run_is_sound_while_it_is_written(every) -> None:
+    store = every.rounds(every.create(rounds=40), 1, 1, 40)
+    seen = []
+    writer = threading.Thread(target=every.rounds, args=(store, 2, 40, 70))
+    writer.start()
+    while writer.is_alive():
+        seen.append(verify(store.path))
+    writer.join()
+    assert [finding for each in seen for finding in each.findings] == []
+    assert len({each.rounds for each in seen}) > 3
+    assert (verify(store.path).rounds, verify(store.path).notes) == (40, ())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_runs_that_were_trained_and_gone_on_with_are_sound(train, algorithm) -> None:
+    fields = {"algorithm": algorithm, "partitions": 3, "name": "a", "resplit_every": 2}
+    fields |= {"model": "mlp", "model_options": {"hidden": 4}} if algorithm == "matched" else {"model": "logistic"}
+    fields |= {} if algorithm == "sync_sgd" else {"local_steps": 1}
+    for rounds in (2, 3):
+        run = train(**fields, rounds=rounds)
+        seen = run.verify()
+        assert (seen.findings, seen.notes, seen.rounds) == ((), (), rounds)
+
+
+def test_an_update_of_which_nothing_is_kept_is_not_missing(tiny) -> None:
+    """What a map returned had not the shape to be stored: the guard refuses it and keeps nothing."""
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    for path in store.schema.vectors(1):
+        store.place.delete(f"{path}/c/1/1")
+    refused = UpdateRecord(NOTHING_KEPT, 0, "direction is misshapen")
+    store.commit(replace(commit, updates={0: commit.updates[0], 1: refused}))
+    assert verify(store.path).findings == ()
+    assert (Run(store.path).round(1).update(1).direction, Run(store.path).round(1).update(1).weight) == ({}, 0)
+
+
+def test_what_resuming_meets_is_mended(every, same) -> None:
+    """Splits, numbers and descriptions that were edited or added."""
+    store = every.whole()
+    whole = {key: (store.path / key).read_bytes() for key in files(store.path)}
+    for key in (
+        "metrics/train_loss/zarr.json",
+        "partitions/zarr.json",
+        "scores/loss/zarr.json",
+        "commits/zarr.json",
+    ):
+        (store.path / key).write_text("{}")
+    for key in ("metrics/train_loss/c/0/0", "bookkeeping/seconds/c/0", "committed/c/0", "partitions/1/c/0"):
+        content = (store.path / key).read_bytes()
+        edited = bytes(255 - byte for byte in content[:-4])
+        (store.path / key).write_bytes(edited + google_crc32c.value(edited).to_bytes(4, "little"))
+    for key in ("metrics/added/zarr.json", "metrics/train_loss/c/7/0", "partitions/9/c/0"):
+        LocalPlace(store.path).write(key, b"added")
+    store = RoundStore(store.path)
+    with hold_lease(store.place, "mine", 4):
+        recover(store)
+        for number in (0, 1):
+            store.tensors.write_split(number, every.owners)
+    assert {key: (store.path / key).read_bytes() for key in whole} == whole
+    assert verify(store.path).findings == ()
