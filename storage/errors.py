@@ -3,6 +3,7 @@
 Each is also the builtin that a caller would expect, so ``except KeyError`` finds a missing round.
 """
 
+import difflib
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -77,6 +78,10 @@ class RoundMissing(StoreError, KeyError):
     """The run has no such committed round."""
 
 
+class RoundPruned(RoundMissing):
+    """What was asked for of a round was let go, as the run was to keep no more."""
+
+
 class TensorMissing(StoreError, KeyError):
     """The run stores no tensor of that name."""
 
@@ -143,10 +148,29 @@ def listed(numbers: Iterable[int]) -> str:
     >>> listed([9, 4, 5, 6])
     '4 to 6, 9'
     """
-    spans: list[list[int]] = []
+    return ", ".join(" to ".join(map(str, sorted({*span}))) for span in spans(numbers))
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Numbers in order, neighbours as the first and the last of them.
+
+    >>> spans([9, 4, 5, 6])
+    [(4, 6), (9, 9)]
+    """
+    spans: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1][1:] = [number]
-        else:
-            spans.append([number])
-    return ", ".join(" to ".join(map(str, span)) for span in spans)
+        neighbour = bool(spans) and number == spans[-1][1] + 1
+        first = spans.pop()[0] if neighbour else number
+        spans.append((first, number))
+    return spans
+
+
+def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """So many of the names at most that a mistyped one may have meant, the nearest first."""
+    return difflib.get_close_matches(name, list(names), most)
+
+
+def nearest(name: str, names: Iterable[str], otherwise: str, most: int = 1) -> str:
+    """The question which was meant, or what to say where none is near."""
+    close = near(name, names, most)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from storage.errors import CodeError, UsageError, failing_as, located
-from storage.runs.names import near
+from storage.errors import CodeError, UsageError, failing_as, located, near
 from tasks.user_code import Code
 
 

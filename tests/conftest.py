@@ -77,6 +77,7 @@ def train(tmp_path: Path) -> Train:
                 last = min(first + window - 1, config.rounds)
                 for commit in (executor or InlineExecutor()).run(ready.job, first, last):
                     on_commit(commit)
+                ready.let_go(commit)
                 if commit.stop:
                     break
                 first = last + 1

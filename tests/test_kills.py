@@ -21,7 +21,7 @@ from flows.training.preparing import prepared
 from storage.places import descriptors, local
 from storage.places.local import LocalPlace
 from storage.runs.run import Run
-from storage.upkeep.verify import verify
+from storage.upkeep.verifying.verify import verify
 from tasks.executors.inline import InlineExecutor
 
 FIELDS = {

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from flows.config.algorithms import EVERY_OPTION
-from storage.errors import UsageError
-from storage.runs.names import nearest
+from storage.errors import UsageError, nearest
 
 NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
 

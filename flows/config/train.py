@@ -18,6 +18,7 @@ from flows.config.problems import Config
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
+from storage.upkeep.keeping import Keep
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.table import SPLITS
 from tasks.networks.losses import LOSSES
@@ -101,6 +102,11 @@ def _known_place(root: Any) -> Any:
     return address_of(root)
 
 
+def _known_keep(keep: str) -> str:
+    """What is to be kept as it is spelled; raises `UsageError`."""
+    return str(Keep.of(keep))
+
+
 def _short_enough(name: str) -> str:
     """The name as it is; raises `ValueError` where no folder can be called so."""
     if len(os.fsencode(f"{name}{SUFFIX}")) > LONGEST_NAME:
@@ -138,6 +144,9 @@ class Execution(Placement):
     evaluate_every: int = Field(default=1, ge=1, description="score the held-out examples every so many rounds")
     target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
     patience: int | None = Field(default=None, ge=1, description="stop after so many scores without a better loss")
+    keep: Annotated[str, AfterValidator(_known_keep)] = Field(
+        default="all", description="rounds whose tensors stay: all, states, every:k, last:n"
+    )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
 
 

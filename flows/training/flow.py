@@ -36,4 +36,5 @@ def train_flow(config: TrainConfig) -> Run:
                 size = window_size(config.window, seconds, far=run.store.place.at_once > 1)
                 last = min(commit.round + size, config.rounds)
                 commit = run_window(executor, run, commit.round + 1, last)
+                run.let_go(commit)
     return Run(run.store.address, config.root)

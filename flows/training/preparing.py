@@ -14,10 +14,13 @@ from flows.recording import create_run
 from flows.reporting.listening import notice
 from storage.errors import ExperimentDiffers
 from storage.places.addresses import full_address
+from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.names import is_run, new_name, run_address, run_name
+from storage.upkeep.keeping import Keep
+from storage.upkeep.pruning import prune
 from storage.values.state import Update
 from tasks.data.partitions import Description
 from tasks.executors.base import Executor
@@ -34,11 +37,16 @@ class Prepared:
     job: Job
     store: RoundStore
     done: int
+    keep: Keep
 
     @property
     def name(self) -> str:
         """The run's name."""
         return run_name(self.store.address)
+
+    def let_go(self, newest: Commit) -> None:
+        """Let go of what is not to be kept, between windows: within one, lost work begins again from its first."""
+        prune(self.store, self.keep, newest)
 
 
 @contextmanager
@@ -51,7 +59,10 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     with hold_lease(store.place, token, resolved.config.rounds) as lease:
         store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
-        yield Prepared(Job(work, attempt, RoundPlan(resolved.config.partitions)), store, done)
+        job = Job(work, attempt, RoundPlan(resolved.config.partitions))
+        run = Prepared(job, store, done, Keep.of(resolved.config.keep))
+        run.let_go(store.log.read(done))
+        yield run
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:

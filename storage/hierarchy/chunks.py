@@ -29,33 +29,42 @@ def write_chunk(
     ):
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
-    checksum = google_crc32c.value(data).to_bytes(CHECKSUM, "little")
-    place.write(chunk_key(spec, index), data.data, checksum, durable=fsync)
+    place.write(chunk_key(spec, index), *with_checksum(data), durable=fsync)
 
 
 def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:
     """One whole chunk of shape `spec.chunks`, None where there is none; raises `StoreDamaged` for flipped bits."""
     key = chunk_key(spec, index)
+    content = place.read(key, most=chunk_bytes(spec))
+    return None if content is None else decoded_chunk(spec, content, f"{place}/{key}")
+
+
+def decoded_chunk(spec: ArraySpec, content: memoryview, where: str) -> np.ndarray:
+    """The chunk that has this content, of shape `spec.chunks`; raises `StoreDamaged` for flipped bits."""
     dtype = np.dtype(spec.stored).newbyteorder("<")
-    content = place.read(key, most=_size(spec) * dtype.itemsize + CHECKSUM)
-    if content is None:
-        return None
+    return (
+        checked(content, chunk_bytes(spec), where).view(dtype).astype(spec.stored, copy=False).reshape(spec.chunks)
+    )
+
+
+def checked(content: memoryview, size: int, where: str) -> np.ndarray:
+    """So many bytes less those of the checksum after them; raises `StoreDamaged` where it is not theirs."""
     data, checksum = np.asarray(content)[:-CHECKSUM], content[-CHECKSUM:]
-    if len(data) != _size(spec) * dtype.itemsize or google_crc32c.value(data) != int.from_bytes(
-        checksum, "little"
-    ):
+    if len(content) != size or google_crc32c.value(data) != int.from_bytes(checksum, "little"):
         raise StoreDamaged(
-            f"{place}/{key}: the stored bytes are not those that were written; restore the file from a copy"
+            f"{where}: the stored bytes are not those that were written; restore the file from a copy"
         )
-    return data.view(dtype).astype(spec.stored, copy=False).reshape(spec.chunks)
+    return data
 
 
-def need_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
-    """One whole chunk that a record says is there; `whose` says what has it. Raises `StoreDamaged`."""
-    array = read_chunk(place, spec, index)
-    if array is None:
-        raise StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} is missing; restore the file from a copy")
-    return array
+def with_checksum(data: np.ndarray) -> tuple[memoryview, bytes]:
+    """Contiguous bytes, and the checksum that is to follow them."""
+    return data.data, google_crc32c.value(data).to_bytes(CHECKSUM, "little")
+
+
+def chunk_bytes(spec: ArraySpec) -> int:
+    """Bytes of the content of a chunk."""
+    return _size(spec) * np.dtype(spec.stored).itemsize + CHECKSUM
 
 
 def empty_chunk(spec: ArraySpec) -> np.ndarray:

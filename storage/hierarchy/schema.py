@@ -31,15 +31,33 @@ ROUND_ROWS = 1024
 """Rounds a chunk of the coordinate of rounds, which is written ahead."""
 
 
+CODECS: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+"""Of every chunk."""
+
+
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array; `dtype` is the logical one, `dims` names its dimensions."""
+    """One array; `dtype` is the logical one, `dims` names its dimensions.
+
+    `shard` is how many rounds are gathered in a shard, 0 where each chunk is a content of its own.
+    """
 
     path: str
     dtype: str
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dims: tuple[str, ...]
+    shard: int = 0
+
+    @property
+    def over_rounds(self) -> bool:
+        """Whether it has a chunk for each round, or for each (round, partition)."""
+        return self.dims[:1] == ("round",) and self.chunks[0] == 1
+
+    @property
+    def by_partition(self) -> bool:
+        """Whether it has a chunk for each (round, partition)."""
+        return self.over_rounds and self.dims[1:2] == ("partition",)
 
     @property
     def stored(self) -> str:
@@ -52,18 +70,32 @@ class ArraySpec:
         return "NaN" if self.stored.startswith("float") else False if self.stored == "bool" else 0
 
     def metadata(self) -> dict[str, Any]:
-        """The content of its zarr.json (zarr v3): plain bytes and a checksum, no compressor."""
+        """The content of its zarr.json (zarr v3): plain bytes and a checksum, no compressor.
+
+        The names of shards have dots, so that they lie beside the chunks that they gather.
+        """
+        grid = (self.shard, *self.shape[1:]) if self.shard else self.chunks
         return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
             "data_type": self.stored,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunks)}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(grid)}},
+            "chunk_key_encoding": {
+                "name": "default",
+                "configuration": {"separator": "." if self.shard else "/"},
+            },
             "fill_value": self.fill,
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+            "codecs": [self._sharding()] if self.shard else CODECS,
             "dimension_names": list(self.dims),
             "attributes": {"logical_dtype": self.dtype},
+        }
+
+    def _sharding(self) -> dict[str, Any]:
+        inner = {"chunk_shape": list(self.chunks), "codecs": CODECS}
+        return {
+            "name": "sharding_indexed",
+            "configuration": inner | {"index_codecs": CODECS, "index_location": "end"},
         }
 
 

@@ -59,7 +59,7 @@ class Place(Protocol):
         """Create a content; False, and nothing written, where there is one. Of several writers one succeeds."""
 
     def delete(self, prefix: str) -> None:
-        """Delete the content of this key, and all whose keys begin with ``prefix/``."""
+        """Delete the content of this key, and all whose keys begin with ``prefix/``; all of the place for ""."""
 
     def sweep(self) -> None:
         """Delete what killed writers left half-written; only the one writer may call this."""

@@ -146,6 +146,10 @@ class LocalPlace:
     @_telling("delete")
     def delete(self, prefix: str) -> None:
         """Delete a file, or a folder with all that is in it; of a link, the link."""
+        if not prefix:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self.path)
+            return
         with suppress(*NOT_THERE), self._around(prefix) as (folder, name):
             if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                 shutil.rmtree(name, dir_fd=folder)

@@ -111,18 +111,24 @@ def _parsed(content: bytes, epoch: int) -> Lease:
     return lease
 
 
+def check_at_rest(place: Place, remedy: str = "wait for it or stop it") -> None:
+    """Raise `RunBusy` while the run at this place is written."""
+    lease = read_lease(place)
+    if lease and lease.fresh:
+        raise RunBusy(f"{place} is being written by process {lease.pid} on {lease.host}; {remedy}")
+
+
 @contextmanager
-def hold_lease(place: Place, token: str, rounds: int = 0) -> Iterator[Lease]:
+def hold_lease(place: Place, token: str, rounds: int = 0, failure: str | None = None) -> Iterator[Lease]:
     """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh.
 
     A failure is kept with the claim: that of a writer whom another superseded says nothing of the run. `rounds` is
-    how many the run is to have.
+    how many the run is to have; one who adds none gives those of the former claim, and its `failure`.
     """
     lease = _claim(place, token, rounds)
     done = threading.Event()
     renewal = threading.Thread(target=_renew, args=(place, lease, done), name="lease", daemon=True)
     renewal.start()
-    failure = None
     try:
         yield lease
     except RoundweaveError as error:
@@ -140,12 +146,7 @@ def _claim(place: Place, token: str, rounds: int) -> Lease:
     born = psutil.Process(pid).create_time()
     while True:
         epoch = _last_epoch(place) + 1
-        former = read_lease(place)
-        if former and former.fresh:
-            raise RunBusy(
-                f"{place} is being written by process {former.pid} on {former.host}; "
-                "wait for it, stop it, or give this run another name"
-            )
+        check_at_rest(place, "wait for it, stop it, or give this run another name")
         expiry = time.time() + SECONDS
         lease = Lease(socket.gethostname(), pid, born, token, epoch, expiry, rounds=rounds)
         if place.create(_key(epoch), lease_content(lease)):

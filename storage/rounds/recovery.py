@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.errors import RoundMissing, StoreDamaged
+from storage.rounds.pruned import forget_pruned
 from storage.rounds.store import RoundStore
 
 
@@ -13,7 +14,9 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     what the schema and the records decide. Raises `StoreDamaged` where no round is whole.
     """
     store.place.sweep()
-    last = _newest_whole(store)
+    last = newest_whole(store)
+    store.tensors.unpack()
+    forget_pruned(store.log, last, store.fsync)
     unfit = store.log.unfit(last)
     kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
     store.tensors.describe()
@@ -26,7 +29,8 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     return last, aside
 
 
-def _newest_whole(store: RoundStore) -> int:
+def newest_whole(store: RoundStore) -> int:
+    """The newest round that can be gone on from; raises `StoreDamaged` where there is none."""
     for round in reversed(store.log.rounds()):
         try:
             _check(store, round)

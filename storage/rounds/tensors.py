@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, StoreDamaged
-from storage.hierarchy.chunks import need_chunk, read_chunk, write_chunk
+from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
+from storage.hierarchy.chunks import chunk_key, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, read_document, replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema, split_array
+from storage.hierarchy.shards import read_packed, unpack_array
 from storage.places.together import together
 from storage.rounds.commits import Commit, CommitLog, SplitRecord, UpdateRecord
+from storage.rounds.pruned import Pruned, read_pruned
 from storage.values.digests import (
     NOTHING_KEPT,
     match_digest,
@@ -26,6 +29,9 @@ from storage.values.digests import (
 )
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
+
+PACKED = "commits/packed.json"
+"""Is there while chunks may lie in shards."""
 
 
 class StoredTensors:
@@ -86,7 +92,7 @@ class StoredTensors:
         """One tensor of a committed state, (*shape); raises `StoreDamaged` where it is not what was committed."""
         spec, frozen = self.arrays[path], path.startswith("frozen/")
         index = () if frozen else (commit.round,)
-        array = need_chunk(self.place, spec, index, f"round {commit.round} has no {path}")
+        array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
         tensor = from_numpy(array if frozen else array[0], spec.dtype)
         if tensor_digest(path, tensor) != commit.tensors.get(path):
             raise StoreDamaged(
@@ -136,7 +142,7 @@ class StoredTensors:
         vectors = {}
         for path, spec in self.arrays.items():
             if path.rpartition("/")[0] == group:
-                array = self._read(spec, round, partition)
+                array = self._read_vector(spec, round, partition)
                 vectors[spec.dtype] = from_numpy(array.reshape(-1), spec.dtype)
         return vectors
 
@@ -154,7 +160,7 @@ class StoredTensors:
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
         tensors = {
-            path: from_numpy(self._read(spec, commit.round, partition)[0, 0], spec.dtype)
+            path: from_numpy(self._read_vector(spec, commit.round, partition)[0, 0], spec.dtype)
             for path, spec in self.schema.matching(self.rows).items()
         }
         names = [spec.name for spec in self.schema.matches]
@@ -192,7 +198,7 @@ class StoredTensors:
         if split is None:
             raise RoundMissing(f"round {commit.round} of {self.place} has no split: nothing was dealt out")
         spec = split_array(split.number, split.examples)
-        owners = need_chunk(self.place, spec, (0,), f"round {commit.round} has no {spec.path}")
+        owners = self.read_chunk(spec, (0,), f"round {commit.round} has no {spec.path}")
         if split_record(split.number, owners) != split:
             raise StoreDamaged(f"{self.place}: {spec.path} is not the split of round {commit.round}")
         return owners
@@ -218,6 +224,42 @@ class StoredTensors:
         except (KeyError, ValueError, TypeError):
             return False
 
+    def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
+        """A chunk that a record says is there, and `whose` it is; raises `RoundPruned`, `StoreDamaged`."""
+        array = read_chunk(self.place, spec, index)
+        if array is None:
+            array = read_packed(self.place, spec, index)
+        if array is None:
+            self._check_pruned(spec, index)
+            key = chunk_key(spec, index)
+            raise StoreDamaged(f"{self.place}: {whose}, {key} is missing; restore the file from a copy")
+        return array
+
+    def pruned(self) -> Pruned:
+        """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
+        return read_pruned(self.log)
+
+    def kept(self, rounds: Iterable[int]) -> list[int]:
+        """Those of the rounds whose states were not let go; one read. Raises `StoreDamaged`."""
+        pruned = self.pruned()
+        return [round for round in rounds if pruned.has_state(round)]
+
+    @property
+    def packed(self) -> bool:
+        """Whether chunks may lie in shards; they are found without asking."""
+        return self.place.has(PACKED)
+
+    def mark_packed(self) -> None:
+        """Say that chunks may lie in shards, which comes before the first of them."""
+        self.place.write(PACKED, json.dumps({"run": self.log.run}).encode(), durable=self.fsync)
+
+    def unpack(self) -> None:
+        """Give each chunk that is in a shard a content of its own again; the arrays are described anew."""
+        if self.packed:
+            for spec in self.arrays.values():
+                unpack_array(self.place, spec, self.fsync)
+            self.place.delete(PACKED)
+
     def has_row(self, round: int) -> bool:
         """Whether anything of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
@@ -234,9 +276,20 @@ class StoredTensors:
     def _commit(self, at: int | Commit) -> Commit:
         return at if isinstance(at, Commit) else self.log.read(at)
 
-    def _read(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
-        whose = f"round {round} has no {spec.path} of partition {partition}"
-        return need_chunk(self.place, spec, (round, partition), whose)
+    def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
+        return self.read_chunk(
+            spec, (round, partition), f"round {round} has no {spec.path} of partition {partition}"
+        )
+
+    def _check_pruned(self, spec: ArraySpec, index: tuple[int, ...]) -> None:
+        """Raise `RoundPruned` where a chunk was let go."""
+        pruned = self.pruned()
+        if not spec.over_rounds or pruned.has_chunk(spec, index):
+            return
+        what, first = ("the updates", 1) if spec.by_partition else ("the state", 0)
+        rounds = [round for round in self.log.rounds() if round >= first and pruned.has_chunk(spec, (round, -1))]
+        there = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
+        raise RoundPruned(f"{what} of round {index[0]} of {self.place} went when it was pruned; {there}")
 
     def _write_vectors(self, round: int, partition: int, vectors: Mapping[str, torch.Tensor]) -> None:
         def write(path: str) -> None:

@@ -12,11 +12,10 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from storage.errors import TensorMissing
+from storage.errors import TensorMissing, nearest
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore
-from storage.runs.names import nearest
 from storage.values.digests import match_tensors
 from storage.values.layout import Layout
 from storage.values.state import Update

@@ -10,10 +10,10 @@ import torch
 
 from storage.checkpoints.files import few, open_file, read_file
 from storage.checkpoints.shards import is_index, open_shards
-from storage.errors import CheckpointError, one_line
+from storage.errors import CheckpointError, near, nearest, one_line
 from storage.places.addresses import Where, as_path, full_address
 from storage.places.schemes import place_of
-from storage.runs.names import is_run, near, nearest, run_address, stored_round
+from storage.runs.names import is_run, run_address, stored_round
 from storage.runs.run import open_run
 from storage.values.tensors import LazyTensors, dtype_name
 

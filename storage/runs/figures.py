@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from storage.errors import UsageError
-from storage.runs.names import nearest
+from storage.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd

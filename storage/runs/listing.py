@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import StoreError, UsageError
+from storage.errors import StoreError, UsageError, nearest
 from storage.places.addresses import Where, address_of, joined
 from storage.runs.figures import LABELS, draw_columns, legend_below, new_axes
-from storage.runs.names import SUFFIX, default_root, nearest, recorded_name, stored_names
+from storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
 from storage.runs.run import Run
 from storage.values.digests import json_digest
 

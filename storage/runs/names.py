@@ -1,17 +1,15 @@
-"""How runs and their rounds are called: the root, ``RUN``, ``RUN@12``, and the name that was perhaps meant."""
+"""How runs and their rounds are called: the root, ``RUN``, ``RUN@12``."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from storage.errors import NotARun, UsageError
+from storage.errors import NotARun, UsageError, nearest
 from storage.places.addresses import Where, above, address_of, joined, last_name, scheme_of
 from storage.places.schemes import place_of
 
@@ -103,14 +101,3 @@ def find_run(run: Where, root: Where | None = None) -> str:
     names = list(map(run_name, there))
     hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
-
-
-def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:
-    """So many of the names at most that a mistyped one may have meant, the nearest first."""
-    return difflib.get_close_matches(name, list(names), most)
-
-
-def nearest(name: str, names: Iterable[str], otherwise: str, most: int = 1) -> str:
-    """The question which was meant, or what to say where none is near."""
-    close = near(name, names, most)
-    return f"did you mean {' or '.join(close)}?" if close else otherwise

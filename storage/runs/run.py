@@ -18,7 +18,7 @@ from storage.runs.markup import run_card, score_parts
 from storage.runs.names import WhichRound, find_run, recorded_name, run_name
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
-from storage.upkeep.verify import Verification, verify
+from storage.upkeep.verifying.verify import Verification, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +75,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration it was started with."""
-        config: dict[str, Any] = self._store.attributes["config"]
-        return config
+        return dict(self._store.attributes["config"])
 
     @property
     def algorithm(self) -> str:
@@ -118,6 +117,11 @@ class Run:
         return self._whole
 
     @property
+    def kept(self) -> list[int]:
+        """The committed rounds whose states were not pruned."""
+        return self._store.tensors.kept(self.committed)
+
+    @property
     def lost(self) -> list[int]:
         """The rounds without a whole record; those after `done` are done again when the run goes on."""
         before = set(range(self.done)) - set(self.committed)
@@ -134,7 +138,7 @@ class Run:
         return self._store.log.chain(self.done)
 
     def verify(self, expect: str | None = None) -> Verification:
-        """Read all of the run as it is now and compare it with its records; see `storage.upkeep.verify.verify`."""
+        """Read all of the run as it is now and compare it with its records, as `verify` does."""
         return verify(self._place, expect)
 
     @property
@@ -172,11 +176,11 @@ class Run:
         return list(self._store.schema.state(1))
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        """A tensor over rounds, (round, *shape), read when its values are used; raises `TensorMissing`.
+        """A tensor over the rounds that have it, (round, *shape), read when its values are used; `TensorMissing`.
 
         bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
         """
-        return self._arrays().named(name)
+        return self._arrays(self.kept).named(name)
 
     @property
     def ds(self) -> xr.Dataset:
@@ -185,7 +189,7 @@ class Run:
         Parameters, buffers, scores, metrics and bookkeeping have their own names, of which the first of two has
         the name; all else its path, as ``memory/velocity/fc1.weight``.
         """
-        return self._arrays().data_set()
+        return self._arrays(self.committed).data_set()
 
     @property
     def tree(self) -> xr.DataTree:
@@ -195,12 +199,12 @@ class Run:
         ``extras``, ``carry``, ``permutations`` and ``similarities``, each (round, partition, …), and
         ``partitions``, which example went where.
         """
-        return self._arrays().data_tree()
+        return self._arrays(self.committed).data_tree()
 
-    def _arrays(self) -> Arrays:
+    def _arrays(self, rounds: list[int]) -> Arrays:
         from storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
 
-        return Arrays(self.name, self._store, self.committed, self._commit)
+        return Arrays(self.name, self._store, rounds, self._commit)
 
     def history(self) -> pd.DataFrame:
         """A row for each committed round: loss and other scores, seconds, metrics, examples, accepted updates.
@@ -223,9 +227,9 @@ class Run:
 
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""
+        if round not in self._rounds:
+            raise self._store.log.missing(round, self._rounds)
         if round not in self._commits:
-            if round not in self._rounds:
-                raise self._store.log.missing(round, self._rounds)
             self._commits[round] = self._store.log.read(round)
         return self._commits[round]
 
@@ -283,16 +287,15 @@ class Run:
 
     def _told(self) -> str:
         """What it is like, in a line."""
-        parameters = sum(spec.size for spec in self._store.schema.layout.params)
-        uncommitted = " (1 uncommitted)" if self._store.tensors.has_row(self.done + 1) else ""
-        parts = (
-            f"{self.done}/{self.rounds} rounds{uncommitted}",
+        more = self._store.tensors.has_row(self.done + 1)
+        told = (
+            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * more}",
             self.algorithm,
             f"{self.partitions} partitions",
-            f"{parameters:,} params",
+            f"{sum(spec.size for spec in self._store.schema.layout.params):,} params",
             f"{self._store.tensors.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
         )
-        return " · ".join(parts)
+        return " · ".join(told)
 
 
 def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:

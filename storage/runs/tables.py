@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from storage.errors import RoundMissing, UsageError
+from storage.errors import RoundMissing, UsageError, nearest
 from storage.rounds.history import History
-from storage.runs.names import nearest
 from storage.runs.round import Round
 from storage.values.tensors import Vectors
 

@@ -25,7 +25,7 @@ from rich.table import Table
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.store import RoundStore
-from storage.upkeep.verify import verify
+from storage.upkeep.verifying.verify import verify
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
 from storage.values.state import State, Update

@@ -109,7 +109,7 @@ def tiny_in() -> Callable[[Path], Tiny]:
     return Tiny
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def same() -> Callable[[object, object], bool]:
     """Whether two nested mappings of tensors have the same names, types, shapes and bits."""
 

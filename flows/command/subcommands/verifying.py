@@ -12,7 +12,7 @@ from flows.command.errors import FAILED, clear_errors, print_json
 from flows.command.options import Json, Root
 from flows.command.printing.console import console
 from storage.runs.names import find_run, run_name
-from storage.upkeep.verify import Verification, verify
+from storage.upkeep.verifying.verify import Verification, verify
 
 
 def verify_command(

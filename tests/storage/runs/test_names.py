@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.names import default_root, local_root, near, nearest, run_address, run_name, stored_round
+from storage.runs.names import default_root, local_root, run_address, run_name, stored_round
 
 
 def test_the_root_is_that_of_the_environment_else_runs_here(monkeypatch) -> None:
@@ -54,11 +54,3 @@ def test_a_file_comes_first(tmp_path) -> None:
     assert stored_round(place) == (str(tmp_path / "a"), 3)
     place.touch()
     assert stored_round(place) is None
-
-
-def test_a_mistyped_name_is_asked_for() -> None:
-    names = ["accuracy", "loss", "losses"]
-    assert near("losss", names, 2) == ["losses", "loss"]
-    assert nearest("losss", names, "no", most=2) == "did you mean losses or loss?"
-    assert nearest("losss", iter(names), "no") == "did you mean losses?"
-    assert nearest("zzz", names, "there are three") == "there are three"

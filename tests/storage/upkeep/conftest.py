@@ -1,160 +1,38 @@
-"""A small run with a file of every kind, and all that can be asked of a run."""
+"""A run of few files, for tests that make it anew for each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
-import torch
 
-from storage.errors import StoreError
-from storage.rounds.commits import Commit
-from storage.rounds.lease import hold_lease
-from storage.rounds.recovery import recover
-from storage.rounds.store import RoundStore
-from storage.rounds.tensors import split_record
-from storage.runs.run import Run
-from storage.values.digests import match_digest
-from storage.values.state import Match, State, Update
+from storage.hierarchy.schema import Schema
+from storage.values.layout import Layout
+from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec
 
 
-@pytest.fixture
-def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
-    """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record set aside."""
-    tiny = tiny_in(tmp_path / "runs")
+@pytest.fixture(scope="session")
+def small_in(tiny_in: Callable[[Path], object]) -> type:
+    """The maker of such a run in a folder of the test's own: one parameter, and a carry."""
 
-    @dataclass(frozen=True)
-    class Every(type(tiny)):  # type: ignore[misc]
-        schema = replace(
-            tiny.schema, matches=(TensorSpec("fc", "int64", (3,)), TensorSpec("mix", "float32", (2, 2)))
-        )
+    class Small(tiny_in):  # type: ignore[misc, valid-type]
+        schema = Schema(Layout((TensorSpec("w", "float32", (3,)),), (), (), ()), partitions=2, carry=("variate",))
 
-        def create(self, name: str = "every", rounds: int = 3, created: float = 1.0) -> RoundStore:
-            config = {"algorithm": {"name": "fed_avg"}, "resplit_every": 2}
-            attributes, place = {"config": config, "created": created}, self.folder / f"{name}.zarr"
-            return RoundStore.create(place, self.schema, rounds, attributes, self.state(0))
+        def state(self, round: int) -> State:
+            return State({"float32": super().state(round).params["float32"][:3]}, {}, {}, {}, round)
 
-        def match(self, round: int, partition: int) -> Match:
-            generator = torch.Generator().manual_seed(100 * round + partition)
-            permutation = {
-                "fc": torch.randperm(3, generator=generator),
-                "mix": torch.rand(2, 2, generator=generator),
-            }
-            similarity = {name: torch.rand(len(order), generator=generator) for name, order in permutation.items()}
-            return Match(permutation, similarity)
+        def update(self, round: int, partition: int) -> Update:
+            whole = super().update(round, partition)
+            direction, variate = (v["float32"][:3] for v in (whole.direction, whole.carry["variate"]))
+            carry = {"variate": {"float32": variate}}
+            return Update({"float32": direction}, {}, {}, whole.weight, whole.metrics, carry)
 
-        def owners(self, number: int) -> np.ndarray:
-            return np.random.default_rng(number).integers(-1, 2, 20).astype(np.int32)
-
-        def write(self, store: RoundStore, round: int, refused: tuple[int, ...] = (), **fields: object) -> Commit:
-            commit = super().write(store, round, refused, **fields)
-            matches = {partition: self.match(round, partition) for partition in commit.accepted}
-            for partition, match in matches.items():
-                store.tensors.write_match(round, partition, match)
-            digests = {p: replace(commit.updates[p], match=match_digest(match)) for p, match in matches.items()}
-            number = (round - 1) // 2
-            store.tensors.write_split(number, self.owners)
-            split = split_record(number, self.owners(number))
-            return replace(commit, updates={**commit.updates, **digests}, split=split)
-
-        def rounds(self, store: RoundStore, first: int, last: int, rounds: int, **fields: object) -> RoundStore:
-            """Another writer that goes on with the run."""
-            with hold_lease(store.place, f"writer{first}", rounds) as lease:
-                recover(store)
-                store = store.extend(rounds)
-                for round in range(first, last + 1):
-                    store.commit(self.write(store, round, epoch=lease.epoch, token=lease.token, **fields))
-            return store
-
-        def whole(self, name: str = "every") -> RoundStore:
-            """A run of 4 rounds, the last of which was damaged and done again by another writer."""
-            store = self.rounds(self.create(name, rounds=4), 1, 4, 4, carry_from={0: 1})
-            record = store.path / "commits/4.json"
-            record.write_text(record.read_text()[:-1])
-            return self.rounds(RoundStore(store.path), 4, 4, 4, carry_from={0: 1})
-
-    return Every(tiny.folder)
-
-
-def plain(value: object) -> object:
-    """A value in which equal means the same bits."""
-    if isinstance(value, torch.Tensor):
-        return (
-            str(value.dtype),
-            tuple(value.shape),
-            value.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes(),
-        )
-    if isinstance(value, State | Update | Match):
-        return {name: plain(each) for name, each in vars(value).items()}
-    if isinstance(value, np.ndarray):
-        return str(value.dtype), value.shape, value.tobytes()
-    if isinstance(value, pd.DataFrame):
-        return value.to_json(double_precision=15, orient="split")
-    if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
-    return value
-
-
-ASKED = [
-    *(
-        "config",
-        "algorithm",
-        "created",
-        "attributes",
-        "rounds",
-        "partitions",
-        "done",
-        "committed",
-        "lost",
-        "digest",
-    ),
-    *("chain", "stop", "failure", "damaged", "status", "scores", "tensors"),
-]
-
-
-def questions(rounds: range) -> dict[str, Callable[[Run], object]]:
-    """All that can be asked of a run of these rounds, by what it is."""
-    asked: dict[str, Callable[[Run], object]] = {
-        name: (lambda run, name=name: getattr(run, name)) for name in ASKED
-    }
-    asked |= {"repr": repr, "history": lambda run: run.history()}
-    asked["tensors over rounds"] = lambda run: {name: run[name].values for name in run.tensors}
-    for number in rounds:
-        asked[f"state {number}"] = lambda run, r=number: run.round(r).state
-        asked[f"commit {number}"] = lambda run, r=number: run.round(r).commit
-        for partition in range(2) if number else ():
-            place = {"r": number, "p": partition}
-            asked[f"update {number} {partition}"] = lambda run, r, p: run.round(r).update(p)
-            asked[f"match {number} {partition}"] = lambda run, r, p: run.round(r).match(p)
-            for name in ("update", "match"):
-                question = asked[f"{name} {number} {partition}"]
-                asked[f"{name} {number} {partition}"] = lambda run, q=question, at=place: q(run, **at)
-        if number:
-            asked[f"examples {number}"] = lambda run, r=number: run.examples(0, r)
-    return asked
+    return Small
 
 
 @pytest.fixture
-def answers() -> Callable[[Path, range], dict[str, object]]:
-    """What a run says to each question; the error where it refuses to answer, or cannot be opened at all."""
-
-    def ask(path: Path, rounds: range) -> dict[str, object]:
-        try:
-            run = Run(path)
-        except StoreError as error:
-            return dict.fromkeys(questions(rounds), error)
-        told: dict[str, object] = {}
-        for what, question in questions(rounds).items():
-            try:
-                told[what] = plain(question(run))
-            except StoreError as error:
-                told[what] = error
-        return told
-
-    return ask
+def small(small_in: type, tmp_path: Path) -> object:
+    """One under the runs of the test."""
+    return small_in(tmp_path / "runs")

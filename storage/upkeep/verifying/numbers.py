@@ -9,7 +9,7 @@ import numpy as np
 
 from storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
-from storage.upkeep.stored import Finding, Looked, Stored, refused
+from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})(/0)?")
 

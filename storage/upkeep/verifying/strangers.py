@@ -7,7 +7,7 @@ import re
 from storage.hierarchy.documents import NAME
 from storage.hierarchy.schema import REPORTED
 from storage.parsing import numbered
-from storage.upkeep.stored import Finding, Looked, Stored
+from storage.upkeep.verifying.stored import Finding, Looked, Stored
 
 HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial")
 

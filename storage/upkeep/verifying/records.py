@@ -10,7 +10,7 @@ from storage.parsing import numbered
 from storage.places.base import Place
 from storage.rounds.commits import ASIDE
 from storage.rounds.lease import LEASES, read_claim
-from storage.upkeep.stored import Finding, Looked, Stored, refused
+from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
 def records(stored: Stored) -> Looked:

@@ -20,7 +20,7 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
-from storage.upkeep.verify import Finding, verify
+from storage.upkeep.verifying.verify import Finding, verify
 from storage.values.digests import NOTHING_KEPT
 from tasks.algorithms import ALGORITHMS
 

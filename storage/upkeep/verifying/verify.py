@@ -9,19 +9,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from storage.errors import NotARun, PlaceError, RoundweaveError, StoreError, UsageError
-from storage.hierarchy.chunks import need_chunk
 from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
-from storage.upkeep.contents import Sealed, sealed_chunks
-from storage.upkeep.descriptions import descriptions
-from storage.upkeep.numbers import numbers, read_numbers
-from storage.upkeep.records import claims, records, set_aside
-from storage.upkeep.stored import Finding, Looked, Stored, refused, whole_commits
-from storage.upkeep.strangers import strangers
+from storage.rounds.tensors import StoredTensors
+from storage.upkeep.verifying.contents import Sealed, sealed_chunks
+from storage.upkeep.verifying.descriptions import descriptions
+from storage.upkeep.verifying.numbers import numbers, read_numbers
+from storage.upkeep.verifying.records import claims, records, set_aside
+from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused, whole_commits
+from storage.upkeep.verifying.strangers import strangers
 
 CHAIN = re.compile("[0-9a-f]{64}")
+
+
+WHOSE = "it is of a committed round"
 
 
 THREADS = 4
@@ -102,11 +105,13 @@ def _chunks(stored: Stored) -> Looked:
     """Every chunk of tensors, against the digests in the records."""
     every = list(sealed_chunks(stored.store, stored.commits))
     with ThreadPoolExecutor(THREADS) as threads:
-        findings = [each for found in threads.map(partial(_unsound, stored.place), every) for each in found]
+        findings = [
+            each for found in threads.map(partial(_unsound, stored.store.tensors), every) for each in found
+        ]
     return Looked(frozenset(key for sealed in every for key in sealed.keys), tuple(findings))
 
 
-def _unsound(place: Place, sealed: Sealed) -> list[Finding]:
+def _unsound(tensors: StoredTensors, sealed: Sealed) -> list[Finding]:
     """Which chunks are not what was committed: all, where no more can be told than that one of them is not."""
     try:
         sealed.read()
@@ -114,7 +119,7 @@ def _unsound(place: Place, sealed: Sealed) -> list[Finding]:
         raise
     except RoundweaveError:
         checks = {
-            key: refused(place, key, partial(need_chunk, place, array, sealed.index, "it is of a committed round"))
+            key: refused(tensors.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
             for key, array in zip(sealed.keys, sealed.arrays, strict=True)
         }
         together = f", or another of {len(checks)} with one digest" if len(checks) > 1 else ""

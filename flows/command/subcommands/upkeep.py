@@ -1,0 +1,123 @@
+"""`roundweave prune`, `pack`, `cp` and `rm`: what is kept of a run, in how many files, copies, and its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from flows.command.errors import clear_errors, print_json
+from flows.command.options import Json, Root
+from flows.command.printing.console import console
+from storage.errors import UsageError, listed
+from storage.places.addresses import last_name, scheme_of
+from storage.places.schemes import place_of
+from storage.rounds.store import RoundStore
+from storage.runs.names import SUFFIX, run_address
+from storage.runs.run import Run, open_run
+from storage.upkeep.copying import copy_run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.packing import pack_run, unpack_run
+from storage.upkeep.pruning import prune_run
+from storage.upkeep.removing import remove_run
+
+RunName = Annotated[str, typer.Argument(help="the run's name, or its path")]
+
+
+def prune_command(
+    run: RunName,
+    keep: Annotated[str, typer.Option(help="what stays: states, every:k, last:n")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and let nothing go")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Let go of the tensors of rounds; their records and numbers stay, and what going on needs."""
+    with clear_errors(as_json, "interrupted; prune again to end it"):
+        stored = open_run(run, root)
+        goes = prune_run(_store(stored), Keep.of(keep), dry_run)
+        rounds, went = listed(goes.rounds) or "none", "would go" if dry_run else "went"
+        said = f"of rounds {rounds} {went} {goes.bytes / 1e6:.3g} MB"
+        numbers = {"rounds": list(goes.rounds), "bytes": goes.bytes, "dry_run": dry_run}
+        _say(stored, said, as_json, **numbers)
+
+
+def pack_command(
+    run: RunName,
+    undo: Annotated[bool, typer.Option("--undo", help="a file for each tensor of a round again")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Gather the tensors of many rounds in few files, which zarr and xarray read as before."""
+    with clear_errors(as_json, "interrupted; the run is whole, pack again to end it"):
+        stored = open_run(run, root)
+        store = _store(stored)
+        before = len(store.place.sizes())
+        with _bar("packing") as step:
+            unpack_run(store) if undo else pack_run(store, step)
+        after = len(store.place.sizes())
+        _say(stored, f"{before} files are now {after}", as_json, files_before=before, files=after)
+
+
+def cp_command(
+    run: RunName,
+    target: Annotated[str, typer.Argument(help="a root to copy it under, or the place of the copy, as NAME.zarr")],
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a run, and verify it while it is copied; the copy is there at once, or not at all."""
+    with clear_errors(as_json, "interrupted; there is no copy"):
+        stored = open_run(run, root)
+        where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
+        with _bar("copying") as step:
+            chain = copy_run(_store(stored), place_of(where), step)
+        _say(stored, f"copied to {where}, chain {chain[:16]}", as_json, copy=where, chain=chain)
+
+
+def rm_command(
+    run: RunName,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a run with all its rounds."""
+    with clear_errors(as_json, "interrupted"):
+        stored = open_run(run, root)
+        if not scheme_of(stored.address) and Path(stored.address).is_symlink():
+            raise UsageError(f"{stored.address} is a link to a run; delete the link, or give the path of the run")
+        if not yes and not _agreed(stored):
+            raise typer.Abort
+        remove_run(place_of(stored.address))
+        _say(stored, f"deleted from {stored.address}", as_json)
+
+
+def _store(stored: Run) -> RoundStore:
+    return RoundStore(stored.address, bool(stored.config.get("fsync")))
+
+
+def _agreed(stored: Run) -> bool:
+    """Whether somebody at a terminal agrees to delete it; raises `UsageError` where nobody is."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{stored.name} has {stored.done} rounds; give --yes to delete it")
+    return typer.confirm(f"delete {stored!r}?", err=True)
+
+
+def _say(stored: Run, said: str, as_json: bool, **values: object) -> None:
+    if as_json:
+        print_json({"run": stored.name, "path": str(stored.address), **values})
+    else:
+        console().print(f"{stored.name}: {said}", soft_wrap=True)
+
+
+@contextmanager
+def _bar(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal while something is done; gives what is to be told how much of how much is."""
+    shown = Console(stderr=True)
+    with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
+        task = progress.add_task(doing, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,115 @@
+"""What was let go of a run, in a sealed record: so what was pruned is told from what was lost."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage.errors import StoreDamaged, spans
+from storage.hierarchy.schema import ArraySpec
+from storage.parsing import from_json
+from storage.rounds.commits import CommitLog
+from storage.values.digests import text_digest
+
+KEY = "commits/pruned.json"
+
+
+MOST = 1_000_000
+"""Rounds of a run; a record that tells of more would take memory without end."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The rounds whose states were let go, and those whose updates and carries were.
+
+    `carried` are those updates of these rounds, (round, partition), that stay for what their partitions carry.
+    """
+
+    states: frozenset[int] = frozenset()
+    updates: frozenset[int] = frozenset()
+    carried: frozenset[tuple[int, int]] = frozenset()
+
+    def has_state(self, round: int) -> bool:
+        """Whether the state of a round stays."""
+        return round not in self.states
+
+    def has_update(self, round: int, partition: int | None = None) -> bool:
+        """Whether a partition's update of a round stays, or those of all."""
+        return round not in self.updates or (round, partition) in self.carried
+
+    def has_chunk(self, spec: ArraySpec, index: tuple[int, ...]) -> bool:
+        """Whether a chunk of an array over rounds stays."""
+        return self.has_update(*index[:2]) if spec.by_partition else self.has_state(index[0])
+
+    @property
+    def rounds(self) -> frozenset[int]:
+        """The rounds of which something was let go."""
+        return self.states | self.updates
+
+    def until(self, last: int) -> Pruned:
+        """What of it is of rounds up to the last."""
+        return Pruned(
+            frozenset(round for round in self.states if round <= last),
+            frozenset(round for round in self.updates if round <= last),
+            frozenset(pair for pair in self.carried if pair[0] <= last),
+        )
+
+
+def read_pruned(log: CommitLog) -> Pruned:
+    """What was let go of the run of a log; raises `StoreDamaged` for a record that was not written so."""
+    content = log.place.read(KEY)
+    if content is None:
+        return Pruned()
+    try:
+        value = from_json(bytes(content))
+        if value.pop("seal") != _seal(log, value):
+            raise ValueError("it is of another run, or was changed")
+        newest = min(value["newest"], MOST)
+        carried = frozenset((int(round), int(partition)) for round, partition in value["carried"])
+        return Pruned(_rounds(value["states"], newest), _rounds(value["updates"], newest), carried)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreDamaged(
+            f"{log.place}/{KEY} is no record of what was pruned ({error}); restore it from a copy, "
+            "or `roundweave resume` goes on without it"
+        ) from error
+
+
+def write_pruned(log: CommitLog, pruned: Pruned, newest: int, fsync: bool = False) -> None:
+    """Record what is let go of the rounds up to the newest, whose chain the record names."""
+    value: dict[str, Any] = {
+        "states": spans(pruned.states),
+        "updates": spans(pruned.updates),
+        "carried": sorted(map(list, pruned.carried)),
+        "newest": newest,
+        "chain": log.chain(newest),
+    }
+    log.place.write(KEY, json.dumps(value | {"seal": _seal(log, value)}).encode(), durable=fsync)
+
+
+def forget_pruned(log: CommitLog, last: int, fsync: bool = False) -> None:
+    """Take the rounds after the last out of the record, as they are done again.
+
+    A record that is damaged is set aside: what it told of is lost.
+    """
+    content = log.place.read(KEY)
+    if content is None:
+        return
+    try:
+        write_pruned(log, read_pruned(log).until(last), last, fsync)
+    except StoreDamaged:
+        log.place.write(f"commits/pruned-damaged-{secrets.token_hex(4)}.json", content)
+        log.place.delete(KEY)
+
+
+def _seal(log: CommitLog, value: dict[str, Any]) -> str:
+    return text_digest("\n".join((log.run, "pruned", json.dumps(value, sort_keys=True))))
+
+
+def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:
+    """The rounds of these spans; those of a run that there can be come up to its newest."""
+    if any(last > newest for _, last in value):
+        raise ValueError("it tells of rounds to come")
+    return frozenset(round for first, last in value for round in range(first, last + 1))

@@ -1,0 +1,53 @@
+"""Packing: chunks gathered in shards, since a run of many rounds and partitions is as many files."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from storage.hierarchy.schema import ArraySpec
+from storage.hierarchy.shards import pack_array
+from storage.rounds.lease import hold_lease, read_lease
+from storage.rounds.store import RoundStore
+
+Step = Callable[[int, int], None]
+"""Is told how much is done, and of how much."""
+
+
+@contextmanager
+def held(store: RoundStore) -> Iterator[None]:
+    """Hold a run at rest, so that nobody goes on with it; raises `RunBusy`."""
+    former = read_lease(store.place)
+    rounds, failure = (former.rounds, former.failure) if former else (0, None)
+    with hold_lease(store.place, secrets.token_hex(4), rounds, failure):
+        store.place.sweep()
+        yield
+
+
+def pack_run(store: RoundStore, step: Step = lambda done, total: None) -> None:
+    """Pack a run at rest; raises `RunBusy` while it is written, `StoreDamaged` for a chunk with flipped bits."""
+    with held(store):
+        pack(store, step)
+
+
+def pack(store: RoundStore, step: Step = lambda done, total: None) -> None:
+    """Gather the chunks of each array in shards, and let go of those that were pruned or are of no round."""
+    tensors, pruned, newest = store.tensors, store.tensors.pruned(), store.log.rounds()[-1]
+
+    def stays(spec: ArraySpec, index: tuple[int, ...]) -> bool:
+        return index[0] <= newest and pruned.has_chunk(spec, index)
+
+    tensors.mark_packed()
+    arrays = [spec for spec in tensors.arrays.values() if spec.over_rounds]
+    for done, spec in enumerate(arrays):
+        step(done, len(arrays))
+        pack_array(store.place, spec, partial(stays, spec), store.fsync)
+    step(len(arrays), len(arrays))
+
+
+def unpack_run(store: RoundStore) -> None:
+    """Give each chunk of a run at rest a file of its own again; raises `RunBusy` while it is written."""
+    with held(store):
+        store.tensors.unpack()

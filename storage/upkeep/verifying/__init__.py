@@ -1,0 +1,1 @@
+"""Verifying a run: what there must be, what lies there, and how they differ."""

@@ -1,0 +1,186 @@
+"""Runs that keep less: killed, pruned and packed in any way, they go on to the bits of one that kept all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flows.config.recorded import resumed_config
+from flows.config.train import TrainConfig
+from storage.errors import RoundPruned, UsageError
+from storage.places.local import LocalPlace
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.packing import pack_run
+from storage.upkeep.pruning import prune_run
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
+from tests.storage.upkeep.dying import Killed, bury
+
+ABSENT = """
+import os, pathlib, signal
+from dataclasses import dataclass, replace
+import torch
+from roundweave import Algorithm, Gradient, Map, Mean, Sgd
+
+@dataclass(frozen=True)
+class Counting(Map):
+    '''Divides its gradient by the rounds in which its partition took part: partition 0 in all, 1 till round 2.'''
+    carry = ("rounds",)
+    def __call__(self, objective, state, examples, carry, seed):
+        round, partition = state.round + 1, int(examples.inputs[0, 0])
+        deadly = pathlib.Path(__file__).with_name(f"deadly{partition}")
+        if round == 7 and deadly.exists():
+            deadly.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        update = Gradient()(objective, state, examples, {}, seed)
+        zeros = {name: torch.zeros_like(vector) for name, vector in state.params.items()}
+        rounds = {name: vector + 1 for name, vector in carry.get("rounds", zeros).items()}
+        unsound = float("nan") if partition == 1 and round > 2 or partition == 2 and round % 3 else 1.0
+        direction = {name: unsound * vector / rounds[name] for name, vector in update.direction.items()}
+        return replace(update, direction=direction, carry={"rounds": rounds})
+
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(8, 3, generator=generator)
+    inputs[:, 0] = partition
+    return inputs, (inputs[:, 1] > 0).long()
+
+def algorithm():
+    return Algorithm(Counting(), Mean(), Sgd(0.3, 0.9))
+"""
+ROUNDS = 8
+KEEPS = ("all", "states", "every:2", "every:3", "last:1", "last:2", "last:4")
+
+
+@pytest.fixture
+def fields(own) -> dict[str, object]:
+    path = own(ABSENT)
+    return {"algorithm": f"{path}:algorithm", "data": f"{path}:data", "model": "logistic", "partitions": 3}
+
+
+def carried(run: Run) -> list[tuple[int, int]]:
+    """Of which rounds and partitions the carries are there."""
+    place = LocalPlace(run.path)
+    (dtype,) = (name for name in place.names("carry/rounds") if name != "zarr.json")
+    rounds = map(int, place.names(f"carry/rounds/{dtype}/c"))
+    return [(r, int(p)) for r in sorted(rounds) for p in place.names(f"carry/rounds/{dtype}/c/{r}")]
+
+
+def all_of(*rounds: int) -> list[tuple[int, int]]:
+    return [(round, partition) for round in rounds for partition in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("keep", "states", "updates"),
+    [
+        ("states", [0, 1, 2, 3, 4, 5, 6, 7, 8], [(2, 1), (6, 2), (8, 0)]),
+        ("every:4", [0, 4, 8], [(2, 1), *all_of(4), (6, 2), *all_of(8)]),
+        ("last:2", [0, 7, 8], [(2, 1), (6, 2), *all_of(7, 8)]),
+    ],
+)
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_run_keeps_what_it_says_and_what_its_partitions_carry(
+    train, fields, keep, states, updates, window
+) -> None:
+    """By hand: partition 0 carries from round 8, partition 1 from round 2, partition 2 from round 6."""
+    whole = train(**fields, rounds=ROUNDS, name="whole")
+    run = train(window=window, **fields, rounds=ROUNDS, name="run", keep=keep)
+    assert whole.round(-1).commit.carry_from == {0: 8, 1: 2, 2: 6}
+    assert (run.digest, run.kept, carried(run)) == (whole.digest, states, updates)
+    assert run.history().drop(columns="seconds").equals(whole.history().drop(columns="seconds"))
+    assert [run.round(r).commit.state for r in run.committed] == [whole.round(r).commit.state for r in range(9)]
+
+
+def test_what_is_kept_may_change_when_a_run_goes_on(train, fields) -> None:
+    whole = train(**fields, rounds=ROUNDS, name="whole")
+    train(**fields, rounds=3, name="run", keep="last:1")
+    train(**fields, rounds=6, name="run", keep="states")
+    run = train(**fields, rounds=ROUNDS, name="run")
+    assert (run.kept, run.digest) == ([0, 3, 4, 5, 6, 7, 8], whole.digest)
+    assert carried(run) == [(2, 1), (6, 0), (6, 2), *all_of(7, 8)]
+    with pytest.raises(RoundPruned, match=r"the state of round 2 of .* went when it was pruned"):
+        run.round(2).params  # noqa: B018
+    assert resumed_config("run", None, False, {"keep": "last:3"}).keep == "last:3"
+
+
+def test_what_is_kept_is_checked_before_anything_is_done(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="keep 'lst:3': nothing is kept so; did you mean last"):
+        TrainConfig(keep="lst:3")
+    assert TrainConfig(keep=" last:03").keep == "last:3"
+
+
+def test_a_window_whose_workers_die_begins_again_from_a_round_that_is_there(train, fields, tmp_path) -> None:
+    """Within a window nothing goes: lost work is done again from the window's first round on."""
+    whole = train(**fields, rounds=ROUNDS, name="whole")
+    with connect(None, 2) as client:
+        for partition in (0, 2):
+            (tmp_path / f"deadly{partition}").touch()
+        run = train(GraphExecutor(client), 4, **fields, rounds=ROUNDS, name="run", keep="last:1")
+    assert list(tmp_path.glob("deadly*")) == []
+    assert run.digest == whole.digest
+    assert (run.kept, carried(run)) == ([0, 8], [(2, 1), (6, 2), *all_of(8)])
+
+
+def killed_at(number: int, work: Callable[[], object]) -> None:
+    """Do the work, and die at a write of this number, if it comes to that."""
+    writes = 0
+
+    def dying(write: Callable[..., object]) -> Callable[..., object]:
+        def counted(*arguments: object, **options: object) -> object:
+            nonlocal writes
+            writes += 1
+            if writes > number:
+                raise Killed
+            return write(*arguments, **options)
+
+        return counted
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("write", "create", "delete"):
+            patch.setattr(LocalPlace, name, dying(getattr(LocalPlace, name)))
+        with suppress(Killed):
+            work()
+
+
+STEPS = st.tuples(
+    st.sampled_from(["train", "train", "killed", "prune", "pack", "dying prune", "dying pack"]),
+    st.sampled_from(KEEPS),
+    st.integers(0, 3),
+    st.integers(1, 150),
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(STEPS, max_size=5))
+def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_path_factory, steps) -> None:
+    fields = fields | {"root": tmp_path_factory.mktemp("any")}
+    whole = train(**fields, rounds=ROUNDS, name="whole")
+    done = 0
+    path = train(**fields, rounds=1, name="run").path
+    for kind, keep, more, write in steps:
+        done = Run(path).done
+        rounds = min(max(done, 1) + more, ROUNDS)
+
+        def work(kind=kind, keep=keep, rounds=rounds) -> None:
+            if "prune" in kind:
+                prune_run(RoundStore(path), Keep.of(keep))
+            elif "pack" in kind:
+                pack_run(RoundStore(path))
+            else:
+                train(**fields, rounds=rounds, name="run", keep=keep)
+
+        killed_at(write if kind in ("killed", "dying prune", "dying pack") else 10**9, work)
+        bury(path)
+        run = Run(path)
+        assert run.done >= done
+        assert run.round(-1).commit.state == whole.round(run.done).commit.state
+        for round in run.kept:
+            assert run.round(round).state.round == round
+    assert train(**fields, rounds=ROUNDS, name="run").digest == whole.digest

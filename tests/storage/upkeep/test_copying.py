@@ -1,0 +1,154 @@
+"""Copies: equal to the last bit, there at once or never, and of nothing that is damaged."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage.errors import NotARun, PlaceTaken, RunBusy, StoreDamaged
+from storage.places.local import LocalPlace
+from storage.rounds.lease import hold_lease
+from storage.rounds.recovery import recover
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from storage.upkeep.copying import check_rounds, copy_run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.packing import pack_run
+from storage.upkeep.pruning import prune_run
+from tests.storage.upkeep.dying import Dying, Killed
+
+
+def contents(place: LocalPlace) -> dict[str, bytes]:
+    return {key: bytes(place.read(key) or b"") for key in place.sizes()}
+
+
+@pytest.mark.parametrize("work", ["", "prune", "pack", "prune and pack"])
+def test_a_copy_is_the_run_and_goes_on_as_it_would(tiny, tmp_path: Path, same, work: str) -> None:
+    store = tiny.train(tiny.create(rounds=4), 3)
+    if "prune" in work:
+        prune_run(store, Keep.of("last:2"))
+    if "pack" in work:
+        pack_run(store)
+    (store.path / "commits/4.json.1234.partial").write_bytes(b"half")
+    target = LocalPlace(tmp_path / "elsewhere" / "copy.zarr")
+    told: list[tuple[int, int]] = []
+    chain = copy_run(store, target, lambda done, total: told.append((done, total)))
+    copy = RoundStore(target)
+    (store.path / "commits/4.json.1234.partial").unlink()
+    assert contents(target) == contents(store.place)
+    assert Run(target).status == Run(store.path).status == "interrupted"
+    assert (copy.log.chain(3), store.log.chain(3)) == (chain, chain)
+    assert told[-1] == (told[-1][1], sum(map(len, contents(target).values())))
+    check_rounds(copy)
+    assert Run(target).digest == Run(store.path).digest
+    recover(copy)
+    copy.commit(tiny.write(copy, 4))
+    assert same(copy.tensors.read_state(4), tiny.state(4))
+
+
+def test_a_place_that_is_taken_is_refused(tiny) -> None:
+    store, other = tiny.train(tiny.create(), 2), tiny.create("other")
+    before = contents(other.place)
+    with pytest.raises(PlaceTaken, match=r"other\.zarr exists already; give the copy another place"):
+        copy_run(store, other.place)
+    with pytest.raises(PlaceTaken):
+        copy_run(store, store.place)
+    assert contents(other.place) == before
+
+
+def test_a_run_that_is_written_is_not_copied(tiny, tmp_path: Path) -> None:
+    store = tiny.train(tiny.create(), 2)
+    with hold_lease(store.place, "mine"), pytest.raises(RunBusy, match="wait for it or stop it"):
+        copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
+    assert not (tmp_path / "copy.zarr").exists()
+
+
+def test_a_run_that_was_written_meanwhile_is_no_copy(tiny, tmp_path: Path) -> None:
+    store = tiny.train(tiny.create(), 2)
+    commit = tiny.write(store, 3)
+    once = threading.Event()
+
+    def step(done: int, total: int) -> None:
+        if not once.is_set():
+            once.set()
+            store.commit(commit)
+
+    with pytest.raises(RunBusy, match="was written while it was copied; copy it again"):
+        copy_run(store, LocalPlace(tmp_path / "copy.zarr"), step)
+    assert list(tmp_path.glob("*.zarr")) == []
+
+
+@pytest.mark.parametrize(
+    "key", ["params/fc.weight/c/2/0/0", "updates/float32/c/1/1/0", "frozen/table/c/0/0", "scores/loss/c/0"]
+)
+def test_a_flipped_bit_is_refused_by_the_name_of_the_file(tiny, tmp_path: Path, flip, key: str) -> None:
+    store = tiny.train(tiny.create(), 2)
+    flip(store.path / key, 1)
+    with pytest.raises(StoreDamaged) as error:
+        copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
+    assert str(error.value).startswith(f"{store.path}/{key}: the stored bytes are not those that were written")
+    assert list(tmp_path.glob("*.zarr")) == []
+
+
+@pytest.mark.parametrize("name", ["params/coarse", "updates/float32", "carry/variate/bfloat16"])
+def test_a_flipped_bit_in_a_shard_is_refused_by_the_name_of_the_file(
+    tiny, tmp_path: Path, flip, name: str
+) -> None:
+    store = tiny.train(tiny.create(), 2)
+    pack_run(store)
+    (shard,) = (store.path / name).glob("c.*")
+    flip(shard, 3)
+    with pytest.raises(StoreDamaged) as error:
+        copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
+    assert str(error.value).startswith(f"{shard}: chunk ")
+
+
+def test_tensors_that_are_not_those_committed_are_refused(tiny, tmp_path: Path) -> None:
+    """Their checksums are right: they are another round's."""
+    store = tiny.train(tiny.create(), 2)
+    store.place.write("params/scale/c/1", store.place.read("params/scale/c/2"))
+    with pytest.raises(StoreDamaged) as error:
+        copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
+    assert str(error.value) == (
+        f"{store.path}: params/scale of round 1 is not what was committed; restore it from a copy"
+    )
+
+
+@pytest.mark.parametrize("key", ["commits/1.json", "params/scale/c/1", "updates/float32/c/2/0/0"])
+def test_what_is_damaged_or_missing_is_refused(tiny, tmp_path: Path, key: str) -> None:
+    store = tiny.train(tiny.create(), 2)
+    (store.path / key).unlink() if "json" not in key else (store.path / key).write_text("{}")
+    with pytest.raises(StoreDamaged, match=str(store.path)):
+        copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
+
+
+@dataclass(frozen=True)
+class Forgetful(LocalPlace):
+    """A place that keeps other bytes than it is given."""
+
+    def write(self, key: str, *pieces: bytes | memoryview, durable: bool = False) -> None:
+        super().write(key, *(pieces if key != "params/scale/c/1" else [b"something"]), durable=durable)
+
+
+def test_a_place_that_keeps_other_bytes_is_found_out(tiny, tmp_path: Path) -> None:
+    store = tiny.train(tiny.create(), 2)
+    with pytest.raises(StoreDamaged, match="params/scale/c/1 does not come back as it was written"):
+        copy_run(store, Forgetful(tmp_path / "copy.zarr"))
+
+
+def test_whenever_a_copy_dies_there_is_none_and_the_run_is_as_it_was(small, tmp_path: Path) -> None:
+    store = small.train(small.create(), 2)
+    before, target = contents(store.place), tmp_path / "copies" / "copy.zarr"
+    whole = Dying(tmp_path / "whole.zarr")
+    copy_run(store, whole)
+    for number in range(len(whole.calls)):
+        with pytest.raises(Killed):
+            copy_run(store, Dying(target, number))
+        with pytest.raises(NotARun):
+            Run(target)
+        assert list(target.parent.iterdir()) == []
+    assert contents(store.place) == before
+    copy_run(store, LocalPlace(target))

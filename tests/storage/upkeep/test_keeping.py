@@ -1,0 +1,101 @@
+"""What is kept, as it is written and as it decides: by hand, and for any rounds and carries."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import UsageError
+from storage.rounds.commits import Commit
+from storage.rounds.pruned import Pruned
+from storage.upkeep.keeping import Keep
+
+NOTHING = Pruned()
+KEEPS = st.one_of(
+    st.sampled_from(["all", "states"]),
+    st.builds("{}:{}".format, st.sampled_from(["every", "last"]), st.integers(1, 6)),
+).map(Keep.of)
+
+
+def newest(round: int, carry_from: dict[int, int] | None = None) -> Commit:
+    return Commit(round, "writer", 1, "", {}, carry_from=carry_from or {})
+
+
+@pytest.mark.parametrize("text", ["all", "states", "every:1", "every:25", "last:1", "last:300"])
+def test_a_keep_is_a_value_that_is_written_as_it_is_read(text: str) -> None:
+    keep = Keep.of(text)
+    assert str(keep) == text
+    assert pickle.loads(pickle.dumps(keep)) == Keep.of(f" {text} ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lats:5", "keep 'lats:5': nothing is kept so; did you mean last?"),
+        ("state", "keep 'state': nothing is kept so; did you mean states?"),
+        ("", "keep '': nothing is kept so; there are all, states, every:k, last:n"),
+        ("last", "keep 'last': give last:N with a number of rounds, 1 or more"),
+        ("last:0", "keep 'last:0': give last:N with a number of rounds, 1 or more"),
+        ("every:-2", "keep 'every:-2': give every:N with a number of rounds, 1 or more"),
+        ("every:1.5", "keep 'every:1.5': give every:N with a number of rounds, 1 or more"),
+        ("all:3", "keep 'all:3': give all alone"),
+        ("states:", "keep 'states:': give states alone"),
+    ],
+)
+def test_what_cannot_be_kept_is_said_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Keep.of(text)
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "states", "updates"),
+    [
+        ("all", set(), set()),
+        ("states", set(), {1, 2, 3, 4, 5, 6, 7}),
+        ("every:3", {1, 2, 4, 5}, {1, 2, 4, 5, 7}),
+        ("last:1", {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}),
+        ("last:3", {1, 2, 3, 4}, {1, 2, 3, 4}),
+        ("last:20", set(), set()),
+    ],
+)
+def test_what_goes_after_seven_rounds(text: str, states: set[int], updates: set[int]) -> None:
+    """Counted by hand: the initial state and the newest one never go."""
+    gone = Keep.of(text).prunes(newest(7), NOTHING)
+    assert (gone.states, gone.updates, gone.carried) == (states, updates, set())
+
+
+def test_the_updates_stay_that_carry_what_going_on_needs() -> None:
+    commit = newest(7, {0: 7, 1: 2, 2: 5})
+    assert Keep.of("last:1").prunes(commit, NOTHING).carried == {(2, 1), (5, 2)}
+    assert Keep.of("states").prunes(commit, NOTHING).carried == {(7, 0), (2, 1), (5, 2)}
+    assert Keep.of("every:5").prunes(commit, NOTHING).carried == {(7, 0), (2, 1)}
+
+
+def test_what_is_carried_no_more_goes_unless_all_or_its_round_stays() -> None:
+    former = Keep.of("last:1").prunes(newest(7, {1: 2, 2: 5}), NOTHING)
+    later = newest(8, {1: 8, 2: 5})
+    assert Keep.of("last:1").prunes(later, former).carried == {(5, 2)}
+    assert Keep.of("every:2").prunes(later, former).carried == {(2, 1), (5, 2)}
+    assert Keep.of("all").prunes(later, former) == former
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), KEEPS), max_size=6), st.data())
+def test_what_went_never_comes_back_and_what_is_needed_never_goes(steps, data) -> None:
+    pruned, round, carry_from = NOTHING, 0, {}
+    for more, keep in steps:
+        for _ in range(more):
+            round += 1
+            carry_from |= dict.fromkeys(data.draw(st.sets(st.integers(0, 2))), round)
+        before, pruned = pruned, keep.prunes(newest(round, carry_from), pruned)
+        assert before.states <= pruned.states
+        assert before.updates <= pruned.updates
+        assert pruned.has_state(round)
+        assert pruned.has_state(0)
+        assert all(pruned.has_update(source, partition) for partition, source in carry_from.items())
+        for source in range(1, round + 1):
+            for partition in range(3):
+                assert before.has_update(source, partition) or not pruned.has_update(source, partition)

@@ -1,0 +1,269 @@
+"""Pruning a stored run: which files stay, what readers are told, and that a death on the way does no harm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import RoundFailed, RoundPruned, RunBusy, StoreDamaged
+from storage.places.local import LocalPlace
+from storage.places.schemes import place_of
+from storage.rounds.lease import hold_lease
+from storage.rounds.pruned import Pruned
+from storage.rounds.recovery import newest_whole, recover
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.packing import pack_run
+from storage.upkeep.pruning import LetGo, prune_run
+from tests.storage.upkeep.dying import Dying, Killed, bury, each_death
+from tests.storage.upkeep.test_keeping import KEEPS
+
+
+def rounds_of(store: RoundStore, path: str) -> list[str]:
+    return store.place.names(f"{path}/c")
+
+
+@pytest.mark.parametrize(
+    ("keep", "states", "updates"),
+    [
+        ("all", "0 1 2 3 4 5", "1 2 3 4 5"),
+        ("states", "0 1 2 3 4 5", ""),
+        ("every:2", "0 2 4 5", "2 4"),
+        ("last:2", "0 4 5", "4 5"),
+    ],
+)
+def test_each_policy_keeps_the_files_of_the_rounds_it_names(tiny, keep: str, states: str, updates: str) -> None:
+    """Counted by hand: the state of the initial round and of the newest always stay."""
+    store = tiny.train(tiny.create(rounds=5), 5)
+    prune_run(store, Keep.of(keep))
+    for path in ("params/fc.weight", "params/coarse", "buffers/norm.count", "memory/velocity/scale"):
+        assert rounds_of(store, path) == states.split()
+    for path in (
+        "updates/float32",
+        "updates/buffers/bool",
+        "updates/extras/control/bfloat16",
+        "carry/variate/float32",
+    ):
+        assert rounds_of(store, path) == updates.split()
+    assert [name for name in store.place.names("commits") if name[0].isdecimal()] == [
+        f"{r}.json" for r in range(6)
+    ]
+    assert store.place.has("frozen/table/c/0/0")
+    assert Run(store.path).history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 6)]
+
+
+def test_an_update_stays_while_its_partition_carries_it(tiny) -> None:
+    store = tiny.create(rounds=5)
+    for round, carry_from in enumerate([{0: 1, 1: 1}, {0: 2, 1: 1}, {0: 3, 1: 1}, {0: 3, 1: 4}], 1):
+        store.commit(tiny.write(store, round, carry_from=carry_from))
+        prune_run(store, Keep.of("last:1"))
+        there = [
+            (r, p) for r in range(1, 5) for p in range(2) if store.place.has(f"carry/variate/float32/c/{r}/{p}/0")
+        ]
+        needed = {(source, partition) for partition, source in carry_from.items()}
+        assert set(there) == needed | {(round, 0), (round, 1)}
+        assert newest_whole(store) == round
+
+
+def test_what_was_pruned_is_told_from_what_was_lost(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=5), 5)
+    prune_run(store, Keep.of("every:2"))
+    place = str(store.place)
+    with pytest.raises(RoundPruned) as error:
+        store.tensors.read_state(3)
+    assert str(error.value) == (
+        f"the state of round 3 of {place} went when it was pruned; there are those of rounds 0, 2, 4 to 5"
+    )
+    with pytest.raises(RoundPruned) as error:
+        store.tensors.read_update(5, 1)
+    assert str(error.value) == (
+        f"the updates of round 5 of {place} went when it was pruned; there are those of rounds 2, 4"
+    )
+    store.place.delete("params/scale/c/4")
+    with pytest.raises(StoreDamaged, match="round 4 has no params/scale, params/scale/c/4 is missing"):
+        store.tensors.read_state(4)
+    run = Run(store.path)
+    assert (run.committed, run.kept) == ([0, 1, 2, 3, 4, 5], [0, 2, 4, 5])
+    assert run["fc.weight"]["round"].values.tolist() == [0, 2, 4, 5]
+    assert run["fc.weight"].values.shape == (4, 3, 2)
+    assert run["table"].values.shape == (2, 2)
+
+
+def test_a_reader_who_looked_before_is_told_as_well(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=3), 3)
+    run = Run(store.path)
+    prune_run(store, Keep.of("last:1"))
+    with pytest.raises(RoundPruned):
+        run.round(1).params  # noqa: B018
+    with pytest.raises(RoundPruned):
+        run.round(2).updates["scale"]
+
+
+def test_it_is_said_what_goes_and_a_dry_one_lets_nothing_go(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=4), 4)
+    before = store.place.sizes()
+    goes = prune_run(store, Keep.of("last:2"), dry=True)
+    assert store.place.sizes() == before
+    assert prune_run(store, Keep.of("last:2")) == goes
+    after = store.place.sizes()
+    gone = [size for key, size in before.items() if key not in after]
+    assert goes == LetGo((1, 2), sum(gone))
+    assert prune_run(store, Keep.of("last:2")) == LetGo((), 0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_whenever_a_pruning_dies_the_run_is_whole_and_the_next_one_ends_it(small, same, packed: bool) -> None:
+    start = small.train(small.create("start", rounds=4), 4)
+    if packed:
+        pack_run(start)
+    place = small.create("dying").path
+
+    def anew() -> None:
+        shutil.rmtree(place)
+        shutil.copytree(start.path, place)
+
+    def work(dying: LocalPlace) -> None:
+        prune_run(RoundStore(dying), Keep.of("last:2"))
+
+    expected = contents_after(start.path, place, work)
+    pruned = 0
+    for _ in each_death(place, work, anew):
+        store = RoundStore(place)
+        for round in (0, 3, 4):
+            assert same(store.tensors.read_state(round), small.state(round))
+        for round in (1, 2):
+            try:
+                assert same(store.tensors.read_update(round, 1), small.update(round, 1))
+            except RoundPruned:
+                pruned += 1
+        work(place_of(place))
+        assert contents(place) == expected
+        assert recover(RoundStore(place)) == (4, [])
+    assert pruned > 5
+
+
+def contents(path: Path) -> set[str]:
+    """What a run has besides its leases."""
+    return {key for key in place_of(path).sizes() if not key.startswith("commits/leases")}
+
+
+def contents_after(start: Path, path: Path, work: Callable[[LocalPlace], None]) -> set[str]:
+    shutil.rmtree(path)
+    shutil.copytree(start, path)
+    work(LocalPlace(path))
+    return contents(path)
+
+
+def test_a_run_that_is_written_is_not_pruned(tiny) -> None:
+    store = tiny.train(tiny.create(), 3)
+    with hold_lease(store.place, "mine"), pytest.raises(RunBusy, match="is being written by process"):
+        prune_run(store, Keep.of("last:1"))
+    assert rounds_of(store, "params/scale") == ["0", "1", "2", "3"]
+
+
+def test_a_run_with_a_damaged_end_is_not_pruned(tiny, flip) -> None:
+    """The rounds before may be all there is to go on from."""
+    store = tiny.train(tiny.create(), 3)
+    flip(store.path / "params/scale/c/3")
+    with pytest.raises(StoreDamaged, match=r"round 3 of .* is damaged; `roundweave resume` first, then prune"):
+        prune_run(store, Keep.of("last:1"))
+    assert rounds_of(store, "updates/float32") == ["1", "2", "3"]
+
+
+def test_how_the_last_writer_ended_stays_said(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=5), 3)
+    with pytest.raises(RoundFailed), hold_lease(store.place, "mine"):
+        raise RoundFailed("a partition is empty")
+    prune_run(store, Keep.of("last:1"))
+    assert (Run(store.path).status, Run(store.path).failure) == ("failed", "a partition is empty")
+
+
+def test_a_run_whose_end_was_damaged_goes_on_from_what_was_kept(tiny, flip, same) -> None:
+    """The rounds after are done again, and were then not pruned."""
+    store = tiny.train(tiny.create(rounds=5), 5)
+    prune_run(store, Keep.of("every:2"))
+    flip(store.path / "params/scale/c/5")
+    assert recover(store) == (4, [5])
+    assert store.tensors.pruned().rounds == {1, 3}
+    store.commit(tiny.write(store, 5))
+    assert same(store.tensors.read_update(5, 0), tiny.update(5, 0))
+    flip(store.path / "params/scale/c/5")
+    flip(store.path / "params/scale/c/4")
+    flip(store.path / "params/scale/c/2")
+    assert recover(store) == (0, [1, 2, 3, 4, 5])
+    assert store.tensors.pruned() == Pruned()
+    assert same(tiny.train(store, 3).tensors.read_update(1, 0), tiny.update(1, 0))
+
+
+def test_a_record_of_what_was_pruned_that_was_changed_is_not_believed(tiny) -> None:
+    """It cannot pass off as pruned what was lost, and is set aside when the run goes on."""
+    store = tiny.train(tiny.create(rounds=5), 5)
+    prune_run(store, Keep.of("last:2"))
+    record = store.path / "commits/pruned.json"
+    written = record.read_bytes()
+    value = json.loads(written)
+    for wrong in ({"states": [[1, 4]]}, {"carried": [[1, 1]]}, {"newest": 4}, {"chain": "0" * 64}, {"seal": ""}):
+        record.write_text(json.dumps(value | wrong))
+        with pytest.raises(StoreDamaged, match=r"pruned\.json is no record of what was pruned"):
+            store.tensors.read_state(1)
+        assert same_as_ever(store, tiny)
+    for content in (b"", b"[]", b"{}", b"\xff", b"[" * 100_000, written.replace(b"[1, 3]", b"[1, 99999999999]")):
+        record.write_bytes(content)
+        with pytest.raises(StoreDamaged, match="is no record of what was pruned"):
+            store.tensors.pruned()
+    assert recover(store) == (5, [])
+    assert not record.exists()
+    assert len(list(record.parent.glob("pruned-damaged-*.json"))) == 1
+    prune_run(store, Keep.of("last:2"))
+    assert record.read_bytes() == written
+
+
+def same_as_ever(store: RoundStore, tiny) -> bool:
+    """Whether what was not pruned is read as before."""
+    return store.tensors.read_state(5).round == 5 and store.tensors.read_update(4, 0).weight == 10
+
+
+def test_a_record_of_another_run_is_not_believed(tiny) -> None:
+    store, other = tiny.train(tiny.create(), 3), tiny.train(tiny.create("other", created=2.0), 3)
+    prune_run(other, Keep.of("last:1"))
+    shutil.copy(other.path / "commits/pruned.json", store.path / "commits/pruned.json")
+    with pytest.raises(StoreDamaged, match="it is of another run, or was changed"):
+        store.tensors.pruned()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 2), KEEPS, st.booleans(), st.integers(0, 25)), max_size=5),
+    data=st.data(),
+)
+def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_round(
+    small_in, tmp_path_factory, same, steps, data
+) -> None:
+    small = small_in(tmp_path_factory.mktemp("any"))
+    store, done, carry_from = small.create(rounds=12), 0, {}
+    for more, keep, packs, death in steps:
+        for round in range(done + 1, done + more + 1):
+            carry_from = carry_from | dict.fromkeys(data.draw(st.sets(st.integers(0, 1))), round)
+            store.commit(small.write(store, round, carry_from=carry_from))
+        done += more
+        if packs:
+            pack_run(store)
+        with suppress(Killed):
+            prune_run(RoundStore(Dying(store.path, death)), keep)
+        bury(store.path)
+        assert newest_whole(store) == done
+        if data.draw(st.booleans()):
+            assert recover(store) == (done, [])
+        assert same(store.tensors.read_state(done), small.state(done))
+        for partition, source in carry_from.items():
+            assert same(store.tensors.read_update(source, partition), small.update(source, partition))
+        if store.tensors.packed:
+            recover(store)
