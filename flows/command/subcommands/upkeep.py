@@ -1,4 +1,4 @@
-"""`roundweave verify`, `prune`, `pack`, `cp` and `rm`: whether a run is sound, what is kept of it, copies, its end."""
+"""`roundweave verify`, `prune`, `pack`, `cp` and `rm`: is a run sound, what is kept of it, copies, its end."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from functools import partial
 from storage.errors import StoreDamaged
 from storage.parsing import numbered
 from storage.places.base import Place
-from storage.rounds.commits import ASIDE
 from storage.rounds.lease import LEASES, read_claim
+from storage.rounds.log import ASIDE
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from storage.errors import PlaceError, RoundweaveError
 from storage.places.base import Place
-from storage.rounds.commits import Commit, Link
+from storage.rounds.commits import Commit
+from storage.rounds.log import Link
 from storage.rounds.store import RoundStore
 
 
