@@ -31,6 +31,8 @@ COMMANDS = {
     "split": ("dealing", "Show how many examples of each label a split gives to each partition."),
     "init": ("templates", "Write a commented train.toml and mine.py to start from."),
     "merge": ("merging", "Merge networks that were trained apart: match their hidden units, then average."),
+    "export": ("exporting", "Write a round's weights to a file, or a run's numbers to a tracker of experiments."),
+    "report": ("exporting", "Write one page that tells of a run and needs nothing else."),
     "units": ("merging", "Show which hidden units of a network are interchangeable, and what is pinned and why."),
 }
 """Where each subcommand is defined, and what the list of them says of it."""

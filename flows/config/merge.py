@@ -34,7 +34,7 @@ class Architecture(Config):
         default=None,
         description="without data: the shape of example inputs, as 2x3x32x32 or int64:2x16, or FILE.py:fn",
     )
-    dtype: Literal["float32", "float64", "bfloat16"] = Field(
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
     )
     seed: int = Field(default=0, ge=0, description="decides which examples are held out")

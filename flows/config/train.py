@@ -76,7 +76,7 @@ class Experiment(Dealing):
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
     )
     quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
-    dtype: Literal["float32", "float64", "bfloat16"] = Field(
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
     )
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")

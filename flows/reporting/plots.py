@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import UsageError
+from storage.places.addresses import Where, file_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 PLOTS = (".png", ".pdf", ".svg")
 
 
-def check_plot(place: Path) -> None:
-    """Raise `UsageError` for a place where no figure can be written."""
-    if place.suffix.lower() not in PLOTS:
-        raise UsageError(f"{place}: a plot ends in {', '.join(PLOTS)}, not in {place.suffix!r}")
-    if not place.parent.is_dir():
-        raise UsageError(f"{place}: there is no folder {place.parent}; make it first")
-    if place.is_dir():
-        raise UsageError(f"{place} is a folder; name a file in it")
+def check_plot(place: Where) -> Path:
+    """The path of a figure to write; raises `UsageError` for a place where none can be."""
+    return file_path(place, "a plot", PLOTS)
 
 
 def as_markdown(figure: Figure, name: str) -> str:

@@ -13,20 +13,13 @@ from safetensors import SafetensorError
 
 from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
 from storage.errors import CheckpointError, UsageError, one_line
-from storage.places.addresses import Where, as_path
+from storage.places.addresses import Where, file_path
 from storage.places.base import PARTIAL
 
 
 def check_place(place: Where) -> Path:
     """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there."""
-    path = as_path(place)
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{path}: a checkpoint ends in {', '.join(SUFFIXES)}, not in {path.suffix!r}")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; give the file another name")
-    return path
+    return file_path(place, "a checkpoint", SUFFIXES)
 
 
 def write_checkpoint(place: Where, tensors: Mapping[str, torch.Tensor]) -> None:

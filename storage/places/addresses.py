@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import UsageError
@@ -74,3 +75,19 @@ def as_path(where: Where) -> Path:
     if scheme_of(where):
         raise UsageError(f"{address_of(where)} is not on a disk of this machine; give a path")
     return Path(where)
+
+
+def file_path(where: Where, what: str, suffixes: Sequence[str]) -> Path:
+    """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there.
+
+    >>> file_path("run.html", "a report", [".html"])
+    PosixPath('run.html')
+    """
+    path = as_path(where)
+    if path.suffix.lower() not in suffixes:
+        raise UsageError(f"{path}: {what} ends in {', '.join(suffixes)}, not in {path.suffix!r}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the file another name")
+    return path

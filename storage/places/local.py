@@ -117,9 +117,10 @@ class LocalPlace:
         with suppress(*NOT_THERE), self._folder([]) as top:
             for above, folders, files, folder in os.fwalk(dir_fd=top):
                 for name in (*folders, *files):
-                    about = os.lstat(name, dir_fd=folder)
-                    if not stat.S_ISDIR(about.st_mode):
-                        sizes["/".join((*above.split("/")[1:], name))] = about.st_size
+                    with suppress(FileNotFoundError):  # what a writer renames while this looks
+                        about = os.lstat(name, dir_fd=folder)
+                        if not stat.S_ISDIR(about.st_mode):
+                            sizes["/".join((*above.split("/")[1:], name))] = about.st_size
         return dict(sorted(sizes.items()))
 
     @_telling("write")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,9 @@ from storage.places.base import Place
 
 AHEAD = 2
 """How many calls are under way beside what else is done; each holds what it writes in memory."""
+
+LARGE = 1 << 20
+"""Bytes of what takes so much longer to write than to hand to a thread that it is done beside on any place."""
 
 
 Item = TypeVar("Item")
@@ -29,23 +31,29 @@ def together(place: Place, function: Callable[[Item], Result], items: Iterable[I
 
 
 @contextmanager
-def beside(place: Place) -> Iterator[Callable[..., None]]:
-    """Within, calls are made beside what else is done, where the place likes that; at the end they are done."""
-    if place.at_once == 1:
+def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
+    """Within, calls that write so many bytes each are made beside what else is done, where that pays.
+
+    Gives a function that calls another and gives its result as a future; at the end all are done.
+    """
+    if place.at_once == 1 and size < LARGE:
         yield _at_once
         return
     waiting: deque[Future[Any]] = deque()
 
-    def call(function: Callable[..., Any], *arguments: Any) -> None:
+    def call(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         if len(waiting) == AHEAD:
             waiting.popleft().result()
-        waiting.append(pool.submit(functools.partial(function, *arguments)))
+        waiting.append(pool.submit(function, *arguments))
+        return waiting[-1]
 
-    with ThreadPoolExecutor(AHEAD) as pool:
+    with ThreadPoolExecutor(AHEAD if place.at_once > 1 else 1) as pool:
         yield call
         for future in waiting:
             future.result()
 
 
-def _at_once(function: Callable[..., Any], *arguments: Any) -> None:
-    function(*arguments)
+def _at_once(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(function(*arguments))
+    return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
@@ -263,10 +264,14 @@ class StoredTensors:
         """Whether anything of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
 
+    @functools.cached_property
+    def state_bytes(self) -> int:
+        """Bytes of a state's tensors."""
+        return sum(map(_bytes, self.schema.state(1).values()))
+
     def row_bytes(self) -> int:
         """Bytes of a round's tensors."""
-        arrays = self.schema.state(1) | self.schema.vectors(1)
-        return sum(prod(spec.shape) * np.dtype(spec.stored).itemsize for spec in arrays.values())
+        return self.state_bytes + sum(map(_bytes, self.schema.vectors(1).values()))
 
     def _commit(self, at: int | Commit) -> Commit:
         return at if isinstance(at, Commit) else self.log.read(at)
@@ -305,3 +310,7 @@ def split_record(number: int, owners: np.ndarray) -> SplitRecord:
     """What a commit says of a split, int32 (examples,)."""
     owners = np.ascontiguousarray(owners)
     return SplitRecord(number, len(owners), tensor_digest(f"partitions/{number}", torch.from_numpy(owners)))
+
+
+def _bytes(spec: ArraySpec) -> int:
+    return prod(spec.shape) * np.dtype(spec.stored).itemsize

@@ -35,6 +35,7 @@ class InlineExecutor:
         self.patience = patience
         self.notice = notice
         self._data: tuple[str, int, list[Partition]] | None = None
+        self._outcome: tuple[str, Outcome] | None = None
 
     def fingerprints(self) -> dict[str, Fingerprint]:
         """What this process may do to the bits."""
@@ -62,13 +63,21 @@ class InlineExecutor:
 
     def _rounds(self, job: Job, first: int, last: int) -> Iterator[tuple[Outcome, list[list[Tally]]]]:
         """The outcome and the scores of each round, computed when it is asked for."""
-        outcome = read_outcome(job, first - 1)
+        outcome = self._before(job, first)
         for round in range(first, last + 1):
             data = self._load(load_and_keep, job, round)
             with watched(self.patience, self.notice):
                 mapped = map_and_keep(job, outcome, data, 0)
             outcome = reduce_round(job, outcome, [mapped])
+            self._outcome = job.attempt.token, outcome
             yield outcome, [score_outcome(job, outcome, data)] if job.attempt.scored(round) else []
+
+    def _before(self, job: Job, round: int) -> Outcome:
+        """The outcome of the round before, which this executor may have made itself."""
+        made = self._outcome
+        if made and made[0] == job.attempt.token and made[1].state.round == round - 1:
+            return made[1]
+        return read_outcome(job, round - 1)
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
         """Replay rounds, giving the verdict on each; nothing is written."""

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -57,16 +58,17 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     store, round, span = job.attempt.open(), before.state.round + 1, job.plan.span(block)
     carries = (_carry(job, before, partition) for partition in span)
     updates: dict[int, Update | None] = {}
-    records: dict[int, UpdateRecord] = {}
+    records: dict[int, Future[UpdateRecord]] = {}
     began = time.perf_counter()
-    with beside(store.place) as keep:
+    with beside(store.place, store.tensors.state_bytes) as keep:
         for mapped in map_block(job.work, before.state, span, data, carries):
-            records[mapped.partition] = _record(mapped, began)
-            keep(store.tensors.write_update, round, mapped.partition, mapped.update)
+            seconds = time.perf_counter() - began
+            records[mapped.partition] = keep(_keep, store, round, mapped, seconds)
             updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
     nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
-    return BlockResult(nodes, records, job.work.code)
+    kept = {partition: record.result() for partition, record in records.items()}
+    return BlockResult(nodes, kept, job.work.code)
 
 
 def _check_machine(job: Job) -> None:
@@ -80,14 +82,16 @@ def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
-def _record(mapped: Mapped, began: float) -> UpdateRecord:
+def _keep(store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
+    """Write an update, and give what the commit is to say of it."""
+    store.tensors.write_update(round, mapped.partition, mapped.update)
     metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
     return UpdateRecord(
         digest=update_digest(mapped.update),
         weight=mapped.update.weight,
         refused=mapped.refused,
         metrics=metrics,
-        seconds=time.perf_counter() - began,
+        seconds=seconds,
         worker=f"{socket.gethostname()}:{os.getpid()}",
     )
 
@@ -115,12 +119,13 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
     previous = previous or store.log.read(state.round - 1)
     if previous.stop and previous.token == attempt.token:
         return previous
-    with beside(store.place) as keep:
+    with beside(store.place, store.tensors.state_bytes) as keep:
         keep(_keep_state, store, after)
         before = store.log.chain_before(state.round)
+        described = store.describe(state, attempt.token, attempt.epoch)
     now = time.time()
     commit = replace(
-        store.describe(state, attempt.token, attempt.epoch),
+        described,
         updates=after.records,
         carry_from=after.carry_from,
         split=_split(job.work.partitions, job.split(state.round)),

@@ -133,7 +133,7 @@ def test_rounds_are_named_by_what_they_are(train, which, wanted) -> None:
     # Of the digits no round of so few steps is told apart by accuracy alone, so the numbers are set here.
     for name, values in {"accuracy": (0, 0.1, 0.3, 0.3), "loss": (0, 3.0, 2.0, 1.0)}.items():
         history = parent._store.history
-        chunk = history._chunk(f"scores/{name}", 0)
+        chunk = history._chunks([f"scores/{name}"], 0)[f"scores/{name}"]
         chunk[:4] = values
         history._write(history._described(f"scores/{name}"), 0, chunk)
     assert rw.open_run("parent").round(int(which) if which[-1].isdigit() else which).number == wanted

@@ -91,6 +91,20 @@ def test_sizes_are_those_of_all_contents_below(place) -> None:
     assert place.at("b").sizes() == {"10": 0, "2/x": 3}
 
 
+def test_what_is_gone_while_the_sizes_are_looked_up_hides_nothing_else(tmp_path, monkeypatch) -> None:
+    place, look = LocalPlace(tmp_path), os.lstat
+    for key in ("a", "b", "c/d"):
+        place.write(key, b"_")
+
+    def late(name: str, dir_fd: int | None = None) -> os.stat_result:
+        if name == "a" and dir_fd is not None:
+            os.unlink(name, dir_fd=dir_fd)
+        return look(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "lstat", late)
+    assert place.sizes() == {"b": 1, "c/d": 1}
+
+
 def test_names_are_those_that_come_next(place) -> None:
     for key in ("b/2/x", "b/10", "b/1", "a", "bc"):
         place.write(key, b"")

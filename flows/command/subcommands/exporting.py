@@ -1,0 +1,73 @@
+"""`roundweave export` and `roundweave report`: stored runs for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.command.errors import clear_errors, print_json
+from flows.command.options import Json, Root
+from flows.exporting.trackers import TRACKERS
+from flows.stored import open_run
+from storage.checkpoints.files import SUFFIXES
+from storage.errors import UsageError
+from storage.runs.names import stored_round
+
+
+def export_command(
+    what: Annotated[str, typer.Argument(help="a round, RUN@12, RUN@best or RUN@last; for a tracker a run")],
+    to: Annotated[str, typer.Option(help=f"a file ({', '.join(SUFFIXES)}) or a tracker: {', '.join(TRACKERS)}")],
+    out: Annotated[
+        str | None, typer.Option(help="the tracker's folder, or tracking URI; default: as its environment says")
+    ] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Write a round's weights to a file, or a whole run's numbers to a tracker of experiments."""
+    with clear_errors(as_json):
+        where = _tracked(what, to, out, root) if to in TRACKERS else _saved(what, to, out, root)
+        if as_json:
+            print_json({"exported": what, "to": where})
+        else:
+            typer.echo(f"{what} is now in {where}")
+
+
+def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
+    """Where a tracker has a run's numbers; `UsageError` for a round."""
+    if stored_round(run):
+        raise UsageError(f"{tracker} takes a whole run, not {run}; name the run alone")
+    from flows.exporting.story import story_of
+
+    return TRACKERS[tracker](story_of(open_run(run, root)), out)
+
+
+def _saved(round: str, file: str, out: str | None, root: str | None) -> str:
+    """The file in which a round's weights are; `UsageError` for a run, or a place that only trackers have."""
+    named = stored_round(round)
+    if named is None:
+        raise UsageError(f"{round} is no round; name one, as {round}@last")
+    if out is not None:
+        raise UsageError(f"--out is where a tracker ({', '.join(TRACKERS)}) puts a run; --to names the file")
+    open_run(named[0], root).round(named[1]).save(file)
+    return file
+
+
+def report_command(
+    run: Annotated[str, typer.Argument(help="the run's name, or its address")],
+    out: Annotated[Path, typer.Option(help="the page to write: .html")],
+    replay: Annotated[int, typer.Option(min=0, help="so many rounds are replayed for it")] = 3,
+    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Write one page that tells of a run and needs nothing else: how it went, and what vouches for it."""
+    with clear_errors(as_json):
+        from flows.exporting.report import write_report
+
+        place = write_report(open_run(run, root), out, replay, trust)
+        if as_json:
+            print_json({"report": str(place)})
+        else:
+            typer.echo(f"{run} is told of in {place}")

@@ -1,0 +1,136 @@
+"""One page that tells of a run and needs nothing else: what it is, how it went, and what vouches for it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from flows.stored import Run
+from storage.errors import PlaceError, RoundweaveError, one_line
+from storage.places.addresses import Where, file_path
+from storage.runs.listing import flat_config
+from storage.runs.markup import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TEMPLATE = Environment(
+    loader=PackageLoader("flows.exporting", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+).get_template("report.html")
+
+PAGES = (".html", ".htm")
+
+HEIGHT, ROW_HEIGHT, MOST = 3.2, 0.22, 12.0
+"""Inches of a plot, of each row of a map, and of the highest."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot as the page holds it, or why there is none."""
+
+    title: str
+    source: str | None
+    missing: str = ""
+
+
+def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> Path:
+    """Write the page of a run, for which so many of its rounds are replayed; gives its path.
+
+    Raises `UsageError` for another suffix or a folder that is not there, `PlaceError` where it cannot be written.
+    """
+    place = file_path(out, "a report", PAGES)
+    page = TEMPLATE.render(
+        run=run,
+        colour=COLOURS[run.status],
+        now=time.strftime("%Y-%m-%d %H:%M"),
+        began=time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created)),
+        verified=run.verify(),
+        replayed=_replayed(run, replay, trust),
+        pictures=_pictures(run),
+        history=_history(run),
+        refusals=[(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()],
+        config=flat_config(run.config),
+        versions=run.attributes.get("versions", {}),
+        fingerprint=run.attributes.get("fingerprint") or {},
+        data=run.attributes.get("data", {}),
+    )
+    try:
+        place.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise PlaceError(f"{place} cannot be written: {one_line(error)}") from error
+    return place
+
+
+def sample(rounds: list[int], count: int) -> list[int]:
+    """So many of the rounds, evenly spread, the last among them.
+
+    >>> sample([1, 2, 3, 4, 5, 6, 7], 3), sample([4, 5], 3)
+    ([2, 4, 7], [4, 5])
+    """
+    count = min(count, len(rounds))
+    return [rounds[len(rounds) * (number + 1) // count - 1] for number in range(count)]
+
+
+def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:
+    """The verdicts on a sample of rounds, and what of the key differs; why there are none."""
+    rounds = sample([number for number in run.committed if number - 1 in run.committed], count)
+    if not rounds:
+        return {
+            "verdicts": (),
+            "key": {},
+            "missing": "no round was asked for" if not count else "there is no round",
+        }
+    try:
+        replay = run.replay(rounds, trust=trust)
+    except RoundweaveError as error:
+        return {"verdicts": (), "key": {}, "missing": str(error)}
+    return {"verdicts": replay.verdicts, "key": replay.key, "missing": ""}
+
+
+def _pictures(run: Run) -> list[Picture]:
+    names = len(run.tensors)
+    drawn: dict[str, tuple[Callable[..., Axes], int]] = {
+        "How it went": (run.plot.history, 0),
+        "How far the partitions disagreed": (run.plot.divergence, 0),
+        "What each round changed": (run.plot.changes, names),
+        "Whose updates were accepted": (run.plot.refusals, run.partitions),
+    }
+    return [_picture(title, draw, rows) for title, (draw, rows) in drawn.items() if run.done]
+
+
+def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
+    """A plot as an image within the page; where its numbers are no longer stored, that."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.6, min(max(HEIGHT, 1.2 + ROW_HEIGHT * rows), MOST)), layout="constrained")
+    try:
+        draw(ax=figure.subplots()).set_title("")
+    except RoundweaveError as error:
+        return Picture(title, None, str(error))
+    image = io.BytesIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    return Picture(title, base64.b64encode(image.getvalue()).decode())
+
+
+def _history(run: Run) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the table of rounds; what a round has not is left empty."""
+    table = run.history()
+    whole = {"round", "accepted", "examples"}
+    rows = [
+        [
+            "" if isnan(value) else f"{value:.0f}" if name in whole else f"{value:.5g}"
+            for name, value in row.items()
+        ]
+        for row in table.reset_index().to_dict("records")
+    ]
+    return [str(name) for name in table.reset_index().columns], rows

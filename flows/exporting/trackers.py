@@ -1,0 +1,104 @@
+"""Trackers of experiments by name, each a library that need not be there; they take a whole run at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from flows.exporting.story import Story
+from storage.errors import UsageError
+
+Tracker = Callable[[Story, str | None], str]
+"""Takes a story, and where to put it, by default where the tracker's own environment says; tells where it is."""
+
+EXPERIMENT = "roundweave"
+"""What the experiment, or the project, is called in which trackers keep runs."""
+
+MLFLOW_BATCH = {"metrics": 1000, "params": 100}
+"""How many of a kind MLflow takes in one request."""
+
+LONGEST_PARAMETER = 6000
+"""Characters of a parameter that MLflow takes."""
+
+OURS = ".roundweave"
+"""How the names of our event files end."""
+
+
+def to_tensorboard(story: Story, where: str | None) -> str:
+    """Write event files: a scalar for each number, the configuration as text and as hyperparameters."""
+    summary = _needed("torch.utils.tensorboard.summary", "tensorboard")
+    writer_of = _needed("torch.utils.tensorboard", "tensorboard").SummaryWriter
+    folder = Path(where or "tensorboard", story.name)
+    for former in folder.glob(f"events.out.tfevents.*{OURS}"):
+        former.unlink()
+    with writer_of(str(folder), filename_suffix=OURS) as writer:
+        writer.add_text("config", _as_markdown({**story.config, **story.facts}))
+        for part in summary.hparams(_plain(story), dict.fromkeys(story.moments[-1].numbers)):
+            writer.file_writer.add_summary(part)
+        for moment in story.moments:
+            for name, number in moment.numbers.items():
+                writer.add_scalar(name, number, moment.round, moment.time)
+    return f"{folder}; look with `tensorboard --logdir {folder.parent}`"
+
+
+def to_mlflow(story: Story, where: str | None) -> str:
+    """Make a run of MLflow, at a tracking URI or that of its environment: parameters, tags, a metric a number."""
+    mlflow, entities = _needed("mlflow", "mlflow-skinny"), _needed("mlflow.entities", "mlflow-skinny")
+    client = mlflow.MlflowClient(where)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
+    first, last = story.moments[0].time, story.moments[-1].time
+    made = client.create_run(number, int(first * 1000), {**story.facts}, story.name).info.run_id
+    metrics = [
+        entities.Metric(name.replace("@", " at "), value, int(moment.time * 1000), moment.round)
+        for moment in story.moments
+        for name, value in moment.numbers.items()
+    ]
+    params = [entities.Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in story.config.items()]
+    for kind, parts in {"metrics": metrics, "params": params}.items():
+        for start in range(0, len(parts), MLFLOW_BATCH[kind]):
+            client.log_batch(made, **{kind: parts[start : start + MLFLOW_BATCH[kind]]})
+    client.set_terminated(made, "FINISHED", int(last * 1000))
+    return f"run {made} of the experiment {EXPERIMENT} at {client.tracking_uri}"
+
+
+def to_wandb(story: Story, where: str | None) -> str:
+    """Make a run of Weights & Biases, its files in a folder: the configuration, and a row of history a round."""
+    wandb = _needed("wandb", "wandb")
+    if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
+        raise UsageError("Weights & Biases knows no account here; `wandb login`, or set WANDB_MODE=offline")
+    folder = Path(where or ".")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
+    with wandb.init(
+        project=EXPERIMENT, name=story.name, config={**story.config}, dir=folder, settings=settings
+    ) as run:
+        run.summary.update(story.facts)
+        for moment in story.moments:
+            run.log({**moment.numbers, "_timestamp": moment.time}, step=moment.round)
+        return f"{Path(run.dir).parent}; send it with `wandb sync`" if run.offline else str(run.url)
+
+
+TRACKERS: dict[str, Tracker] = {"tensorboard": to_tensorboard, "mlflow": to_mlflow, "wandb": to_wandb}
+"""What a whole run is exported to, by name."""
+
+
+def _needed(module: str, package: str) -> Any:
+    """A module of a package that need not be there; raises `UsageError` where it is not."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{package} is not installed; `pip install {package}`") from error
+
+
+def _plain(story: Story) -> dict[str, Any]:
+    """The configuration as hyperparameters, which are numbers or texts."""
+    return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in story.config.items()}
+
+
+def _as_markdown(facts: dict[str, Any]) -> str:
+    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in facts.items()]
+    return "\n".join(["| field | value |", "| --- | --- |", *rows])

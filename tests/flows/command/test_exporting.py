@@ -1,0 +1,110 @@
+"""`roundweave export` and `roundweave report`, with good input and bad."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import safetensors.torch
+import torch
+
+import roundweave as rw
+from tests.flows.command.in_process import run
+
+OWN = """
+import torch
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(64, 64, bias=False)
+        self.second = torch.nn.Linear(64, 64, bias=False)
+        self.second.weight = self.first.weight
+        self.norm = torch.nn.BatchNorm1d(64)
+        self.last = torch.nn.Linear(64, 10)
+        self.last.bias.requires_grad_(False)
+
+    def forward(self, inputs):
+        return self.last(self.norm(self.second(self.first(inputs.flatten(1)).relu())))
+
+def model():
+    torch.manual_seed(0)
+    return Own()
+"""
+
+FIELDS = {"rounds": 3, "local_steps": 2, "partitions": 2}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(
+        left[name].dtype == right[name].dtype and torch.equal(left[name], right[name]) for name in left
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_round_goes_out_and_in_with_the_same_bits(train, own, tmp_path, capsys, dtype, suffix) -> None:
+    """Buffers of BatchNorm, tied weights and frozen parameters among them; the new run begins where it was."""
+    model = f"{own(OWN)}:model"
+    before = train(**FIELDS, model=model, dtype=dtype, name="first").round(2)
+    file = tmp_path / f"model.{suffix}"
+    assert run(capsys, "export", "first@2", "--to", str(file))[:2] == (0, f"first@2 is now in {file}\n")
+    load = safetensors.torch.load_file if suffix == "safetensors" else torch.load
+    assert same(load(file), before.tensors)
+    after = train(**FIELDS, model=model, dtype=dtype, name="second", start_from=str(file))
+    assert same(after.round(0).tensors, before.tensors)
+    assert rw.open_run("second").replay("all").identical
+    fields = FIELDS | {"rounds": 4, "model": model, "dtype": dtype, "start_from": str(file)}
+    resumed, whole = (train(**fields, name=name) for name in ("second", "whole"))
+    assert resumed.digest == whole.digest
+
+
+def test_best_and_last_are_rounds(train, tmp_path, capsys) -> None:
+    stored = train(**FIELDS, name="first")
+    for which, wanted in {"last": stored.round(3), "-1": stored.round(3), "best": stored.round("best")}.items():
+        file = tmp_path / f"{which}.pt"
+        code, out, _ = run(capsys, "export", f"first@{which}", "--to", str(file), "--json")
+        assert (code, json.loads(out)) == (0, {"exported": f"first@{which}", "to": str(file)})
+        assert same(torch.load(file), wanted.tensors)
+
+
+def test_a_whole_run_goes_to_a_tracker(train, tmp_path, capsys) -> None:
+    pytest.importorskip("tensorboard")
+    train(**FIELDS, name="first")
+    code, out, _ = run(capsys, "export", "first", "--to", "tensorboard", "--out", str(tmp_path / "board"))
+    assert code == 0
+    assert out.startswith(f"first is now in {tmp_path}/board/first; look with `tensorboard --logdir")
+    assert list((tmp_path / "board/first").glob("events.out.tfevents.*"))
+
+
+def test_a_report_is_written(train, tmp_path, capsys) -> None:
+    train(**FIELDS, name="first")
+    code, out, _ = run(capsys, "report", "first", "--out", str(tmp_path / "run.html"), "--replay", "1")
+    assert (code, out) == (0, f"first is told of in {tmp_path}/run.html\n")
+    assert "round 3: bit-identical" in (tmp_path / "run.html").read_text()
+
+
+BAD = {
+    ("export", "first", "--to", "model.pt"): "first is no round; name one, as first@last",
+    ("export", "first@9", "--to", "model.pt"): "no committed round 9 in .*; it has rounds 0 to 3",
+    ("export", "first@2", "--to", "model.zip"): r"a checkpoint ends in .*, not in '\.zip'",
+    ("export", "first@2", "--to", "no/model.pt"): "there is no folder no; make it first",
+    ("export", "first@2", "--to", "tensorbord"): "a checkpoint ends in|did you mean tensorboard",
+    ("export", "first@2", "--to", "mlflow"): "mlflow takes a whole run, not first@2; name the run alone",
+    ("export", "first@2", "--to", "model.pt", "--out", "x"): "--out is where a tracker",
+    ("export", "frist@2", "--to", "model.pt"): "no run 'frist' under .*; did you mean first",
+    ("report", "first", "--out", "run.txt"): "a report ends in .html",
+    ("report", "none", "--out", "run.html"): "no run 'none' under",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD)
+def test_bad_input_is_one_clear_line(train, tmp_path, monkeypatch, capsys, arguments) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(**FIELDS, name="first")
+    code, out, error = run(capsys, *arguments)
+    assert code in (1, 2)
+    assert out == ""
+    (line,) = error.splitlines()
+    assert re.search(BAD[arguments], line)

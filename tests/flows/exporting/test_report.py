@@ -1,0 +1,110 @@
+"""The page of a run: all in one file, and nothing in it that the run does not say."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from flows.exporting.report import write_report
+from flows.stored import open_run
+from storage.errors import PlaceError, UsageError
+
+POISONED = """
+import torch
+
+def data(partition, partitions):
+    inputs = torch.arange(12.0).reshape(6, 2) / (0 if partition == 1 else 1)
+    return inputs, torch.tensor([0, 1, 0, 1, 0, 1])
+"""
+
+
+class Page(HTMLParser):
+    """The texts of a page, and what its elements point to."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.sources: list[str] = []
+        self.open: list[str] = []
+        self.feed(content)
+
+    def handle_starttag(self, tag, attributes) -> None:
+        self.sources += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if self.open and self.open[-1] != "style" and data.strip():
+            self.texts.append(" ".join(data.split()))
+
+
+@pytest.fixture
+def stored(train):
+    def make(**fields):
+        run = train(**{"rounds": 4, "local_steps": 1, "name": "told"} | fields)
+        return open_run(run.address)
+
+    return make
+
+
+def page_of(run, tmp_path, **options) -> Page:
+    page = Page(write_report(run, tmp_path / "run.html", **options).read_text())
+    assert page.open == []
+    return page
+
+
+def test_a_page_tells_of_a_run_and_needs_nothing_else(stored, tmp_path) -> None:
+    run = stored()
+    page = page_of(run, tmp_path, replay=2)
+    assert run.digest in page.texts
+    assert run.chain in page.texts
+    assert [text for text in page.texts if re.fullmatch("round [24]: bit-identical", text)] == [
+        "round 2: bit-identical",
+        "round 4: bit-identical",
+    ]
+    assert "sound" in page.texts
+    assert f"{run.history()['loss'][4]:.5g}" in page.texts
+    assert page.texts[page.texts.index("local_steps") + 1] == "1"
+    assert len(page.sources) == 4
+    for source in page.sources:
+        head, content = source.split(",")
+        assert head == "data:image/svg+xml;base64"
+        assert base64.b64decode(content).lstrip().startswith(b"<?xml")
+
+
+def test_refused_updates_are_named_and_a_change_is_found(stored, tmp_path, own, flip) -> None:
+    run = stored(data=f"{own(POISONED)}:data", partitions=3, held_out=0.34, model="logistic", lr=0.001)
+    page = page_of(run, tmp_path, replay=0)
+    reason = run.round(1).refused[1]
+    assert [text for text in page.texts if text == reason] == [reason] * 4
+    assert "not replayed: no round was asked for" in page.texts
+    flip(tmp_path / "runs/told.zarr/params/1.weight/c/2/0/0")
+    page = page_of(open_run(run.address), tmp_path, replay=0)
+    assert "sound" not in page.texts
+    assert any("params/1.weight/c/2/0/0" in text for text in page.texts)
+
+
+def test_what_is_the_users_is_text_and_no_markup(stored, tmp_path) -> None:
+    run = stored()
+    run.attributes["data"]["class_names"] = ["<script>alert(1)</script>"]
+    content = write_report(run, tmp_path / "run.html", replay=0).read_text()
+    assert "<script" not in content
+    assert "&lt;script&gt;" in content
+
+
+def test_places_where_no_page_can_be_are_one_clear_line(stored, tmp_path) -> None:
+    run = stored(rounds=1)
+    for out, said in {"run.txt": "ends in .html", "no/run.html": "there is no folder"}.items():
+        with pytest.raises(UsageError, match=said):
+            write_report(run, tmp_path / out)
+    (tmp_path / "taken.html").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        write_report(run, tmp_path / "taken.html")
+    with pytest.raises(PlaceError, match="cannot be written"):
+        write_report(run, "/proc/run.html", replay=0)

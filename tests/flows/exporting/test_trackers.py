@@ -1,0 +1,123 @@
+"""A run's numbers as trackers of experiments have them, read back by the trackers' own means."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.exporting.story import Moment, Story, story_of
+from flows.exporting.trackers import LONGEST_PARAMETER, to_mlflow, to_tensorboard, to_wandb
+from storage.errors import UsageError
+
+NUMBERS = {1: {"loss": 0.5, "recall@5": 0.25}, 2: {"loss": 0.25, "recall@5": 0.75}}
+STORY = Story(
+    "first",
+    {"lr": 0.1, "model": "mlp", "nesterov": False, "own": "x" * 7000},
+    {"chain": "c" * 64},
+    tuple(Moment(round, 1000.0 + round, numbers) for round, numbers in NUMBERS.items()),
+)
+
+
+def test_a_story_has_the_numbers_of_each_round_and_when_it_was_committed(train) -> None:
+    run = train(rounds=3, evaluate_every=2, local_steps=1, name="first")
+    story = story_of(run)
+    assert story.name == "first"
+    assert story.config["local_steps"] == 1
+    assert story.facts["chain"] == run.chain
+    history = run.history()
+    assert [moment.round for moment in story.moments] == [0, 1, 2, 3]
+    assert "loss" not in story.moments[1].numbers
+    for moment in story.moments[1:]:
+        assert moment.time == run.round(moment.round).commit.time
+        assert moment.numbers == history.loc[moment.round].dropna().to_dict()
+
+
+def test_tensorboard_has_a_scalar_a_number_and_the_hyperparameters_and_again_none_twice(tmp_path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for _ in range(2):
+        said = to_tensorboard(STORY, str(tmp_path))
+    assert said.startswith(str(tmp_path / "first"))
+    events = accumulator.EventAccumulator(str(tmp_path / "first")).Reload()
+    for name in ("loss", "recall@5"):
+        told = [(event.step, event.wall_time, event.value) for event in events.Scalars(name)]
+        assert told == [(round, 1000.0 + round, NUMBERS[round][name]) for round in NUMBERS]
+    assert "lr" in str(events.SummaryMetadata("_hparams_/session_start_info"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's, of its own database
+def test_mlflow_has_parameters_tags_and_a_metric_a_number(tmp_path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    where = f"sqlite:///{tmp_path}/mlflow.db"
+    to_mlflow(STORY, where)
+    client = mlflow.MlflowClient(where)
+    (experiment,) = [e for e in client.search_experiments() if e.name == "roundweave"]
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "first"
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"lr": "0.1", "model": "mlp", "nesterov": "False", "own": "x" * LONGEST_PARAMETER}
+    assert run.data.tags["chain"] == "c" * 64
+    for name in ("loss", "recall@5"):
+        history = client.get_metric_history(run.info.run_id, name.replace("@", " at "))
+        told = sorted((metric.step, metric.timestamp, metric.value) for metric in history)
+        assert told == [(round, 1000 * (1000 + round), NUMBERS[round][name]) for round in NUMBERS]
+
+
+BLOCK, HEADER, PART = 32768, 7, struct.Struct("<IHB")
+"""Of the log format of LevelDB, which wandb writes: blocks, and in them parts: checksum, length, type."""
+
+FULL, FIRST, MIDDLE, LAST = range(1, 5)
+
+
+def records(log: bytes) -> Iterator[bytes]:
+    at, record = HEADER, b""
+    while at + PART.size <= len(log):
+        if BLOCK - at % BLOCK < PART.size:  # the rest of a block, where no part fits
+            at += BLOCK - at % BLOCK
+            continue
+        _, length, kind = PART.unpack_from(log, at)
+        content = log[at + PART.size : at + PART.size + length]
+        record = content if kind in (FULL, FIRST) else record + content
+        if kind in (FULL, LAST):
+            yield record
+        at += PART.size + length
+
+
+def test_wandb_has_a_row_a_round_without_an_account(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert "wandb sync" in to_wandb(STORY, str(tmp_path))
+    (file,) = Path(tmp_path).rglob("*.wandb")
+    rows = []
+    for content in records(file.read_bytes()):
+        record = wandb_internal_pb2.Record.FromString(content)
+        if record.HasField("history"):
+            items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            rows.append((int(items["_step"]), float(items["loss"]), float(items["recall@5"])))
+    assert rows == [(round, numbers["loss"], numbers["recall@5"]) for round, numbers in NUMBERS.items()]
+
+
+def test_wandb_without_an_account_says_what_to_do(tmp_path, monkeypatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(type(wandb.api), "api_key", None)
+    with pytest.raises(UsageError, match=r"wandb login.*WANDB_MODE=offline"):
+        to_wandb(STORY, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("tracker", "module"), [(to_tensorboard, "tensorboard"), (to_mlflow, "mlflow"), (to_wandb, "wandb")]
+)
+def test_a_tracker_that_is_not_installed_is_one_clear_line(monkeypatch, tmp_path, tracker, module) -> None:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] == module or "torch.utils.tensorboard" in name
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=r"is not installed; `pip install"):
+        tracker(STORY, str(tmp_path))
