@@ -60,12 +60,30 @@ def read_packed(place: Place, spec: ArraySpec, index: Index) -> np.ndarray | Non
 def packed_chunks(place: Place, spec: ArraySpec) -> Iterator[Index]:
     """The chunks of an array that are in shards; raises `StoreDamaged`."""
     packed = sharded(spec)
-    if packed is None:
-        return
-    for number in _numbers(place, packed):
-        table = _read_index(place, packed, number)
-        if table is not None:
-            yield from (_index(packed, number, int(at)) for at in np.flatnonzero(table[:, 0] != ABSENT))
+    for number in _numbers(place, packed) if packed else ():
+        yield from shard_chunks(place, spec, number)
+
+
+def shard_chunks(place: Place, spec: ArraySpec, number: int) -> list[Index]:
+    """The chunks of an array that are in one of its shards; raises `StoreDamaged`."""
+    packed = sharded(spec)
+    table = _read_index(place, packed, number) if packed else None
+    if packed is None or table is None:
+        return []
+    return [_index(packed, number, int(at)) for at in np.flatnonzero(table[:, 0] != ABSENT)]
+
+
+def shard_key(spec: ArraySpec, index: Index) -> str | None:
+    """Where the shard lies that a chunk is in when its array is packed; None for an array that never is."""
+    packed = sharded(spec)
+    return _key(packed, index[0] // packed.shard) if packed else None
+
+
+def shard_bytes(spec: ArraySpec, chunks: int) -> int:
+    """Bytes of a shard of so many chunks."""
+    packed = sharded(spec)
+    assert packed is not None
+    return chunks * chunk_bytes(spec) + _index_bytes(packed)
 
 
 def pack_array(place: Place, spec: ArraySpec, stays: Callable[[Index], bool], fsync: bool = False) -> None:
@@ -160,8 +178,7 @@ def _contents(place: Place, packed: ArraySpec, number: int) -> dict[Index, memor
 
 def _read_index(place: Place, packed: ArraySpec, number: int) -> np.ndarray | None:
     """First byte and size of each chunk of a shard, (chunk, 2); raises `StoreDamaged` where these cannot be."""
-    size = 16 * packed.shard * _chunks_a_round(packed) + CHECKSUM
-    key = _key(packed, number)
+    size, key = _index_bytes(packed), _key(packed, number)
     content = place.read_part(key, -size, size)
     if content is None:
         return None
@@ -171,6 +188,10 @@ def _read_index(place: Place, packed: ArraySpec, number: int) -> np.ndarray | No
     if (there[:, 0] != firsts).any() or (there[:, 1] != chunk_bytes(packed)).any():
         raise StoreDamaged(f"{place}/{key}: its index is of other chunks; restore the file from a copy")
     return table
+
+
+def _index_bytes(packed: ArraySpec) -> int:
+    return 16 * packed.shard * _chunks_a_round(packed) + CHECKSUM
 
 
 def _numbers(place: Place, packed: ArraySpec) -> list[int]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import secrets
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage.errors import StoreDamaged, spans
+from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import from_json
 from storage.rounds.log import CommitLog
 from storage.values.digests import text_digest
 
 KEY = "commits/pruned.json"
+
+
+ASIDE = re.compile(r"pruned-damaged-([0-9a-f]{12})\.json")
+"""The name of a damaged one that was set aside: the beginning of the SHA-256 of its bytes."""
 
 
 MOST = 1_000_000
@@ -60,16 +65,44 @@ class Pruned:
 
 def read_pruned(log: CommitLog) -> Pruned:
     """What was let go of the run of a log; raises `StoreDamaged` for a record that was not written so."""
+    return _read(log)[0]
+
+
+def check_pruned(log: CommitLog) -> None:
+    """Raise `StoreDamaged` unless what was let go is recorded for this history, and leaves what going on needs.
+
+    Where the record of the newest round then is damaged, that cannot be told.
+    """
+    pruned, newest, chain = _read(log)
+    if newest is None:
+        return
+    try:
+        commit, link = log.read(newest), log.chain(newest)
+    except RoundMissing as error:
+        raise StoreDamaged(f"{log.place}/{KEY}: round {newest}, which it tells of, has no record") from error
+    except StoreDamaged:
+        return
+    if link != chain:
+        raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
+    carried = (pruned.has_update(round, partition) for partition, round in commit.carry_from.items())
+    if not (pruned.has_state(0) and pruned.has_state(newest) and all(carried)):
+        raise StoreDamaged(f"{log.place}/{KEY}: it tells that went what no pruning lets go")
+
+
+def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:
+    """What was let go, the newest round then, None where nothing was, and the chain of its record."""
     content = log.place.read(KEY)
     if content is None:
-        return Pruned()
+        return Pruned(), None, ""
     try:
         value = from_json(bytes(content))
-        if value.pop("seal") != _seal(log, value):
+        del value["seal"]
+        if bytes(content) != _content(log, value):
             raise ValueError("it is of another run, or was changed")
         newest = min(value["newest"], MOST)
         carried = frozenset((int(round), int(partition)) for round, partition in value["carried"])
-        return Pruned(_rounds(value["states"], newest), _rounds(value["updates"], newest), carried)
+        pruned = Pruned(_rounds(value["states"], newest), _rounds(value["updates"], newest), carried)
+        return pruned, newest, value["chain"]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreDamaged(
             f"{log.place}/{KEY} is no record of what was pruned ({error}); restore it from a copy, "
@@ -86,7 +119,7 @@ def write_pruned(log: CommitLog, pruned: Pruned, newest: int, fsync: bool = Fals
         "newest": newest,
         "chain": log.chain(newest),
     }
-    log.place.write(KEY, json.dumps(value | {"seal": _seal(log, value)}).encode(), durable=fsync)
+    log.place.write(KEY, _content(log, value), durable=fsync)
 
 
 def forget_pruned(log: CommitLog, last: int, fsync: bool = False) -> None:
@@ -100,12 +133,15 @@ def forget_pruned(log: CommitLog, last: int, fsync: bool = False) -> None:
     try:
         write_pruned(log, read_pruned(log).until(last), last, fsync)
     except StoreDamaged:
-        log.place.write(f"commits/pruned-damaged-{secrets.token_hex(4)}.json", content)
+        digest = hashlib.sha256(content).hexdigest()
+        log.place.write(f"commits/pruned-damaged-{digest[:12]}.json", content)
         log.place.delete(KEY)
 
 
-def _seal(log: CommitLog, value: dict[str, Any]) -> str:
-    return text_digest("\n".join((log.run, "pruned", json.dumps(value, sort_keys=True))))
+def _content(log: CommitLog, value: dict[str, Any]) -> bytes:
+    """The record as it is stored, sealed as one of the run of this log."""
+    seal = text_digest("\n".join((log.run, "pruned", json.dumps(value, sort_keys=True))))
+    return json.dumps(value | {"seal": seal}).encode()
 
 
 def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:

@@ -252,7 +252,7 @@ class StoredTensors:
 
     def mark_packed(self) -> None:
         """Say that chunks may lie in shards, which comes before the first of them."""
-        self.place.write(PACKED, json.dumps({"run": self.log.run}).encode(), durable=self.fsync)
+        self.place.write(PACKED, packed_content(self.log.run), durable=self.fsync)
 
     def unpack(self) -> None:
         """Give each chunk that is in a shard a content of its own again; the arrays are described anew."""
@@ -300,6 +300,11 @@ class StoredTensors:
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)
+
+
+def packed_content(run: str) -> bytes:
+    """What says that chunks of a run, by the digest of its attributes, may lie in shards."""
+    return json.dumps({"run": run}).encode()
 
 
 def split_record(number: int, owners: np.ndarray) -> SplitRecord:

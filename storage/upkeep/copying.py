@@ -8,11 +8,10 @@ from functools import partial
 from storage.errors import PlaceTaken, RunBusy, StoreDamaged
 from storage.hierarchy.chunks import checked
 from storage.places.base import PARTIAL, Place
-from storage.rounds.commits import Commit
 from storage.rounds.lease import Lease, check_at_rest, read_lease
-from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.upkeep.packing import Step
+from storage.upkeep.verifying.verify import verify
 
 THREADS = 8
 """So many contents are copied at once, as places far away take their time for each."""
@@ -29,34 +28,22 @@ def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: 
     before = _at_rest(store)
     with target.aside() as aside:
         _copy_contents(store.place, aside, step)
-        try:
-            check_rounds(RoundStore(aside))
-        except StoreDamaged as error:
-            raise StoreDamaged(str(error).replace(str(aside), str(store.place))) from error
         if _at_rest(store) != before:
             raise RunBusy(f"{store.place} was written while it was copied; copy it again")
+        _check_whole(store.place, aside)
         aside.sync()
     target.sync()
     return before[0]
 
 
-def check_rounds(store: RoundStore) -> None:
-    """Raise `StoreDamaged` unless all records follow one another and their tensors are those committed."""
-    rounds, pruned = store.log.rounds(), store.tensors.pruned()
-    if broken := sorted(set(rounds) - set(store.log.whole(rounds))):
-        raise StoreDamaged(f"{store.place}: the record of round {broken[0]} is damaged; restore it from a copy")
-    for round in rounds:
-        _check_round(store, store.log.read(round), pruned)
-
-
-def _check_round(store: RoundStore, commit: Commit, pruned: Pruned) -> None:
-    if pruned.has_state(commit.round):
-        store.tensors.read_state(commit)
-    for partition in commit.accepted:
-        if pruned.has_update(commit.round, partition):
-            store.tensors.read_update(commit, partition)
-            if commit.updates[partition].match:
-                store.tensors.read_match(commit, partition)
+def _check_whole(source: Place, copy: Place) -> None:
+    """Raise `StoreDamaged` where anything is found in a copy, which is as its source is."""
+    found = verify(copy).findings
+    if found:
+        more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
+        raise StoreDamaged(
+            f"{source}/{found[0]}{more}; `roundweave verify` lists what is damaged, mend the run first"
+        )
 
 
 def _at_rest(store: RoundStore) -> tuple[str, Lease | None]:

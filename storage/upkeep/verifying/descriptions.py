@@ -7,22 +7,26 @@ from functools import partial
 from storage.errors import StoreDamaged
 from storage.hierarchy.documents import LARGEST, NAME, documents, root_document, told_rows
 from storage.hierarchy.schema import ArraySpec, split_array
+from storage.hierarchy.shards import sharded
 from storage.parsing import numbered
 from storage.places.base import Place
 from storage.rounds.history import reported_by
 from storage.rounds.lease import LEASES, read_claim
+from storage.rounds.tensors import PACKED
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
+from storage.upkeep.verifying.strangers import CHUNK
 
 
 def descriptions(stored: Stored) -> Looked:
     """All descriptions; those of arrays have as many rows as `commits`, but while the run is made longer."""
-    wanted = documents(_arrays(stored, stored.store.rounds))
-    wanted[NAME] = root_document(stored.store.attributes)
-    unfinished = [documents(_arrays(stored, rounds)) for rounds in _being_extended(stored)]
+    unfinished = _being_extended(stored)
+    forms = [form for rounds in (stored.store.rounds, *unfinished) for form in _forms(stored, rounds)]
+    wanted = {NAME: [root_document(stored.store.attributes)]}
+    for key in {key for form in forms for key in form}:
+        wanted[key] = [form[key] for form in forms if key in form]
     unwritten = _yet_unwritten(stored)
     findings, notes = [], []
-    for key, content in wanted.items():
-        allowed = [content, *(each[key] for each in unfinished if key in each)]
+    for key, allowed in wanted.items():
         finding = refused(stored.place, key, partial(_check, stored.place, key, allowed))
         if finding and key in unwritten and key not in stored.sizes:
             notes.append(Finding(key, "it is not written, until the run goes on"))
@@ -39,6 +43,21 @@ def _check(place: Place, key: str, allowed: list[bytes]) -> None:
         raise StoreDamaged("it is missing")
     if bytes(content) not in allowed:
         raise StoreDamaged("it is not what was written for this run")
+
+
+def _forms(stored: Stored, rounds: int) -> list[dict[str, bytes]]:
+    """The documents that there may be with room for so many rounds: arrays may be plain, or gathered in shards."""
+    gathered = {shard.spec.path for shard in stored.shards.values()}
+    plain = {parts[1] for parts in map(CHUNK.fullmatch, stored.sizes) if parts}
+    arrays, packed = _arrays(stored, rounds), list[ArraySpec]()
+    for array in list(arrays):
+        form = sharded(array)
+        if form and (array.path in gathered or (PACKED in stored.sizes and array.path not in plain)):
+            packed.append(form)
+        # Those of both are being packed, those of none may have been.
+        if array.path in gathered and array.path not in plain:
+            arrays.remove(array)
+    return [documents(arrays), documents(packed)] if packed else [documents(arrays)]
 
 
 def _arrays(stored: Stored, rounds: int) -> list[ArraySpec]:

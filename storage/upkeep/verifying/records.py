@@ -8,9 +8,12 @@ from functools import partial
 from storage.errors import StoreDamaged
 from storage.parsing import numbered
 from storage.places.base import Place
+from storage.rounds import log, pruned
 from storage.rounds.lease import LEASES, read_claim
-from storage.rounds.log import ASIDE
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
+
+ASIDES = (log.ASIDE, pruned.ASIDE)
+"""The names of records that were set aside, which end in digests."""
 
 
 def records(stored: Stored) -> Looked:
@@ -43,12 +46,13 @@ def claims(stored: Stored) -> Looked:
 
 def set_aside(stored: Stored) -> Looked:
     """The records that were set aside, whose names tell their digests."""
-    keys = [key for key in stored.sizes if ASIDE.fullmatch(key.removeprefix("commits/"))]
-    unread = [refused(stored.place, key, partial(_check_aside, stored.place, key)) for key in keys]
-    return Looked(frozenset(keys), tuple(filter(None, unread)))
+    matched = ((key, name.fullmatch(key.removeprefix("commits/"))) for key in stored.sizes for name in ASIDES)
+    digests = {key: parts.groups()[-1] for key, parts in matched if parts}
+    checks = {key: partial(_check_aside, stored.place, key, digest) for key, digest in digests.items()}
+    unread = [refused(stored.place, key, check) for key, check in checks.items()]
+    return Looked(frozenset(digests), tuple(filter(None, unread)))
 
 
-def _check_aside(place: Place, key: str) -> None:
-    parts = ASIDE.fullmatch(key.removeprefix("commits/"))
-    if parts and not hashlib.sha256(place.read(key) or b"").hexdigest().startswith(parts[2]):
+def _check_aside(place: Place, key: str, digest: str) -> None:
+    if not hashlib.sha256(place.read(key) or b"").hexdigest().startswith(digest):
         raise StoreDamaged("it is not the record that was set aside under this name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from storage.hierarchy.documents import NAME
-from storage.hierarchy.schema import REPORTED
+from storage.hierarchy.schema import REPORTED, ArraySpec
 from storage.parsing import numbered
 from storage.upkeep.verifying.stored import Finding, Looked, Stored
 
@@ -45,7 +45,7 @@ def _left(stored: Stored, key: str) -> str | None:
 
 
 def _of_round(stored: Stored, key: str) -> str | None:
-    """Why a chunk of tensors may be there: its round is not committed, or its record was lost."""
+    """Why a chunk of tensors may be there: its round is not committed, was pruned, or its record was lost."""
     parts = CHUNK.fullmatch(key)
     array = stored.store.tensors.arrays.get(parts[1]) if parts else None
     if parts is None or array is None or "round" not in array.dims:
@@ -54,7 +54,14 @@ def _of_round(stored: Stored, key: str) -> str | None:
     # Past the axes of rounds and partitions a chunk is whole.
     counts = [size if chunk == 1 else 1 for size, chunk in zip(array.shape, array.chunks, strict=True)]
     inside = len(index) == len(counts) and all(i < max(count, 1) for i, count in zip(index, counts, strict=True))
-    if not inside or index[0] in stored.commits:
+    return why_left(stored, array, index) if inside else None
+
+
+def why_left(stored: Stored, array: ArraySpec, index: tuple[int, ...]) -> str | None:
+    """Why a chunk that no record tells of may be there; None for what no writer leaves."""
+    if not stored.keeps(array, index):
+        return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
+    if index[0] in stored.commits:
         return None
     state = "not committed" if index[0] > stored.newest else "lost"
     return f"it is of round {index[0]}, which is {state}"

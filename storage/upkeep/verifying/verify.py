@@ -8,17 +8,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from storage.errors import NotARun, PlaceError, RoundweaveError, StoreError, UsageError
+from storage.errors import NotARun, PlaceError, RoundPruned, RoundweaveError, StoreError, UsageError
+from storage.hierarchy.schema import ArraySpec
 from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
-from storage.rounds.tensors import StoredTensors
 from storage.upkeep.verifying.contents import Sealed, sealed_chunks
 from storage.upkeep.verifying.descriptions import descriptions
+from storage.upkeep.verifying.kept import kept
 from storage.upkeep.verifying.numbers import numbers, read_numbers
 from storage.upkeep.verifying.records import claims, records, set_aside
-from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused, whole_commits
+from storage.upkeep.verifying.shards import shards
+from storage.upkeep.verifying.stored import (
+    SHARD,
+    Finding,
+    Looked,
+    Stored,
+    read_known,
+    read_shards,
+    refused,
+    whole_commits,
+)
 from storage.upkeep.verifying.strangers import strangers
 
 CHAIN = re.compile("[0-9a-f]{64}")
@@ -91,8 +102,11 @@ def _looked(store: RoundStore) -> tuple[Stored, list[Looked]]:
     """The run as it is, and what each look at it tells."""
     rounds = store.log.rounds()
     # A round's files are there before its record, so what is listed after the records has all of theirs.
-    stored = Stored(store, rounds, *whole_commits(store, rounds), store.place.sizes())
-    looks = [records(stored), claims(stored), set_aside(stored), _chunks(stored)]
+    whole, sizes = whole_commits(store, rounds), store.place.sizes()
+    stored = Stored(store, rounds, *whole, sizes, read_shards(store, sizes), read_known(store))
+    every = [sealed for sealed in sealed_chunks(store, stored.commits) if _stays(stored, sealed)]
+    looks = [records(stored), claims(stored), set_aside(stored), kept(stored)]
+    looks += [_chunks(stored, every), shards(stored, every)]
     chunks = read_numbers(stored)
     # A record is there before its numbers, so what is listed after the numbers has the records of them all.
     later = [round for round in store.log.rounds() if round not in rounds]
@@ -101,31 +115,39 @@ def _looked(store: RoundStore) -> tuple[Stored, list[Looked]]:
     return stored, [*looks, strangers(stored, frozenset().union(*(look.keys for look in looks)))]
 
 
-def _chunks(stored: Stored) -> Looked:
-    """Every chunk of tensors, against the digests in the records."""
-    every = list(sealed_chunks(stored.store, stored.commits))
+def _stays(stored: Stored, sealed: Sealed) -> bool:
+    return all(stored.keeps(array, sealed.index) for array in sealed.arrays)
+
+
+def _chunks(stored: Stored, every: list[Sealed]) -> Looked:
+    """Every chunk of tensors that is kept, against the digests in the records."""
     with ThreadPoolExecutor(THREADS) as threads:
-        findings = [
-            each for found in threads.map(partial(_unsound, stored.store.tensors), every) for each in found
-        ]
+        findings = [each for found in threads.map(partial(_unsound, stored), every) for each in found]
     return Looked(frozenset(key for sealed in every for key in sealed.keys), tuple(findings))
 
 
-def _unsound(tensors: StoredTensors, sealed: Sealed) -> list[Finding]:
+def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
     """Which chunks are not what was committed: all, where no more can be told than that one of them is not."""
     try:
         sealed.read()
     except PlaceError:
         raise
+    except RoundPruned:
+        pass  # while this verifies it
     except RoundweaveError:
-        checks = {
-            key: refused(tensors.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
-            for key, array in zip(sealed.keys, sealed.arrays, strict=True)
-        }
+        checks = [(stored.lies_at(array, sealed.index), _alone(stored, array, sealed)) for array in sealed.arrays]
         together = f", or another of {len(checks)} with one digest" if len(checks) > 1 else ""
-        broken = [finding for finding in checks.values() if finding]
-        return broken or [Finding(key, f"it is not what was committed{together}") for key in checks]
+        broken = [finding for _, finding in checks if finding]
+        return broken or [Finding(key, f"it is not what was committed{together}") for key, _ in checks]
     return []
+
+
+def _alone(stored: Stored, array: ArraySpec, sealed: Sealed) -> Finding | None:
+    """What is wrong with one chunk by itself."""
+    key, tensors = stored.lies_at(array, sealed.index), stored.store.tensors
+    if key in stored.sizes or SHARD.fullmatch(key) is None:
+        return refused(stored.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
+    return Finding(key, "it is missing")
 
 
 def _told(stored: Stored, looks: list[Looked]) -> Verification:

@@ -14,10 +14,11 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
-from storage.upkeep.copying import check_rounds, copy_run
+from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.packing import pack_run
 from storage.upkeep.pruning import prune_run
+from storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed
 
 
@@ -42,7 +43,7 @@ def test_a_copy_is_the_run_and_goes_on_as_it_would(tiny, tmp_path: Path, same, w
     assert Run(target).status == Run(store.path).status == "interrupted"
     assert (copy.log.chain(3), store.log.chain(3)) == (chain, chain)
     assert told[-1] == (told[-1][1], sum(map(len, contents(target).values())))
-    check_rounds(copy)
+    assert verify(target) == verify(store.path)
     assert Run(target).digest == Run(store.path).digest
     recover(copy)
     copy.commit(tiny.write(copy, 4))
@@ -113,7 +114,8 @@ def test_tensors_that_are_not_those_committed_are_refused(tiny, tmp_path: Path) 
     with pytest.raises(StoreDamaged) as error:
         copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
     assert str(error.value) == (
-        f"{store.path}: params/scale of round 1 is not what was committed; restore it from a copy"
+        f"{store.path}/params/scale/c/1: it is not what was committed; "
+        "`roundweave verify` lists what is damaged, mend the run first"
     )
 
 

@@ -24,8 +24,8 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
-from storage.upkeep.copying import check_rounds
 from storage.upkeep.packing import pack_run, unpack_run
+from storage.upkeep.verifying.verify import verify
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
 from storage.values.state import State, Update
@@ -47,7 +47,7 @@ def test_every_reader_has_the_same_bits_before_and_after(tiny, same) -> None:
     store = tiny.train(tiny.create(rounds=7), 5)
     before, tree = files(store), tree_of(store.path)
     pack_run(store)
-    check_rounds(store)
+    assert verify(store.path).sound
     for round in range(6):
         assert same(store.tensors.read_state(round), tiny.state(round))
     for round in range(1, 6):
@@ -135,7 +135,7 @@ def test_whenever_packing_or_unpacking_dies_every_reader_has_all_and_the_run_goe
         deaths = 0
         for _ in each_death(place, lambda dying, work=work: work(RoundStore(dying)), anew):
             store = RoundStore(place)
-            check_rounds(store)
+            assert verify(store.path).sound
             assert tree_of(place).identical(tree)
             work(store)
             assert files(store) == files(end)

@@ -1,0 +1,239 @@
+"""Verifying runs that were pruned or packed: nothing is found of what was let go, and all that was changed is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from storage.errors import StoreDamaged, StoreError
+from storage.places.local import LocalPlace
+from storage.rounds.pruned import Pruned, write_pruned
+from storage.rounds.recovery import recover
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.packing import pack_run, unpack_run
+from storage.upkeep.pruning import prune_run
+from storage.upkeep.verifying.verify import verify
+from tests.storage.upkeep.dying import Dying, Killed, bury
+
+KEPT = ["all", "states", "every:2", "last:1", "last:2"]
+
+
+def named(path: Path) -> set[str]:
+    return {finding.path for finding in verify(path).findings}
+
+
+def shards(path: Path) -> list[str]:
+    return [key for key in LocalPlace(path).sizes() if "/c." in key]
+
+
+def flip(path: Path, bit: int) -> bytes:
+    """Flip a bit of a file; what it was."""
+    before = path.read_bytes()
+    after = bytearray(before)
+    after[bit // 8 % len(after)] ^= 1 << bit % 8
+    path.write_bytes(after)
+    return before
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("keep", KEPT)
+def test_a_run_that_keeps_less_is_sound_also_when_it_has_gone_on(every, keep: str, packed: bool) -> None:
+    store = every.whole()
+    prune_run(store, Keep.of(keep))
+    if packed:
+        pack_run(store)
+        prune_run(store, Keep.of(keep))
+    seen = verify(store.path)
+    assert (seen.findings, seen.notes, seen.rounds) == ((), (), 4)
+    assert seen.bytes == sum(each.stat().st_size for each in store.path.rglob("*") if each.is_file())
+    assert bool(shards(store.path)) == packed
+    every.rounds(store, 5, 6, 6, carry_from={0: 1})
+    assert (verify(store.path).findings, verify(store.path).notes) == ((), ())
+    assert not shards(store.path)
+    prune_run(RoundStore(store.path), Keep.of("last:1"))
+    assert verify(store.path).sound
+
+
+def test_a_run_that_was_unpacked_is_sound(every) -> None:
+    store = every.whole()
+    before = store.place.sizes().keys()
+    pack_run(store)
+    assert verify(store.path).files < len(before) / 2
+    unpack_run(store)
+    assert (verify(store.path).findings, verify(store.path).notes) == ((), ())
+    assert store.place.sizes().keys() - before == {"commits/leases/3.json", "commits/leases/4.json"}
+
+
+def test_each_flipped_bit_of_a_shard_is_named_and_none_is_read_in_silence(every, answers) -> None:
+    path = every.whole().path
+    before = answers(path, range(5))
+    pack_run(RoundStore(path))
+    assert answers(path, range(5)) == before | {"repr": answers(path, range(5))["repr"]}
+    generator, there = random.Random(0), shards(path)
+    for number in range(50):
+        key = there[number % len(there)]
+        content = flip(path / key, generator.getrandbits(64))
+        assert named(path) == {key}
+        after = answers(path, range(5))
+        for what, answer in after.items():
+            assert answer == before[what] or isinstance(answer, StoreError) or what == "repr", what
+        (path / key).write_bytes(content)
+    assert verify(path).sound
+
+
+def test_each_flipped_bit_of_what_says_that_a_run_was_pruned_and_packed_is_named(every) -> None:
+    path = every.whole().path
+    prune_run(RoundStore(path), Keep.of("last:2"))
+    pack_run(RoundStore(path))
+    for key in ("commits/pruned.json", "commits/packed.json"):
+        for bit in range(0, 8 * (path / key).stat().st_size, 37):
+            content = flip(path / key, bit)
+            assert named(path) == {key}
+            (path / key).write_bytes(content)
+    assert verify(path).sound
+
+
+def test_what_is_missing_of_a_run_that_keeps_less_is_named(every) -> None:
+    path = every.whole().path
+    prune_run(RoundStore(path), Keep.of("last:2"))
+    for key in [key for key in LocalPlace(path).sizes() if "/c/" in key and key.startswith(("params", "updates"))]:
+        content = (path / key).read_bytes()
+        (path / key).unlink()
+        assert named(path) == {key}
+        (path / key).write_bytes(content)
+    pruned = (path / "commits/pruned.json").read_bytes()
+    (path / "commits/pruned.json").unlink()
+    assert any(re.fullmatch("params/.*/c/1(/0)*", key) for key in named(path))
+    (path / "commits/pruned.json").write_bytes(pruned)
+    pack_run(RoundStore(path))
+    for key in [*shards(path), "commits/packed.json"]:
+        content = (path / key).read_bytes()
+        (path / key).unlink()
+        assert named(path) == {key}
+        (path / key).write_bytes(content)
+    assert verify(path).sound
+
+
+def test_what_is_added_to_a_shard_or_beside_it_is_named(every) -> None:
+    path = every.whole().path
+    pack_run(RoundStore(path))
+    key = shards(path)[0]
+    content = (path / key).read_bytes()
+    (path / key).write_bytes(b"more" + content)
+    assert named(path) == {key}
+    (path / key).write_bytes(content)
+    for added in ("commits/pruned-damaged-0123456789ab.json", f"{key}.0", "params/c.0"):
+        (path / added).write_bytes(b"added")
+        assert named(path) == {added}
+        (path / added).unlink()
+    plain = path / key.replace(Path(key).name, "zarr.json")
+    plain.write_bytes(plain.read_bytes().replace(b"sharding_indexed", b"sharding-indexed"))
+    assert named(path) == {str(plain.relative_to(path))}
+
+
+@pytest.mark.parametrize(
+    ("pruned", "newest"),
+    [
+        (Pruned(states=frozenset({0})), 4),
+        (Pruned(states=frozenset({4})), 4),
+        (Pruned(updates=frozenset({1})), 4),
+        (Pruned(), 3),
+    ],
+    ids=["the initial state", "the newest state", "what is carried", "of another round"],
+)
+def test_a_forged_record_of_what_was_pruned_is_named(every, pruned: Pruned, newest: int) -> None:
+    store = every.whole()
+    write_pruned(store.log, pruned, newest)
+    if newest == 3:
+        value = json.loads((store.path / "commits/pruned.json").read_text()) | {"newest": 4}
+        (store.path / "commits/pruned.json").write_text(json.dumps(value))
+    assert named(store.path) == {"commits/pruned.json"}
+
+
+def test_a_record_of_another_history_is_named(every) -> None:
+    store, other = every.whole(), every.create("other", rounds=4)
+    other = every.rounds(other, 1, 2, 4, carry_from={0: 1}, seconds=9.0)
+    assert other.log.run == store.log.run
+    prune_run(other, Keep.of("states"))
+    record = (other.path / "commits/pruned.json").read_bytes()
+    (store.path / "commits/pruned.json").write_bytes(record)
+    assert named(store.path) == {"commits/pruned.json"}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_what_a_killed_pruning_or_packing_left_is_noted(small, packed: bool) -> None:
+    numbers = itertools.count()
+
+    def anew() -> Path:
+        store = small.train(small.create(f"run{next(numbers)}", rounds=4), 4)
+        if packed:
+            pack_run(store)
+        return store.path
+
+    def work(place: LocalPlace) -> None:
+        pack_run(RoundStore(place))
+        prune_run(RoundStore(place), Keep.of("last:1"))
+
+    whole, notes = Dying(anew()), 0
+    work(whole)
+    for number, key in enumerate(whole.calls):
+        path = anew()
+        with pytest.raises(Killed):
+            work(Dying(path, number))
+        bury(path)
+        # No other writer's claim would be missing: here those of the dead were taken away.
+        assert {each for each in named(path) if "leases" not in each} == set(), key
+        notes += len(verify(path).notes)
+    assert notes
+
+
+def test_a_damaged_record_that_was_set_aside_belongs_to_the_run(every) -> None:
+    store = every.whole()
+    prune_run(store, Keep.of("states"))
+    flip(store.path / "commits/pruned.json", 5)
+    with pytest.raises(StoreDamaged, match=r"commits/pruned\.json is no record of what was pruned"):
+        store.tensors.pruned()
+    recover(RoundStore(store.path))
+    (aside,) = (key for key in store.place.sizes() if "pruned-damaged" in key)
+    found = named(store.path)
+    # What was let go is not told from what was lost any more.
+    assert aside not in found
+    assert {key.split("/")[0] for key in found} == {"updates", "carry", "permutations", "similarities"}
+    assert (
+        found
+        == {
+            f"{path}/c/{r}/{p}/0" if len(spec.chunks) == 3 else f"{path}/c/{r}/{p}"
+            for path, spec in store.tensors.arrays.items()
+            if spec.by_partition
+            for r in (2, 3, 4)
+            for p in range(2)
+        }
+        or found
+    )
+    flip(store.path / aside, 5)
+    assert named(store.path) == found | {aside}
+
+
+def test_a_run_is_sound_while_its_rounds_are_let_go(every) -> None:
+    store = every.whole()
+    goes = iter(["every:2", "last:2", "last:1"])
+
+    class Pruning(LocalPlace):
+        """Of which more is let go while it is verified."""
+
+        def sizes(self) -> dict[str, int]:
+            sizes = super().sizes()
+            if self.path == store.path:
+                prune_run(RoundStore(store.path), Keep.of(next(goes)))
+            return sizes
+
+    for _ in range(3):
+        assert verify(Pruning(store.path)).findings == ()
+    assert Run(store.path).kept == [0, 4]
