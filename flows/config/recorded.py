@@ -76,7 +76,12 @@ def check_trust(
     run: Run, root: Where, trust: bool, config: Dealing | Architecture, taken: Iterable[str] = BUILT_IN
 ) -> None:
     """Raise `UsageError` where fields that are taken from a run outside the root are code, and not trusted."""
-    code = [str(value) for field in taken for value in _values(config, field) if not _is_built_in(field, value)]
+    code = [
+        value.label if isinstance(value, Code) else str(value)
+        for field in taken
+        for value in _values(config, field)
+        if not _is_built_in(field, value)
+    ]
     if code and not trust and not is_own(run, root):
         raise UsageError(
             f"{full_address(run.address)} is outside {root} and holds code ({', '.join(code)}); "

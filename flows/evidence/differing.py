@@ -50,6 +50,8 @@ class Difference:
         return asdict(self) | {"largest": largest, "equal": self.equal}
 
     def __str__(self) -> str:
+        if self.round is None:
+            return "; ".join(self.config) or "equal"
         tensor = f": {self.tensor}" if self.tensor else ""
         largest = "" if self.largest is None else f", by {self.largest:.6g} at most"
         return f"round {self.round}: {self.what}{tensor}{largest}{self.detail and f' ({self.detail})'}"

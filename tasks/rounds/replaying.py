@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from storage.errors import RoundFailed, StoreError
+from storage.errors import RoundFailed, StoreDamaged, StoreError
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.values.digests import match_tensors, state_digest, tensor_digests, update_digest, update_tensors
 from storage.values.state import State, Update
@@ -67,6 +67,8 @@ def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | 
         return again(read_outcome(job, round - 1), job.attempt.open().log.read(round))
     except RoundFailed as error:
         return Verdict(round, Difference("round", said=f"it fails: {error}"))
+    except StoreDamaged as error:
+        return Verdict(round, Difference("round", said=f"it is damaged: {error}"))
     except StoreError as error:
         return Verdict(round, lacking=str(error))
 

@@ -60,7 +60,7 @@ def _print_verification(name: str, verification: Verification) -> None:
     for note in verification.notes:
         out.print(f"note: {note}", style="yellow", soft_wrap=True)
     found = len(verification.findings)
-    read = f"{verification.rounds} rounds, {verification.files:,} files, {verification.bytes:,} bytes"
+    read = f"{max(verification.rounds, 0)} rounds, {verification.files:,} files, {verification.bytes:,} bytes"
     out.print(
         f"{name}: {'sound' if verification.sound else f'{found} found'}; {read}", style="bold", soft_wrap=True
     )
