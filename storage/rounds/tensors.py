@@ -34,6 +34,9 @@ PACKED = "commits/packed.json"
 """Is there while chunks may lie in shards."""
 
 
+NOTHING_PRUNED = Pruned()
+
+
 class StoredTensors:
     """The tensors of a run, for so many rows; its log says where they lie and what each must be.
 
@@ -239,11 +242,6 @@ class StoredTensors:
         """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
         return read_pruned(self.log)
 
-    def kept(self, rounds: Iterable[int]) -> list[int]:
-        """Those of the rounds whose states were not let go; one read. Raises `StoreDamaged`."""
-        pruned = self.pruned()
-        return [round for round in rounds if pruned.has_state(round)]
-
     @property
     def packed(self) -> bool:
         """Whether chunks may lie in shards; they are found without asking."""
@@ -269,9 +267,11 @@ class StoredTensors:
         """Bytes of a state's tensors."""
         return sum(map(_bytes, self.schema.state(1).values()))
 
-    def row_bytes(self) -> int:
-        """Bytes of a round's tensors."""
-        return self.state_bytes + sum(map(_bytes, self.schema.vectors(1).values()))
+    def kept_bytes(self, last: int, pruned: Pruned = NOTHING_PRUNED) -> int:
+        """Bytes of the tensors of the rounds up to the last, without those that were let go."""
+        sent, gone = sum(map(_bytes, self.schema.vectors(1).values())), pruned.until(last)
+        carried = sent * len(gone.carried) // self.schema.partitions
+        return self.state_bytes * (last + 1 - len(gone.states)) + sent * (last + 1 - len(gone.updates)) + carried
 
     def _commit(self, at: int | Commit) -> Commit:
         return at if isinstance(at, Commit) else self.log.read(at)
