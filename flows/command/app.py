@@ -21,7 +21,7 @@ COMMANDS = {
     "recombine": ("recombining", "Reduce stored rounds again, without training, and compare with what they were."),
     "diff": ("recombining", "Say where two runs first differ: field, round, tensor."),
     "show": ("looking", "Print what a run is and how it went."),
-    "verify": ("verifying", "Read all of a run and name every file that is not as it was written."),
+    "verify": ("upkeep", "Read all of a run and name every file that is not as it was written."),
     "runs": ("looking", "List the runs under a root."),
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
     "pack": ("upkeep", "Gather the tensors of many rounds in few files."),

@@ -12,7 +12,7 @@ from typing import Any
 from storage.values.layout import Layout
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
-VERSION = 3
+VERSION = 4
 
 
 REPORTED = ("metrics", "scores")

@@ -13,7 +13,8 @@ from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, create_documents, replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.places.together import together
-from storage.rounds.commits import Commit, CommitLog
+from storage.rounds.commits import Commit
+from storage.rounds.log import CommitLog
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
 

@@ -12,7 +12,7 @@ from typing import Any
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import from_json
-from storage.rounds.commits import CommitLog
+from storage.rounds.log import CommitLog
 from storage.values.digests import text_digest
 
 KEY = "commits/pruned.json"

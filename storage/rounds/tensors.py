@@ -16,7 +16,8 @@ from storage.hierarchy.documents import NAME, read_document, replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema, split_array
 from storage.hierarchy.shards import read_packed, unpack_array
 from storage.places.together import together
-from storage.rounds.commits import Commit, CommitLog, SplitRecord, UpdateRecord
+from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.log import CommitLog
 from storage.rounds.pruned import Pruned, read_pruned
 from storage.values.digests import (
     NOTHING_KEPT,

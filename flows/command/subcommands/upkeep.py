@@ -1,10 +1,11 @@
-"""`roundweave prune`, `pack`, `cp` and `rm`: what is kept of a run, in how many files, copies, and its end."""
+"""`roundweave verify`, `prune`, `pack`, `cp` and `rm`: is a run sound, what is kept of it, copies, its end."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,22 +13,61 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from flows.command.errors import clear_errors, print_json
+from flows.command.errors import FAILED, clear_errors, print_json
 from flows.command.options import Json, Root
 from flows.command.printing.console import console
 from storage.errors import UsageError, listed
 from storage.places.addresses import last_name, scheme_of
 from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
-from storage.runs.names import SUFFIX, run_address
+from storage.runs.names import SUFFIX, find_run, run_address, run_name
 from storage.runs.run import Run, open_run
 from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.packing import pack_run, unpack_run
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.removing import remove_run
+from storage.upkeep.verifying.verify import Verification, verify
 
 RunName = Annotated[str, typer.Argument(help="the run's name, or its path")]
+
+
+def verify_command(
+    run: RunName,
+    expect: Annotated[
+        str | None, typer.Option(help="a chain that was noted down, of the last record or of an earlier one")
+    ] = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Read all of a run and name every file that is not as it was written; exit code 1 where there is one."""
+    with clear_errors(as_json):
+        address = find_run(run, root)
+        verification = verify(address, expect)
+        if as_json:
+            print_json({"run": run_name(address), "sound": verification.sound, **asdict(verification)})
+        else:
+            _print_verification(run_name(address), verification)
+    if not verification.sound:
+        sys.exit(FAILED)
+
+
+def _print_verification(name: str, verification: Verification) -> None:
+    """A line for each finding and note, then what was read."""
+    out = console()
+    for finding in verification.findings:
+        out.print(str(finding), style="red", soft_wrap=True)
+    for note in verification.notes:
+        out.print(f"note: {note}", style="yellow", soft_wrap=True)
+    found = len(verification.findings)
+    read = f"{verification.rounds} rounds, {verification.files:,} files, {verification.bytes:,} bytes"
+    out.print(
+        f"{name}: {'sound' if verification.sound else f'{found} found'}; {read}", style="bold", soft_wrap=True
+    )
+    if verification.chain:
+        out.print(f"chain {verification.chain}", soft_wrap=True)
+    if verification.vouched is not None:
+        out.print(f"the expected chain vouches for rounds 0 to {verification.vouched}")
 
 
 def prune_command(

@@ -8,11 +8,11 @@ from functools import partial
 from storage.errors import StoreDamaged
 from storage.parsing import numbered
 from storage.places.base import Place
-from storage.rounds import commits, pruned
+from storage.rounds import log, pruned
 from storage.rounds.lease import LEASES, read_claim
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
-ASIDES = (commits.ASIDE, pruned.ASIDE)
+ASIDES = (log.ASIDE, pruned.ASIDE)
 """The names of records that were set aside, which end in digests."""
 
 

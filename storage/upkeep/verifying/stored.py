@@ -11,7 +11,8 @@ from storage.hierarchy.chunks import chunk_key
 from storage.hierarchy.schema import ArraySpec
 from storage.hierarchy.shards import Index, shard_chunks, shard_key
 from storage.places.base import Place
-from storage.rounds.commits import Commit, Link
+from storage.rounds.commits import Commit
+from storage.rounds.log import Link
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.rounds.tensors import PACKED

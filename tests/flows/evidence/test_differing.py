@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import roundweave as rw
-from storage.rounds.commits import CommitLog
+from storage.rounds.log import CommitLog
 from storage.rounds.store import RoundStore
 from storage.rounds.tensors import StoredTensors
 from storage.runs.run import Run

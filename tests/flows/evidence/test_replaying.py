@@ -19,8 +19,8 @@ import roundweave as rw
 from flows.evidence.replay.result import Replay
 from storage.errors import DataError, RoundMissing
 from storage.hierarchy.documents import NAME
-from storage.rounds.commits import CommitLog
 from storage.rounds.lease import hold_lease
+from storage.rounds.log import CommitLog
 from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
 from tasks.algorithms import ALGORITHMS
 from tasks.clusters.connecting import connect

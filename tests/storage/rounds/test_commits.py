@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from storage.errors import RoundMissing, StoreDamaged, WriterFenced
 from storage.places.local import LocalPlace
-from storage.rounds.commits import Commit, CommitLog, Score, SplitRecord, UpdateRecord
+from storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
+from storage.rounds.log import CommitLog
 
 FINITE = st.floats(allow_nan=False)
 RECORDS = st.builds(

@@ -430,7 +430,7 @@ def test_a_run_of_a_later_version_is_refused(tiny) -> None:
     value = json.loads(path.read_text())
     value["attributes"]["version"] = 99
     path.write_text(json.dumps(value))
-    with pytest.raises(NotARun, match="has store version 99, this is version 3"):
+    with pytest.raises(NotARun, match="has store version 99, this is version 4"):
         RoundStore(store.path)
 
 

@@ -70,7 +70,7 @@ def test_what_fails_beside_is_told_at_the_end(s3) -> None:
         raise ZeroDivisionError
 
     for place in (place_of(s3.bucket()), place_of("here")):
-        with pytest.raises(ZeroDivisionError), beside(place) as call:
+        with pytest.raises(ZeroDivisionError), beside(place, 1) as call:
             call(fail)
 
 

@@ -1,0 +1,216 @@
+"""The log of commits: records that are sealed in a chain, created exclusively, and never changed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from storage.errors import PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
+from storage.hierarchy.documents import LARGEST
+from storage.parsing import numbered
+from storage.places.base import Place
+from storage.places.together import together
+from storage.rounds.commits import Commit
+from storage.values.digests import text_digest
+
+SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
+"""A record as it is stored: its last members are the chain of the record before it, and its own."""
+
+
+ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
+"""The name of a record that was set aside: its round, and the beginning of the SHA-256 of its bytes."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A sealed record: its text, the chain of the record before it, and its own."""
+
+    text: str
+    before: str
+    chain: str
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """What a log has, as its names tell: rounds with a record, those of them with any content, the newest whole
+    one (None where there is none), and the rounds whose records were set aside; each ascends.
+    """
+
+    rounds: list[int]
+    filled: list[int]
+    newest: int | None
+    aside: list[int]
+
+
+class CommitLog:
+    """The commit records of the run at a place, one JSON content a round.
+
+    Each is sealed by its chain: the digest of `run`, its round, the chain of the record before and what it says.
+    What is read is verified, and one line vouches for all that was before. `run` is the digest of the attributes.
+    """
+
+    def __init__(self, place: Place, run: str) -> None:
+        self.place = place
+        self.run = run
+        self._ours: int | None = None
+
+    def look(self) -> Shelf:
+        """What lies there; raises `StoreDamaged` where no record is of the run's attributes."""
+        sizes = self.place.at("commits").sizes()
+        rounds = numbered(sizes)
+        newest = self._newest(rounds)
+        if newest is None and rounds:
+            raise StoreDamaged(
+                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
+                "one or the other was changed, restore it from a copy"
+            )
+        return Shelf(rounds, [round for round in rounds if sizes[f"{round}.json"]], newest, _set_aside(sizes))
+
+    def rounds(self) -> list[int]:
+        """The rounds of which there is a record, whole or not, ascending."""
+        return numbered(self.place.names("commits"))
+
+    def has(self, round: int) -> bool:
+        """Whether there is a record of a round."""
+        return self.place.has(_key(round))
+
+    def read(self, round: int) -> Commit:
+        """The record of a round; raises `RoundMissing`, or `StoreDamaged` for one that was not written so."""
+        return self.parsed(round, self._link(round))
+
+    def chain(self, round: int) -> str:
+        """The chain of a round's record, which vouches for all before; raises as `read` does."""
+        return self._link(round).chain
+
+    def parsed(self, round: int, link: Link) -> Commit:
+        """What the sealed record of a round says; raises `StoreDamaged` where that is no commit."""
+        try:
+            return Commit.from_json(link.text)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
+
+    def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
+        """What to raise for a round that is not among the committed ones."""
+        if not rounds:
+            there = "it has none"
+        elif rounds[0] < round < rounds[-1]:
+            there = f"{_key(round)} is missing, and the round is lost"
+        else:
+            there = f"it has rounds {rounds[0]} to {rounds[-1]}"
+        return RoundMissing(f"no committed round {round} in {self.place}; {there}")
+
+    def newest(self) -> int | None:
+        """The last round with a whole record; None where there is none."""
+        return self._newest(self.rounds())
+
+    def _newest(self, rounds: Sequence[int]) -> int | None:
+        return next((round for round in reversed(rounds) if self._whole_link(round)), None)
+
+    def whole(self, rounds: Sequence[int]) -> list[int]:
+        """Those of the rounds, which ascend, whose records are whole and are those that the next ones follow."""
+        return list(self.links(rounds))
+
+    def links(self, rounds: Sequence[int]) -> dict[int, Link]:
+        """The sealed records of those rounds, ascending."""
+        links: dict[int, Link] = {}
+        read = dict(zip(rounds, together(self.place, self._whole_link, rounds), strict=True))
+        for round in reversed(rounds):
+            link, after = read[round], links.get(round + 1)
+            if link and (after is None or after.before == link.chain):
+                links[round] = link
+        return dict(reversed(links.items()))
+
+    def create(self, commit: Commit, fsync: bool = False, before: str | None = None) -> Commit:
+        """Write a record that must not exist yet; an equal one of this or an earlier writer is taken instead.
+
+        `before` is what `chain_before` gives, where it has been read.
+
+        A worker may die after its commit and before it said so, and its task then runs again; or a killed run's
+        last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
+        """
+        text, before = commit.to_json(), self.chain_before(commit.round) if before is None else before
+        chain = self._chain(commit.round, before, text)
+        content = f'{text[:-1]}, "before": "{before}", "chain": "{chain}"}}'
+        if self.place.create(_key(commit.round), content.encode(), durable=fsync):
+            self._ours = commit.round
+            return commit
+        kept = self.read(commit.round)
+        if kept.epoch > commit.epoch or kept.identity() != commit.identity():
+            raise WriterFenced(
+                f"round {commit.round} of {self.place} was committed by another writer ({kept.token}); "
+                "this one stops"
+            )
+        return kept
+
+    def unfit(self, after: int) -> list[int]:
+        """The rounds with records that cannot stay, where a run goes on after a round: see `set_aside`."""
+        rounds = self.rounds()
+        whole = set(self.whole(rounds))
+        return [round for round in rounds if round > after or round not in whole]
+
+    def set_aside(self, after: int) -> list[int]:
+        """Take the records of later rounds, and those that are not whole, out of the log; which rounds they were.
+
+        They are kept as evidence.
+        """
+        aside = self.unfit(after)
+        for round in aside:
+            content = self.place.read(_key(round))
+            assert content is not None, "only the holder of the lease sets records aside"
+            digest = hashlib.sha256(content).hexdigest()
+            self.place.write(f"commits/damaged-{round}-{digest[:12]}.json", content)
+            self.place.delete(_key(round))
+        return aside
+
+    def damaged(self) -> list[int]:
+        """The rounds whose records were set aside."""
+        return _set_aside(self.place.names("commits"))
+
+    def follows(self, round: int) -> bool:
+        """Whether the last record that was created here is the one before that of a round."""
+        return self._ours == round - 1
+
+    def _link(self, round: int) -> Link:
+        """The sealed record of a round, verified."""
+        content = self.place.read(_key(round), most=LARGEST)
+        if content is None:
+            raise self.missing(round, self.rounds())
+        parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
+        link = parts and Link(parts[1] + "}", parts[2], parts[3])
+        if not link or self._chain(round, link.before, link.text) != link.chain:
+            raise StoreDamaged(
+                f"{self.place}/{_key(round)} is no commit record, or not the one that was written for this round "
+                "of this run; restore it from a copy, or `roundweave resume` goes on without it"
+            )
+        return link
+
+    def _whole_link(self, round: int) -> Link | None:
+        """The sealed record of a round; None where there is none, or something else has its name."""
+        try:
+            return self._link(round)
+        except PlaceError:
+            raise
+        except StoreError:
+            return None
+
+    def _chain(self, round: int, before: str, text: str) -> str:
+        return text_digest("\n".join((self.run, str(round), before, text)))
+
+    def chain_before(self, round: int) -> str:
+        """The chain of the record before that of a round; empty for the first."""
+        with suppress(RoundMissing):
+            return self._link(round - 1).chain
+        earlier = [number for number in self.rounds() if number < round]
+        return self._link(earlier[-1]).chain if earlier else ""
+
+
+def _key(round: int) -> str:
+    return f"commits/{round}.json"
+
+
+def _set_aside(names: Iterable[str]) -> list[int]:
+    """The rounds of the names of records that were set aside."""
+    return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})
