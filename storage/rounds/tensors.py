@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
@@ -14,7 +13,7 @@ from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
 from storage.hierarchy.chunks import chunk_key, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, read_document, replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema, split_array
-from storage.hierarchy.shards import read_packed, unpack_array
+from storage.hierarchy.shards import read_packed
 from storage.places.together import together
 from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
 from storage.rounds.log import CommitLog
@@ -30,10 +29,6 @@ from storage.values.digests import (
 )
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
-
-PACKED = "commits/packed.json"
-"""Is there while chunks may lie in shards."""
-
 
 NOTHING_PRUNED = Pruned()
 
@@ -243,22 +238,6 @@ class StoredTensors:
         """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
         return read_pruned(self.log)
 
-    @property
-    def packed(self) -> bool:
-        """Whether chunks may lie in shards; they are found without asking."""
-        return self.place.has(PACKED)
-
-    def mark_packed(self) -> None:
-        """Say that chunks may lie in shards, which comes before the first of them."""
-        self.place.write(PACKED, packed_content(self.log.run), durable=self.fsync)
-
-    def unpack(self) -> None:
-        """Give each chunk that is in a shard a content of its own again; the arrays are described anew."""
-        if self.packed:
-            for spec in self.arrays.values():
-                unpack_array(self.place, spec, self.fsync)
-            self.place.delete(PACKED)
-
     def has_row(self, round: int) -> bool:
         """Whether anything of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
@@ -300,11 +279,6 @@ class StoredTensors:
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)
-
-
-def packed_content(run: str) -> bytes:
-    """What says that chunks of a run, by the digest of its attributes, may lie in shards."""
-    return json.dumps({"run": run}).encode()
 
 
 def split_record(number: int, owners: np.ndarray) -> SplitRecord:

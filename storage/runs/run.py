@@ -12,6 +12,7 @@ from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
+from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
@@ -130,7 +131,7 @@ class Run:
     @property
     def packed(self) -> bool:
         """Whether its tensors lie in shards."""
-        return self._store.tensors.packed
+        return is_packed(self._store.log)
 
     @property
     def lost(self) -> list[int]:
