@@ -81,7 +81,8 @@ def sample(rounds: list[int], count: int) -> list[int]:
 
 def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:
     """The verdicts on a sample of rounds, and what of the key differs; why there are none."""
-    rounds = sample([number for number in run.committed if number - 1 in run.committed], count)
+    kept = run.kept
+    rounds = sample([number for number in run.committed if number - 1 in kept], count)
     if not rounds:
         return {
             "verdicts": (),

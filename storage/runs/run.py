@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,18 +259,22 @@ class Run:
         return state_difference(self.round(first), self.round(second))
 
     def changes(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
-        """How much rounds whose predecessor is among them changed each parameter, relative to its norm before."""
-        return state_changes(self._each(rounds))
+        """How much rounds whose predecessor is among them changed each parameter, relative to its norm before.
+
+        Without `rounds`, those whose states were not pruned.
+        """
+        return state_changes(self._each(rounds, self.pruned.has_state))
 
     def divergence(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
         """How far each accepted update lies from their weighted mean: a row a round, columns (measure, partition).
 
         Measures are `norm` of the difference, `relative` to the mean's, and `cosine`; NaN where none was accepted.
+        Without `rounds`, those whose updates were not pruned.
         """
-        return update_divergence(self._each(rounds), self.partitions)
+        return update_divergence(self._each(rounds, self.pruned.has_update), self.partitions)
 
-    def _each(self, rounds: Iterable[int] | None) -> list[Round]:
-        return [self.round(round) for round in (self.committed if rounds is None else rounds)]
+    def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[Round]:
+        return [self.round(round) for round in (filter(kept, self.committed) if rounds is None else rounds)]
 
     def examples(self, partition: int, round: int = -1) -> pd.DataFrame:
         """The numbers of the examples that a partition has in a round, as the index of a table.

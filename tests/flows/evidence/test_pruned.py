@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import roundweave as rw
+from flows.exporting.report import write_report
 from storage.errors import RoundMissing
 from storage.rounds.store import RoundStore
 from storage.upkeep.keeping import Keep
@@ -44,6 +45,16 @@ def test_what_is_there_is_recombined_and_what_is_not_is_a_line(pruned, capsys) -
     code, _, err = command(capsys, *recombine[:-1], "--all")
     assert (code, err.count("\n")) == (1, 1)
     assert "the updates of round 1" in err
+
+
+def test_tables_and_the_page_are_of_the_rounds_that_are_there(pruned, tmp_path) -> None:
+    assert pruned.changes().index.tolist() == [5]
+    assert pruned.divergence().index.tolist() == [0, 4, 5]
+    with pytest.raises(RoundMissing, match="the updates of round 2 of"):
+        pruned.divergence([2])
+    page = write_report(pruned, tmp_path / "run.html", replay=2).read_text()
+    assert page.count("bit-identical") == 2
+    assert "not drawn" not in page
 
 
 def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:

@@ -261,6 +261,14 @@ def test_a_round_whose_state_before_is_gone_is_named(train, cluster, capsys) -> 
     assert "run, round 1 to 2: bit-identical\nnot replayed: round 3, 5; " in out
 
 
+def test_a_round_whose_state_before_is_damaged_is_a_failure(train, capsys, flip) -> None:
+    run = train(**SMALL, **LOCAL, name="run")
+    flip(run.path / "params/fc1.weight/c/2/0/0")
+    code, out, _ = command(capsys, "replay", "run", "--all", "--executor", "inline")
+    assert (code, statuses(run.replay("all"))) == (1, ["bit-identical", "bit-identical", "differs"])
+    assert "it is damaged: " in " ".join(out.split())
+
+
 # Other bits.
 
 
