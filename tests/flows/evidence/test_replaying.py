@@ -265,7 +265,7 @@ def test_a_round_whose_state_before_is_damaged_is_a_failure(train, capsys, flip)
     run = train(**SMALL, **LOCAL, name="run")
     flip(run.path / "params/fc1.weight/c/2/0/0")
     code, out, _ = command(capsys, "replay", "run", "--all", "--executor", "inline")
-    assert (code, statuses(run.replay("all"))) == (1, ["bit-identical", "bit-identical", "differs"])
+    assert (code, statuses(rw.open_run("run").replay("all"))) == (1, ["bit-identical", "bit-identical", "differs"])
     assert "it is damaged: " in " ".join(out.split())
 
 
