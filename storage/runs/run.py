@@ -268,7 +268,7 @@ class Run:
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        (examples,) = (self._store.tensors.read_split(self.round(round).commit) == partition).nonzero()
+        (examples,) = (self._store.splits.read(self.round(round).commit) == partition).nonzero()
         return pd.DataFrame(index=pd.Index(examples, name="example"))
 
     @property

@@ -106,7 +106,7 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     for partition, match in after.matches.items():
         target.tensors.write_match(1, partition, match)
     if not partitions.source.partitioned:
-        target.tensors.write_split(subject.work.split(round), partitions.assignment)
+        target.splits.write(subject.work.split(round), partitions.assignment)
     state = replace(after.state, round=1)
     target.tensors.write_state(state)
     kept = replace(
