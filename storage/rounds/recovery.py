@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.errors import RoundMissing, StoreDamaged
+from storage.rounds.packed import unpack
 from storage.rounds.pruned import forget_pruned
 from storage.rounds.store import RoundStore
 
@@ -15,7 +16,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     """
     store.place.sweep()
     last = newest_whole(store)
-    store.tensors.unpack()
+    unpack(store.tensors)
     forget_pruned(store.log, last, store.fsync)
     unfit = store.log.unfit(last)
     kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -14,7 +13,7 @@ from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
 from storage.hierarchy.chunks import missing_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema
-from storage.hierarchy.shards import read_packed, unpack_array
+from storage.hierarchy.shards import read_packed
 from storage.places.together import together
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
@@ -31,8 +30,7 @@ from storage.values.digests import (
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
 
-PACKED = "commits/packed.json"
-"""Is there while chunks may lie in shards."""
+NOTHING_PRUNED = Pruned()
 
 
 class StoredTensors:
@@ -189,27 +187,6 @@ class StoredTensors:
         """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
         return read_pruned(self.log)
 
-    def kept(self, rounds: Iterable[int]) -> list[int]:
-        """Those of the rounds whose states were not let go; one read. Raises `StoreDamaged`."""
-        pruned = self.pruned()
-        return [round for round in rounds if pruned.has_state(round)]
-
-    @property
-    def packed(self) -> bool:
-        """Whether chunks may lie in shards; they are found without asking."""
-        return self.place.has(PACKED)
-
-    def mark_packed(self) -> None:
-        """Say that chunks may lie in shards, which comes before the first of them."""
-        self.place.write(PACKED, packed_content(self.log.run), durable=self.fsync)
-
-    def unpack(self) -> None:
-        """Give each chunk that is in a shard a content of its own again; the arrays are described anew."""
-        if self.packed:
-            for spec in self.arrays.values():
-                unpack_array(self.place, spec, self.fsync)
-            self.place.delete(PACKED)
-
     def has_row(self, round: int) -> bool:
         """Whether anything of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
@@ -219,9 +196,11 @@ class StoredTensors:
         """Bytes of a state's tensors."""
         return sum(map(_bytes, self.schema.state(1).values()))
 
-    def row_bytes(self) -> int:
-        """Bytes of a round's tensors."""
-        return self.state_bytes + sum(map(_bytes, self.schema.vectors(1).values()))
+    def kept_bytes(self, last: int, pruned: Pruned = NOTHING_PRUNED) -> int:
+        """Bytes of the tensors of the rounds up to the last, without those that were let go."""
+        sent, gone = sum(map(_bytes, self.schema.vectors(1).values())), pruned.until(last)
+        carried = sent * len(gone.carried) // self.schema.partitions
+        return self.state_bytes * (last + 1 - len(gone.states)) + sent * (last + 1 - len(gone.updates)) + carried
 
     def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
         return self.read_chunk(
@@ -246,11 +225,6 @@ class StoredTensors:
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)
-
-
-def packed_content(run: str) -> bytes:
-    """What says that chunks of a run, by the digest of its attributes, may lie in shards."""
-    return json.dumps({"run": run}).encode()
 
 
 def _bytes(spec: ArraySpec) -> int:

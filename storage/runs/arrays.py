@@ -15,6 +15,7 @@ from xarray.core import indexing
 from storage.errors import TensorMissing, nearest
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Commit
+from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.values.digests import match_tensors
 from storage.values.layout import Layout
@@ -54,12 +55,16 @@ class StoredRows(BackendArray):
 
 @dataclass(frozen=True)
 class Arrays:
-    """What is stored of some rounds of a run, ascending, of which `record` gives the commits."""
+    """What is stored of some rounds of a run, ascending, of which `record` gives the commits.
+
+    What was `pruned` of them is shown as NaN.
+    """
 
     run: str
     store: RoundStore
     rounds: Sequence[int]
     record: Callable[[int], Commit]
+    pruned: Pruned
 
     def named(self, name: str) -> xr.DataArray:
         """One tensor of the state, (round, *shape); a frozen one, (*shape), is read at once; `TensorMissing`."""
@@ -113,11 +118,13 @@ class Arrays:
         axes = int("round" in spec.dims)
 
         def read(row: int = -1) -> np.ndarray:
-            return _shown(self.store.tensors.read_tensor(self.record(self.rounds[row]), path))
+            commit = self.record(self.rounds[row])
+            there = not axes or self.pruned.has_state(commit.round)
+            return _shown(self.store.tensors.read_tensor(commit, path) if there else NOTHING)
 
-        return _lazy(
-            (len(self.rounds), *spec.shape[1:]) if axes else spec.shape, spec.dims, spec.dtype, axes, read
-        )
+        whole = not axes or all(map(self.pruned.has_state, self.rounds))
+        shape = (len(self.rounds), *spec.shape[1:]) if axes else spec.shape
+        return _lazy(shape, spec.dims, spec.dtype if whole else _with_nan(spec.dtype), axes, read)
 
     def state(self) -> dict[str, xr.Variable]:
         """Every tensor of the state, (round, *shape), by path."""
@@ -135,8 +142,8 @@ class Arrays:
         groups |= {f"carry/{slot}": schema.layout.params for slot in schema.carry}
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
-            accepted = partition in commit.accepted
-            return _named(schema.layout, self.store.tensors.read_update(commit, partition)) if accepted else {}
+            there = partition in commit.accepted and self.pruned.has_update(commit.round, partition)
+            return _named(schema.layout, self.store.tensors.read_update(commit, partition)) if there else {}
 
         return {
             f"{group}/{spec.name}": self._of_partitions(f"{group}/{spec.name}", spec.dtype, spec.shape, read)
@@ -150,7 +157,8 @@ class Arrays:
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
             record = commit.updates.get(partition)
             matched = record is not None and record.match is not None
-            return match_tensors(self.store.tensors.read_match(commit, partition)) if matched else {}
+            there = matched and self.pruned.has_update(commit.round, partition)
+            return match_tensors(self.store.tensors.read_match(commit, partition)) if there else {}
 
         specs = self.schema.matching(1).values()
         return {spec.path: self._of_partitions(spec.path, spec.dtype, spec.shape[2:], read) for spec in specs}
@@ -169,7 +177,7 @@ class Arrays:
 
         dims = ("round", "partition", *(f"{path}.{axis}" for axis in range(len(shape))))
         sizes = (len(self.rounds), self.schema.partitions, *shape)
-        return _lazy(sizes, dims, dtype if dtype in WITH_NAN else "float64", 2, values)
+        return _lazy(sizes, dims, _with_nan(dtype), 2, values)
 
     def splits(self) -> dict[str, xr.Variable]:
         """Which partition each example went to, (example,), by path; -1 for those held out."""
@@ -196,7 +204,12 @@ WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex12
 
 
 NOTHING = torch.tensor(torch.nan)
-"""What is shown of an update that was not accepted."""
+"""What is shown of an update that was not accepted, and of what was pruned."""
+
+
+def _with_nan(dtype: str) -> str:
+    """The type in which NaN can be shown beside values of this one."""
+    return dtype if dtype in WITH_NAN else "float64"
 
 
 def _rank(path: str) -> int:

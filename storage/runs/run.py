@@ -12,6 +12,8 @@ from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
+from storage.rounds.packed import is_packed
+from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, score_parts
@@ -117,9 +119,19 @@ class Run:
         return self._whole
 
     @property
+    def pruned(self) -> Pruned:
+        """Of which rounds states and updates were let go, as it is recorded now."""
+        return self._store.tensors.pruned()
+
+    @property
     def kept(self) -> list[int]:
         """The committed rounds whose states were not pruned."""
-        return self._store.tensors.kept(self.committed)
+        return list(filter(self.pruned.has_state, self.committed))
+
+    @property
+    def packed(self) -> bool:
+        """Whether its tensors lie in shards."""
+        return is_packed(self._store.log)
 
     @property
     def lost(self) -> list[int]:
@@ -180,7 +192,8 @@ class Run:
 
         bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
         """
-        return self._arrays(self.kept).named(name)
+        pruned = self.pruned
+        return self._arrays(list(filter(pruned.has_state, self.committed)), pruned).named(name)
 
     @property
     def ds(self) -> xr.Dataset:
@@ -189,7 +202,7 @@ class Run:
         Parameters, buffers, scores, metrics and bookkeeping have their own names, of which the first of two has
         the name; all else its path, as ``memory/velocity/fc1.weight``.
         """
-        return self._arrays(self.committed).data_set()
+        return self._arrays(self.committed, self.pruned).data_set()
 
     @property
     def tree(self) -> xr.DataTree:
@@ -199,12 +212,12 @@ class Run:
         ``extras``, ``carry``, ``permutations`` and ``similarities``, each (round, partition, …), and
         ``partitions``, which example went where.
         """
-        return self._arrays(self.committed).data_tree()
+        return self._arrays(self.committed, self.pruned).data_tree()
 
-    def _arrays(self, rounds: list[int]) -> Arrays:
+    def _arrays(self, rounds: list[int], pruned: Pruned) -> Arrays:
         from storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
 
-        return Arrays(self.name, self._store, rounds, self._commit)
+        return Arrays(self.name, self._store, rounds, self._commit, pruned)
 
     def history(self) -> pd.DataFrame:
         """A row for each committed round: loss and other scores, seconds, metrics, examples, accepted updates.
@@ -287,13 +300,13 @@ class Run:
 
     def _told(self) -> str:
         """What it is like, in a line."""
-        more = self._store.tensors.has_row(self.done + 1)
+        more, pruned = self._store.tensors.has_row(self.done + 1), self.pruned
         told = (
             f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * more}",
             self.algorithm,
             f"{self.partitions} partitions",
             f"{sum(spec.size for spec in self._store.schema.layout.params):,} params",
-            f"{self._store.tensors.row_bytes() * (self.done + 1) / 1e6:.3g} MB",
+            f"{self._store.tensors.kept_bytes(self.done, pruned) / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
         )
         return " · ".join(told)
 

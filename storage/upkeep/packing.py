@@ -10,6 +10,7 @@ from functools import partial
 from storage.hierarchy.schema import ArraySpec
 from storage.hierarchy.shards import pack_array
 from storage.rounds.lease import hold_lease, read_lease
+from storage.rounds.packed import mark_packed, unpack
 from storage.rounds.store import RoundStore
 
 Step = Callable[[int, int], None]
@@ -39,7 +40,7 @@ def pack(store: RoundStore, step: Step = lambda done, total: None) -> None:
     def stays(spec: ArraySpec, index: tuple[int, ...]) -> bool:
         return index[0] <= newest and pruned.has_chunk(spec, index)
 
-    tensors.mark_packed()
+    mark_packed(store.log, store.fsync)
     arrays = [spec for spec in tensors.arrays.values() if spec.over_rounds]
     for done, spec in enumerate(arrays):
         step(done, len(arrays))
@@ -50,4 +51,4 @@ def pack(store: RoundStore, step: Step = lambda done, total: None) -> None:
 def unpack_run(store: RoundStore) -> None:
     """Give each chunk of a run at rest a file of its own again; raises `RunBusy` while it is written."""
     with held(store):
-        store.tensors.unpack()
+        unpack(store.tensors)

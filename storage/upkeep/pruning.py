@@ -10,6 +10,7 @@ from storage.hierarchy.chunks import chunk_bytes
 from storage.hierarchy.schema import ArraySpec
 from storage.hierarchy.shards import packed_chunks, plain_chunks
 from storage.rounds.commits import Commit
+from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned, write_pruned
 from storage.rounds.recovery import newest_whole
 from storage.rounds.store import RoundStore
@@ -39,7 +40,7 @@ def prune(store: RoundStore, keep: Keep, newest: Commit) -> None:
     for spec in store.tensors.arrays.values():
         if spec.over_rounds:
             _delete(store, spec, pruned)
-    if store.tensors.packed:
+    if is_packed(store.log):
         pack(store)
 
 

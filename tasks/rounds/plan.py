@@ -38,12 +38,10 @@ class RoundPlan:
         return cover(*self.root, span.start, span.stop)
 
 
-WINDOW_SECONDS = 1.0
+WINDOW_SECONDS, FAR_SECONDS = 1.0, 10.0
+"""Seconds of rounds submitted at once, and where the store is far away: the next window waits for it."""
+
 LARGEST_WINDOW = 50
-
-
-FAR_WINDOW = 10
-"""Rounds submitted at once where the store is far away: the next window waits for it."""
 
 
 def window_size(wanted: int | None, seconds_per_round: float | None, far: bool = False) -> int:
@@ -56,7 +54,8 @@ def window_size(wanted: int | None, seconds_per_round: float | None, far: bool =
         return wanted
     if seconds_per_round is None:
         return 1
-    return max(FAR_WINDOW if far else 1, min(LARGEST_WINDOW, int(WINDOW_SECONDS / max(seconds_per_round, 1e-6))))
+    seconds = FAR_SECONDS if far else WINDOW_SECONDS
+    return max(1, min(LARGEST_WINDOW, int(seconds / max(seconds_per_round, 1e-6))))
 
 
 REPLAYED_AT_ONCE = 32

@@ -116,6 +116,28 @@ def test_of_two_writers_one_is_refused_and_the_late_one_fenced(train, root) -> N
         store.log.create(commit)
 
 
+def test_a_copy_in_a_bucket_is_verified_packed_pruned_replayed_and_removed(train, root, tmp_path, capsys) -> None:
+    disk = train(**FIELDS, name="disk", root=tmp_path / "disk")
+    assert command(capsys, "cp", str(disk.path), root)[0] == 0
+    run = open_run("disk")
+    assert (run.address, run.chain, run.status) == (f"{root}/disk.zarr", disk.chain, "complete")
+    assert run.verify() == disk.verify()
+    assert command(capsys, "pack", "disk")[0] == 0
+    assert run.refresh().verify().sound
+    assert run.verify().files < 0.6 * disk.verify().files
+    replayed = run.replay("all", executor="inline")
+    assert (replayed.replayed, replayed.identical) == ([1, 2, 3, 4], True)
+    assert run.replay("all", executor="graph", workers=2).identical
+    assert command(capsys, "prune", "disk", "--keep", "last:2")[0] == 0
+    assert (run.refresh().kept, run.verify().findings) == ([0, 3, 4], ())
+    assert run.replay(4, executor="inline").identical
+    assert command(capsys, "cp", "disk", str(tmp_path / "back"))[0] == 0
+    back = open_run(tmp_path / "back" / "disk.zarr")
+    assert (back.chain, back.kept, back.verify().sound) == (disk.chain, [0, 3, 4], True)
+    assert command(capsys, "rm", "disk", "--yes")[0] == 0
+    assert not place_of(run.address).sizes()
+
+
 WRITER = """
 import sys
 from flows.config.resolving import resolve

@@ -89,11 +89,23 @@ def _remarks(run: Run) -> list[str]:
         remarks.append(f"damaged: round {listed(after)}; `roundweave resume {run.name}` does it again")
     if run.damaged:
         remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
+    if run.pruned.rounds:
+        remarks.append(f"pruned: there are the states of rounds {listed(run.kept)}, {_sent(run)}")
+    if run.packed:
+        remarks.append("packed: its tensors lie in shards of many rounds; going on unpacks them")
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
     if score and score.examples < held_out:
         left_out = held_out - score.examples
         remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
     return remarks
+
+
+def _sent(run: Run) -> str:
+    """Of which rounds of a pruned run there are updates."""
+    rounds = [number for number in run.committed if number and run.pruned.has_update(number)]
+    carried = [number for number, _ in run.pruned.carried]
+    more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
+    return f"and the updates of rounds {listed(rounds)}{more}" if rounds else f"and of no round all updates{more}"
 
 
 def print_run(run: Run) -> None:

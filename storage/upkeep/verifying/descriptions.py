@@ -10,9 +10,9 @@ from storage.hierarchy.schema import ArraySpec, split_array
 from storage.hierarchy.shards import sharded
 from storage.parsing import numbered
 from storage.places.base import Place
+from storage.rounds import packed as packing
 from storage.rounds.history import reported_by
 from storage.rounds.lease import LEASES, read_claim
-from storage.rounds.tensors import PACKED
 from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
 
 
@@ -51,7 +51,7 @@ def _forms(stored: Stored, rounds: int) -> list[dict[str, bytes]]:
     arrays, packed = _arrays(stored, rounds), list[ArraySpec]()
     for array in list(arrays):
         form = sharded(array)
-        if form and (array.path in gathered or (PACKED in stored.sizes and array.path not in plain)):
+        if form and (array.path in gathered or (packing.KEY in stored.sizes and array.path not in plain)):
             packed.append(form)
         # Those of both are being packed, those of none may have been.
         if array.path in gathered and array.path not in plain:

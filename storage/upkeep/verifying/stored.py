@@ -11,11 +11,11 @@ from storage.hierarchy.chunks import chunk_key
 from storage.hierarchy.schema import ArraySpec
 from storage.hierarchy.shards import Index, shard_chunks, shard_key
 from storage.places.base import Place
+from storage.rounds import packed as packing
 from storage.rounds.commits import Commit
 from storage.rounds.log import Link
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
-from storage.rounds.tensors import PACKED
 
 CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})((?:/[0-9]{1,18})*)")
 """The key of a chunk: its array, its first index, and those of further axes."""
@@ -102,7 +102,7 @@ class Stored:
         plain, shard = chunk_key(spec, index), shard_key(spec, index) if spec.over_rounds else None
         if shard is None or plain in self.sizes:
             return plain
-        packed = PACKED in self.sizes and not any(key.startswith(f"{spec.path}/c/") for key in self.sizes)
+        packed = packing.KEY in self.sizes and not any(key.startswith(f"{spec.path}/c/") for key in self.sizes)
         return shard if shard in self.shards or packed else plain
 
 

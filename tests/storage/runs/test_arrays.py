@@ -16,6 +16,8 @@ from storage.rounds.commits import Score
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.pruning import prune_run
 from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import TensorSpec, views
@@ -177,3 +179,21 @@ def test_parts_of_updates_are_those_of_the_whole(tiny_in: Callable[..., Tiny], t
         (2, 1, 0, 1),
     ]:
         assert array[index].identical(whole[index])
+
+
+def test_what_was_pruned_is_nan_among_numbers_of_all_rounds(tiny) -> None:
+    store = tiny.train(tiny.create(), 3)
+    whole, tensor = Run(store.path).ds.load(), Run(store.path)["fc.weight"].load()
+    prune_run(store, Keep.of("last:1"))
+    run = Run(store.path)
+    xr.testing.assert_identical(run.ds["loss"].load(), whole["loss"])
+    for name, array in run.ds.items():
+        # Frozen tensors have no rounds, and are never pruned.
+        rows = {"round": [0, 3]} if "round" in array.dims else {}
+        np.testing.assert_array_equal(array.sel(rows), whole[name].sel(rows))
+    assert np.isnan(run.ds["fc.weight"].sel(round=[1, 2])).all()
+    assert run["fc.weight"]["round"].values.tolist() == run.kept == [0, 3]
+    xr.testing.assert_identical(run["fc.weight"].load(), tensor.sel(round=[0, 3]))
+    sent = run.tree["updates/fc.weight"]
+    assert np.isnan(sent.sel(round=[1, 2])).all()
+    assert not np.isnan(sent.sel(round=3)).any()

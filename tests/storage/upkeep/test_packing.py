@@ -21,6 +21,7 @@ from storage.hierarchy.shards import pack_array, packed_chunks, read_packed, sha
 from storage.places.local import LocalPlace
 from storage.rounds.commits import UpdateRecord
 from storage.rounds.lease import hold_lease
+from storage.rounds.packed import is_packed
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
@@ -142,7 +143,7 @@ def test_whenever_packing_or_unpacking_dies_every_reader_has_all_and_the_run_goe
             assert recover(store) == (2, [])
             store.commit(small.write(store, 3))
             assert same(RoundStore(place).tensors.read_update(3, 1), small.update(3, 1))
-            assert not store.tensors.packed
+            assert not is_packed(store.log)
             deaths += 1
         assert deaths >= 9
 

@@ -16,6 +16,7 @@ from storage.errors import RoundFailed, RoundPruned, RunBusy, StoreDamaged
 from storage.places.local import LocalPlace
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
+from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned
 from storage.rounds.recovery import newest_whole, recover
 from storage.rounds.store import RoundStore
@@ -265,5 +266,5 @@ def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_rou
         assert same(store.tensors.read_state(done), small.state(done))
         for partition, source in carry_from.items():
             assert same(store.tensors.read_update(source, partition), small.update(source, partition))
-        if store.tensors.packed:
+        if is_packed(store.log):
             recover(store)

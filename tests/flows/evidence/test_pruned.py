@@ -1,0 +1,69 @@
+"""What was pruned of a run is told in one line, wherever it is asked for, and what is there is served."""
+
+from __future__ import annotations
+
+import pytest
+
+import roundweave as rw
+from storage.errors import RoundMissing
+from storage.rounds.store import RoundStore
+from storage.upkeep.keeping import Keep
+from storage.upkeep.packing import pack_run
+from storage.upkeep.pruning import prune_run
+from tests.flows.command.in_process import run as command
+
+SMALL = {"algorithm": "fed_avg", "partitions": 2, "rounds": 5, "local_steps": 1, "model_options": {"hidden": 4}}
+
+GONE = "the state of round {} of {} went when it was pruned; there are those of rounds 0, 4 to 5\n"
+
+
+@pytest.fixture
+def pruned(train) -> rw.Run:
+    """A run of which the states of rounds 0, 4 and 5 and the updates of 4 and 5 are kept."""
+    run = train(**SMALL, name="small")
+    prune_run(RoundStore(run.path), Keep.of("last:2"))
+    return rw.open_run("small")
+
+
+def test_what_is_there_is_replayed_and_what_is_not_is_told(pruned, capsys) -> None:
+    inline = ("--executor", "inline")
+    assert command(capsys, "replay", "small", "--round", "5", *inline)[0] == 0
+    code, out, _ = command(capsys, "replay", "small", "--all", *inline)
+    assert (code, out.splitlines()[0]) == (0, "small, round 1, 5: bit-identical")
+    assert out.splitlines()[1:] == ["not replayed: round 2 to 4; " + GONE.format(1, pruned.path).rstrip()]
+    code, _, err = command(capsys, "replay", "small", "--round", "3", *inline)
+    assert (code, err) == (1, "error: round 3 of small cannot be replayed: " + GONE.format(2, pruned.path))
+    with pytest.raises(RoundMissing, match="round 3 of small cannot be replayed: the state of round 2 of"):
+        pruned.replay(3)
+
+
+def test_what_is_there_is_recombined_and_what_is_not_is_a_line(pruned, capsys) -> None:
+    recombine = ("recombine", "small", "--reduce", "median", "--round")
+    assert command(capsys, *recombine, "5")[0] == 0
+    assert command(capsys, *recombine, "4")[::2] == (1, "error: " + GONE.format(3, pruned.path))
+    code, _, err = command(capsys, *recombine[:-1], "--all")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "the updates of round 1" in err
+
+
+def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:
+    train(**SMALL, name="whole")
+    code, out, _ = command(capsys, "diff", "small", "whole")
+    assert (code, out) == (0, "small and whole are equal: experiment, updates and states of 6 rounds\n")
+    train(**SMALL | {"lr": 0.2}, name="other")
+    code, out, err = command(capsys, "diff", "small", "other")
+    assert (code, err) == (1, "")
+    assert "its numbers cannot be read: the updates of round 1 of" in out
+
+
+def test_show_tells_what_was_pruned_and_packed(pruned, train, capsys) -> None:
+    rows = "pruned: there are the states of rounds 0, 4 to 5, and the updates of rounds 4 to 5"
+    assert command(capsys, "show", "small")[1].splitlines()[-1] == rows
+    pack_run(RoundStore(pruned.path))
+    shown = command(capsys, "show", "small")[1].splitlines()[-2:]
+    assert shown == [rows, "packed: its tensors lie in shards of many rounds; going on unpacks them"]
+    whole = train(**SMALL, name="whole")
+    assert "pruned" not in repr(whole)
+    size = float(repr(whole).split(" · ")[-1].split()[0])
+    # Of rounds 0 to 5 three states and three rows of updates are left, two of them of two partitions each.
+    assert repr(pruned).endswith(f"{size / 2:.3g} MB (pruned)>")
