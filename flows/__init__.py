@@ -12,11 +12,14 @@ import roundweave  # noqa: F401  # it finds tasks and storage before others that
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
+FLOWS = ("merge_flow", "recombine_flow", "replay_flow", "train_flow")
+"""What imports Prefect, which then keeps its files under the root."""
+
 _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("merge_flow", "recombine_flow", "train_flow"):
+    if name in FLOWS:
         from flows.serving.server import place_prefect_home
         from storage.runs.names import default_root
 

@@ -18,9 +18,6 @@ from storage.errors import RoundweaveError, UsageError
 from storage.parsing import from_json
 from tasks.user_code import Code
 
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
-Root = Annotated[str | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
-
 
 def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
     """Give a command, whose last parameter is ``**options``, an option for each field of the models."""

@@ -22,7 +22,7 @@ class Replaying(Config):
 class ReplayConfig(Replaying, Placement):
     """All there is to say about a replay; nothing of a run's recorded execution is used."""
 
-    run: str = Field(description="the run's name, or its path")
+    run: str = Field(description="the run's name, or its address")
     rounds: tuple[int, ...] | Literal["last", "all"] = Field(
         default="last", description="numbers of rounds, negative ones from the end; all, or the last one"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from storage.runs.round import Round
 from storage.runs.run import Run, open_run
 from storage.values.digests import match_tensors, tensor_digest
 from storage.values.tensors import dtype_name
-from tasks.rounds.verdicts import largest_difference
+from tasks.rounds.verdicts import difference_as_json, largest_difference
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -46,8 +45,7 @@ class Difference:
 
     def summary(self) -> dict[str, Any]:
         """All of it, for machines."""
-        largest = self.largest if self.largest is None or math.isfinite(self.largest) else str(self.largest)
-        return asdict(self) | {"largest": largest, "equal": self.equal}
+        return asdict(self) | {"largest": difference_as_json(self.largest), "equal": self.equal}
 
     def __str__(self) -> str:
         if self.round is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from flows.evidence.replay.preparing import spread
 from flows.stored import Run
 from storage.errors import PlaceError, RoundweaveError, one_line
 from storage.places.addresses import Where, file_path
@@ -69,20 +70,10 @@ def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> 
     return place
 
 
-def sample(rounds: list[int], count: int) -> list[int]:
-    """So many of the rounds, evenly spread, the last among them.
-
-    >>> sample([1, 2, 3, 4, 5, 6, 7], 3), sample([4, 5], 3)
-    ([2, 4, 7], [4, 5])
-    """
-    count = min(count, len(rounds))
-    return [rounds[len(rounds) * (number + 1) // count - 1] for number in range(count)]
-
-
 def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:
     """The verdicts on a sample of rounds, and what of the key differs; why there are none."""
     kept = run.kept
-    rounds = sample([number for number in run.committed if number - 1 in kept], count)
+    rounds = spread([number for number in run.committed if number - 1 in kept], count)
     if not rounds:
         return {
             "verdicts": (),

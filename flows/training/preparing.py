@@ -147,5 +147,5 @@ def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, 
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:
         for number in range(work.split(1), work.split(done) + 1):
-            store.tensors.write_split(number, work.partitions.assignment)
+            store.splits.write(number, work.partitions.assignment)
     return store.extend(rounds), done

@@ -39,6 +39,11 @@ def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndar
     return None if content is None else decoded_chunk(spec, content, f"{place}/{key}")
 
 
+def missing_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str) -> StoreDamaged:
+    """What to raise where a chunk is missing that a record says is there; `whose` says what has it."""
+    return StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} is missing; restore the file from a copy")
+
+
 def decoded_chunk(spec: ArraySpec, content: memoryview, where: str) -> np.ndarray:
     """The chunk that has this content, of shape `spec.chunks`; raises `StoreDamaged` for flipped bits."""
     dtype = np.dtype(spec.stored).newbyteorder("<")

@@ -1,1 +1,1 @@
-"""The places where runs lie: what the store asks of them, and the local disk."""
+"""The places where runs lie: what the store asks of them, the local disk, and object stores."""

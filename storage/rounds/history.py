@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -204,25 +204,13 @@ class History:
         """Those of the records of these rounds that are whole."""
         return [self.log.parsed(round, link) for round, link in self.log.links(rounds).items()]
 
-    def _rows(self, index: int, commits: Iterable[Commit]) -> dict[int, dict[str, Any]]:
-        """What records say, by row of the chunks of this index."""
-        start = index * self.schema.block
-        return {commit.round - start: rows_of(commit, self.schema.partitions) for commit in commits}
-
-    def _filled(self, path: str, rows: Mapping[int, Mapping[str, Any]]) -> np.ndarray:
-        """The chunk of an array in which these rows stand."""
-        chunk = empty_chunk(self._spec(path))
-        for number, row in rows.items():
-            chunk[number] = row.get(path, chunk[number])
-        return chunk
-
     def _chunks(self, paths: Sequence[str], index: int) -> dict[str, np.ndarray]:
         """The chunks of a block of rounds as they are stored, else as the records have them."""
         stored = together(self.place, lambda path: self._whole(path, index), paths)
         chunks = {path: chunk for path, chunk in zip(paths, stored, strict=True) if chunk is not None}
         absent = [path for path in paths if path not in chunks]
-        rows = self._rows(index, self._recorded(index)) if absent else {}
-        return chunks | {path: self._filled(path, rows) for path in absent}
+        told = self.told(self._recorded(index)) if absent else {}
+        return chunks | {path: told.get((path, index), empty_chunk(self._spec(path))) for path in absent}
 
     def _whole(self, path: str, index: int) -> np.ndarray | None:
         """A chunk as it is stored; None where it is missing or damaged."""

@@ -92,6 +92,10 @@ class CommitLog:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
 
+    def commit(self, at: int | Commit) -> Commit:
+        """The record of a round; one that was read already is not read again."""
+        return at if isinstance(at, Commit) else self.read(at)
+
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
         """What to raise for a round that is not among the committed ones."""
         if not rounds:

@@ -21,7 +21,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     unfit = store.log.unfit(last)
     kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
     store.tensors.describe()
-    store.tensors.drop_splits(kept)
+    store.splits.drop(kept)
     # Records go last: numbers of rounds without one are those of a record that somebody took away.
     store.history.rebuild(kept)
     aside = store.log.set_aside(last)

@@ -20,13 +20,14 @@ from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.history import History, check_names
 from storage.rounds.log import CommitLog
+from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
 from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
 from storage.values.state import State, Update
 
 
 class RoundStore:
-    """A stored run: its `log` of commits, the `tensors` of its rounds, and the `history` of their numbers.
+    """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and the `history` of numbers.
 
     `rounds`, the number it has room for, is read when it is opened, where it is not to be more; so is the log's
     `shelf`.
@@ -50,6 +51,7 @@ class RoundStore:
         newest = self.shelf.newest or 0
         self.rounds = max(rounds, newest, self._room(newest))
         self.tensors = StoredTensors(self.log, self.schema, self.rounds + 1, fsync)
+        self.splits = Splits(self.log, fsync)
         self.history = History(self.log, self.schema, self.rounds + 1, fsync)
 
     def _room(self, newest: int) -> int:

@@ -1,21 +1,21 @@
-"""The tensors of a run by round: states, updates, matches, splits; a chunk each, verified when read."""
+"""The tensors of a run by round: states, updates, matches; a chunk each, verified when read."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 import torch
 
 from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
-from storage.hierarchy.chunks import chunk_key, read_chunk, write_chunk
-from storage.hierarchy.documents import NAME, read_document, replace_documents
-from storage.hierarchy.schema import ArraySpec, Schema, split_array
+from storage.hierarchy.chunks import missing_chunk, read_chunk, write_chunk
+from storage.hierarchy.documents import replace_documents
+from storage.hierarchy.schema import ArraySpec, Schema
 from storage.hierarchy.shards import read_packed
 from storage.places.together import together
-from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
 from storage.rounds.pruned import Pruned, read_pruned
 from storage.values.digests import (
@@ -68,7 +68,7 @@ class StoredTensors:
 
         Raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed.
         """
-        commit = self._commit(at)
+        commit = self.log.commit(at)
         paths = list(self.schema.state(1))
         read = together(self.place, lambda path: self.read_tensor(commit, path), paths)
         tensors = dict(zip(paths, read, strict=True))
@@ -110,7 +110,7 @@ class StoredTensors:
 
         Raises `RoundMissing` where it took no part, `StoreDamaged` where the bits are not those committed.
         """
-        commit = self._commit(at)
+        commit = self.log.commit(at)
         record = commit.updates.get(partition)
         if record is None:
             raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
@@ -154,7 +154,7 @@ class StoredTensors:
 
         Raises `RoundMissing` where they were not, `StoreDamaged` where the bits are not those committed.
         """
-        commit = self._commit(at)
+        commit = self.log.commit(at)
         record = commit.updates.get(partition, UpdateRecord("", 0))
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
@@ -173,56 +173,6 @@ class StoredTensors:
             )
         return match
 
-    def write_split(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
-        """Keep which partition each example went to, int32 (examples,), unless it is kept already and whole."""
-        if self._has_split(number):
-            return
-        owners = owner(number)
-        spec = split_array(number, len(owners))
-        # The chunk comes first: an array without it would say that all examples are in partition 0.
-        self._write(spec, (0,), owners)
-        replace_documents(self.place, [spec], self.fsync)
-
-    def splits(self) -> list[int]:
-        """The numbers of the splits that are kept, ascending."""
-        return sorted(int(name) for name in self.place.names("partitions") if name.isdecimal())
-
-    def read_split(self, at: int | Commit) -> np.ndarray:
-        """The partition of each example in a round, int32 (examples,); -1 for those held out or left out.
-
-        Raises `RoundMissing` where none were dealt out, `StoreDamaged` where the bits are not those committed.
-        """
-        commit = self._commit(at)
-        split = commit.split
-        if split is None:
-            raise RoundMissing(f"round {commit.round} of {self.place} has no split: nothing was dealt out")
-        spec = split_array(split.number, split.examples)
-        owners = self.read_chunk(spec, (0,), f"round {commit.round} has no {spec.path}")
-        if split_record(split.number, owners) != split:
-            raise StoreDamaged(f"{self.place}: {spec.path} is not the split of round {commit.round}")
-        return owners
-
-    def drop_splits(self, commits: Iterable[Commit]) -> None:
-        """Delete the splits that these commits, which are all, do not tell of as they are, to be written anew."""
-        told = {commit.split.number: commit for commit in commits if commit.split}
-        for number in self.place.names("partitions"):
-            commit = told.get(int(number)) if number.isdecimal() else None
-            if number != NAME and not (commit and self._is_split(commit)):
-                self.place.delete(f"partitions/{number}")
-
-    def _is_split(self, commit: Commit) -> bool:
-        try:
-            return self.read_split(commit) is not None
-        except StoreDamaged:
-            return False
-
-    def _has_split(self, number: int) -> bool:
-        try:
-            (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
-            return read_chunk(self.place, split_array(number, examples), (0,)) is not None
-        except (KeyError, ValueError, TypeError):
-            return False
-
     def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
         """A chunk that a record says is there, and `whose` it is; raises `RoundPruned`, `StoreDamaged`."""
         array = read_chunk(self.place, spec, index)
@@ -230,8 +180,7 @@ class StoredTensors:
             array = read_packed(self.place, spec, index)
         if array is None:
             self._check_pruned(spec, index)
-            key = chunk_key(spec, index)
-            raise StoreDamaged(f"{self.place}: {whose}, {key} is missing; restore the file from a copy")
+            raise missing_chunk(self.place, spec, index, whose)
         return array
 
     def pruned(self) -> Pruned:
@@ -252,9 +201,6 @@ class StoredTensors:
         sent, gone = sum(map(_bytes, self.schema.vectors(1).values())), pruned.until(last)
         carried = sent * len(gone.carried) // self.schema.partitions
         return self.state_bytes * (last + 1 - len(gone.states)) + sent * (last + 1 - len(gone.updates)) + carried
-
-    def _commit(self, at: int | Commit) -> Commit:
-        return at if isinstance(at, Commit) else self.log.read(at)
 
     def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
         return self.read_chunk(
@@ -279,12 +225,6 @@ class StoredTensors:
 
     def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
         write_chunk(self.place, spec, index, array, self.fsync)
-
-
-def split_record(number: int, owners: np.ndarray) -> SplitRecord:
-    """What a commit says of a split, int32 (examples,)."""
-    owners = np.ascontiguousarray(owners)
-    return SplitRecord(number, len(owners), tensor_digest(f"partitions/{number}", torch.from_numpy(owners)))
 
 
 def _bytes(spec: ArraySpec) -> int:

@@ -181,13 +181,13 @@ class Arrays:
 
     def splits(self) -> dict[str, xr.Variable]:
         """Which partition each example went to, (example,), by path; -1 for those held out."""
-        kept, told = set(self.store.tensors.splits()), dict[int, Commit]()
+        kept, told = set(self.store.splits.numbers()), dict[int, Commit]()
         for commit in map(self.record, reversed(self.rounds)):
             if commit.split:
                 told.setdefault(commit.split.number, commit)
             if told.keys() >= kept:
                 break
-        read = self.store.tensors.read_split
+        read = self.store.splits.read
         return {f"partitions/{n}": xr.Variable(("example",), read(told[n])) for n in sorted(told)}
 
     def history(self) -> dict[str, xr.Variable]:

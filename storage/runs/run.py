@@ -17,7 +17,7 @@ from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, score_parts
-from storage.runs.names import WhichRound, find_run, recorded_name, run_name
+from storage.runs.names import WhichRound, find_run, recorded_name, recorded_start, run_name
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 from storage.upkeep.verifying.verify import Verification, verify
@@ -47,7 +47,7 @@ class Run:
     def refresh(self) -> Run:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
-        self._config, self._algorithm, self._created = _recorded(self._store)
+        self._config, self._algorithm, self._created = recorded_start(self._store.attributes, self._store.place)
         shelf = self._store.shelf
         self._rounds, self._done = shelf.rounds, shelf.newest
         self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
@@ -285,7 +285,7 @@ class Run:
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        (examples,) = (self._store.tensors.read_split(self.round(round).commit) == partition).nonzero()
+        (examples,) = (self._store.splits.read(self.round(round).commit) == partition).nonzero()
         return pd.DataFrame(index=pd.Index(examples, name="example"))
 
     @property
@@ -313,12 +313,3 @@ class Run:
             f"{self._store.tensors.kept_bytes(self.done, pruned) / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
         )
         return " · ".join(told)
-
-
-def _recorded(store: RoundStore) -> tuple[dict[str, Any], str, float]:
-    """Configuration, algorithm and when it began; `NotARun` for a record of another form."""
-    try:
-        config, created = store.attributes["config"], float(store.attributes["created"])
-        return config, recorded_name(config["algorithm"]["name"]), created
-    except (KeyError, TypeError, ValueError) as error:
-        raise NotARun(f"{store.place}: its record names no algorithm or no beginning; it is damaged") from error

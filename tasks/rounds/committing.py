@@ -17,8 +17,8 @@ from typing import Any
 
 from storage.places.together import beside
 from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.rounds.tensors import split_record
 from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
@@ -40,7 +40,7 @@ def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
     """The examples of a block's partitions under a split, of which is kept which example went where."""
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
-        job.attempt.open().tensors.write_split(number, partitions.assignment)
+        job.attempt.open().splits.write(number, partitions.assignment)
     return load_block(job, number, block)
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.store import RoundStore
-from storage.values.digests import state_digest, tensor_digests, update_digest
+from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Partition, Partitions
-from tasks.rounds.guard import LEFT_OUT, NOTHING
+from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
 from tasks.rounds.scoring import score
 from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply, score_block
@@ -101,12 +101,12 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     commit, partitions = source.log.read(round), subject.work.partitions
     after = _outcome(subject, source, commit)
     for partition, record in commit.updates.items():
-        if record.digest != update_digest(NOTHING):
+        if record.digest != NOTHING_KEPT:
             target.tensors.write_update(1, partition, source.tensors.read_update(commit, partition))
     for partition, match in after.matches.items():
         target.tensors.write_match(1, partition, match)
     if not partitions.source.partitioned:
-        target.tensors.write_split(subject.work.split(round), partitions.assignment)
+        target.splits.write(subject.work.split(round), partitions.assignment)
     state = replace(after.state, round=1)
     target.tensors.write_state(state)
     kept = replace(

@@ -83,6 +83,11 @@ def tensor_difference(
     return None
 
 
+def difference_as_json(largest: float | None) -> float | str | None:
+    """A largest difference for machines: JSON has no infinity."""
+    return "inf" if largest is not None and math.isinf(largest) else largest
+
+
 def largest_difference(some: torch.Tensor, others: torch.Tensor) -> float:
     """The largest absolute difference of two tensors, both (*shape); inf where one number alone is finite."""
     wide = torch.complex128 if some.is_complex() else torch.float64

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from flows.command.arguments import Json
 from flows.command.errors import clear_errors, print_json
-from flows.command.options import Json, given, with_options
+from flows.command.options import given, with_options
 from flows.command.printing.console import console
 from flows.config.resolving import deal
 from flows.config.train import Dealing

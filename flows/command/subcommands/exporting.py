@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flows.command.arguments import Json, Root, RunName, Trust
 from flows.command.errors import clear_errors, print_json
-from flows.command.options import Json, Root
 from flows.exporting.trackers import TRACKERS
 from flows.stored import open_run
 from storage.checkpoints.files import SUFFIXES
@@ -55,10 +55,10 @@ def _saved(round: str, file: str, out: str | None, root: str | None) -> str:
 
 
 def report_command(
-    run: Annotated[str, typer.Argument(help="the run's name, or its address")],
+    run: RunName,
     out: Annotated[Path, typer.Option(help="the page to write: .html")],
     replay: Annotated[int, typer.Option(min=0, help="so many rounds are replayed for it")] = 3,
-    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    trust: Trust = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

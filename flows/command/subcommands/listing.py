@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from flows.command.arguments import Json
 from flows.command.errors import clear_errors, print_json
-from flows.command.options import Json
 from flows.command.printing.console import console
 from flows.config.algorithms import options_of
 from tasks.algorithms import ALGORITHMS

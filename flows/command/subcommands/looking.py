@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
+from flows.command.arguments import Json, Root, RunName
 from flows.command.errors import clear_errors, print_json
-from flows.command.options import Json, Root
 from flows.command.printing import tables
 from storage.runs.listing import looked_through
 from storage.runs.run import open_run
 
 
 def show_command(
-    run: Annotated[str, typer.Argument(help="the run's name, or its address")],
+    run: RunName,
     root: Root = None,
     as_json: Json = False,
 ) -> None:

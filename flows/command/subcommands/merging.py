@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from flows.command.arguments import Json, Trust
 from flows.command.errors import clear_errors, print_json
-from flows.command.options import Json, given, with_options
+from flows.command.options import given, with_options
 from flows.command.printing.merge_tables import print_merge, print_units
 from flows.command.printing.timing import quiet
 from flows.config.merge import Architecture, GoingOn, MergeConfig, Merging
@@ -29,7 +30,7 @@ def merge_command(
     plot: Annotated[
         str | None, typer.Option(help="where to draw the path of two networks; default: by out")
     ] = None,
-    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from flows.command.arguments import Json, Root, RunName, Trust
 from flows.command.errors import FAILED, clear_errors, print_json
-from flows.command.options import Json, Root, given, with_options
+from flows.command.options import given, with_options
 from flows.command.printing.evidence_tables import print_difference, print_recombination
 from flows.command.printing.timing import quiet
 from flows.evidence.differing import diff
@@ -21,13 +22,13 @@ from tasks.rounds.recombining import Recombination
 
 @with_options(RecombineConfig, without=("run", "round", "name", "trust"))
 def recombine_command(
-    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    run: RunName,
     round: Annotated[str | None, typer.Option(help="the round: its number, last or best")] = None,
     every: Annotated[bool, typer.Option("--all", help="all rounds, each from the stored state before it")] = False,
     save: Annotated[
         str | None, typer.Option(help="name of a new run that begins with the recombined round")
     ] = None,
-    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -56,7 +57,7 @@ def _recombine(config: RecombineConfig) -> Recombination:
 
 
 def diff_command(
-    run_a: Annotated[str, typer.Argument(help="a run's name, or its path")],
+    run_a: Annotated[str, typer.Argument(help="a run's name, or its address")],
     run_b: Annotated[str, typer.Argument(help="another's")],
     root: Root = None,
     as_json: Json = False,

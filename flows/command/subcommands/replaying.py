@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.command.arguments import Json, RunName, Trust
 from flows.command.errors import clear_errors, print_json
-from flows.command.options import Json, given, with_options
+from flows.command.options import given, with_options
 from flows.command.printing.replay_tables import print_replay
 from flows.command.printing.timing import quiet
 from flows.config.replay import ReplayConfig, Replaying
@@ -19,11 +20,11 @@ from storage.errors import UsageError
 
 @with_options(Replaying, Placement, without=("name",))
 def replay_command(
-    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
+    run: RunName,
     round: Annotated[int | None, typer.Option(help="one round, negative from the end; default: the last")] = None,
     all_rounds: Annotated[bool, typer.Option("--all", help="every round, in the time of training")] = False,
     sample: Annotated[int | None, typer.Option(min=1, help="so many rounds, evenly spread")] = None,
-    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:

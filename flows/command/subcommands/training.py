@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.command.arguments import Json, Root, RunName, Trust
 from flows.command.errors import INTERRUPTED, clear_errors, print_json
-from flows.command.options import Json, Root, given, with_options
+from flows.command.options import given, with_options
 from flows.command.printing import tables
 from flows.command.printing.timing import train_timed
 from flows.config.files import read_toml
@@ -26,7 +27,7 @@ def train_command(
     start: Annotated[
         str | None, typer.Option("--from", help="begin with RUN@12, as its run is but for what is given here")
     ] = None,
-    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    trust: Trust = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -45,8 +46,8 @@ def train_command(
 
 @with_options(Execution, without=("name", "root"))
 def resume_command(
-    run: Annotated[str, typer.Argument(help="the run's name, or its path")],
-    trust: Annotated[bool, typer.Option(help="run the code kept in a store outside the root")] = False,
+    run: RunName,
+    trust: Trust = False,
     root: Root = None,
     as_json: Json = False,
     **options: Any,

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from flows.command.arguments import Json, Root, RunName
 from flows.command.errors import FAILED, clear_errors, print_json
-from flows.command.options import Json, Root
 from flows.command.printing.console import console
 from storage.errors import UsageError, listed
 from storage.places.addresses import last_name, scheme_of
@@ -28,8 +28,6 @@ from storage.upkeep.packing import pack_run, unpack_run
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.removing import remove_run
 from storage.upkeep.verifying.verify import Verification, verify
-
-RunName = Annotated[str, typer.Argument(help="the run's name, or its path")]
 
 
 def verify_command(

@@ -13,7 +13,7 @@ from storage.runs.names import WhichRound
 class RecombineConfig(Parts, Placement):
     """All there is to say about reducing stored rounds again; `name` is that of a new run to keep one in."""
 
-    run: str = Field(description="the run's name, or its path")
+    run: str = Field(description="the run's name, or its address")
     round: WhichRound | None = Field(default=None, description="the round; default: each on its own")
     without: Integers = Field(default=(), description="partitions whose updates are left out, as 3,7")
     data: NamedOrOwn | EachOwn | None = Field(

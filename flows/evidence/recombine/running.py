@@ -1,4 +1,4 @@
-"""What is done with stored rounds, run with all that it needs around it."""
+"""Reducing again, in this process or as a flow with all that it needs around it."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ def _chosen(config: ReplayConfig, stored: Run) -> tuple[int, ...]:
         if 0 in numbers:
             raise UsageError(f"round 0 is the initial state, which no maps made; replay 1 to {stored.done}")
         return tuple(numbers)
-    return tuple(_spread([number for number in stored.committed if number > 0], config.sample))
+    return tuple(spread([number for number in stored.committed if number > 0], config.sample))
 
 
-def _spread(rounds: list[int], sample: int | None) -> list[int]:
+def spread(rounds: list[int], sample: int | None) -> list[int]:
     """So many of the rounds, evenly spread, the last among them; all where there are no more.
 
-    >>> _spread([1, 2, 3, 4, 5, 6, 7], 3)
+    >>> spread([1, 2, 3, 4, 5, 6, 7], 3)
     [2, 4, 7]
     """
     if sample is None or sample >= len(rounds):

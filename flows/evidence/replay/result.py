@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import listed
-from tasks.rounds.verdicts import Verdict
+from tasks.rounds.verdicts import Verdict, difference_as_json
 
 IDENTICAL, DIFFERS, KEY_DIFFERS = 0, 1, 3
 """Exit codes: all is identical; something differs, though the key is the same; it differs, and so does the key."""
@@ -74,11 +73,6 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "status": verdict.status,
         "differs": difference and difference.path,
         "partition": None if difference is None else difference.partition,
-        "largest": None if difference is None else _as_json(difference.largest),
+        "largest": None if difference is None else difference_as_json(difference.largest),
         "said": verdict.lacking or (difference.said if difference else ""),
     }
-
-
-def _as_json(largest: float | None) -> float | str | None:
-    """JSON has no infinity."""
-    return "inf" if largest is not None and math.isinf(largest) else largest

@@ -69,4 +69,4 @@ def _sent(store: RoundStore, commit: Commit) -> Iterator[Sealed]:
 def _split(store: RoundStore, commit: Commit) -> Iterator[Sealed]:
     if commit.split is not None:
         array = split_array(commit.split.number, commit.split.examples)
-        yield Sealed((array,), (0,), partial(store.tensors.read_split, commit))
+        yield Sealed((array,), (0,), partial(store.splits.read, commit))

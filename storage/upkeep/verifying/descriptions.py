@@ -13,8 +13,7 @@ from storage.places.base import Place
 from storage.rounds import packed as packing
 from storage.rounds.history import reported_by
 from storage.rounds.lease import LEASES, read_claim
-from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
-from storage.upkeep.verifying.strangers import CHUNK
+from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
 
 
 def descriptions(stored: Stored) -> Looked:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
-from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
-
-CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})(/0)?")
+from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
 
 
 @dataclass(frozen=True)

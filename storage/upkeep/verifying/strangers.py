@@ -7,12 +7,9 @@ import re
 from storage.hierarchy.documents import NAME
 from storage.hierarchy.schema import REPORTED, ArraySpec
 from storage.parsing import numbered
-from storage.upkeep.verifying.stored import Finding, Looked, Stored
+from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored
 
 HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial")
-
-
-CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})((?:/[0-9]{1,18})*)")
 
 
 SPLIT = re.compile(rf"partitions/(?:([0-9]{{1,18}})/(?:{re.escape(NAME)}|c/0)|{re.escape(NAME)})")

@@ -16,8 +16,8 @@ import torch
 
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Score, UpdateRecord
+from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.rounds.tensors import split_record
 from storage.values.digests import match_digest, update_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
@@ -40,7 +40,7 @@ def fed_avg(folder: Path) -> RoundStore:
     attributes = {"config": config, "created": 1.0}
     store = RoundStore.create(folder / "fed_avg.zarr", Schema(LAYOUT, 2), 3, attributes, state)
     owners = np.array([1, 0, -1, 1, 1], np.int32)
-    store.tensors.write_split(0, lambda number: owners)
+    store.splits.write(0, lambda number: owners)
     for round in (1, 2):
         records = {}
         for partition, weight in enumerate(WEIGHTS):

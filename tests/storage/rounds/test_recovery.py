@@ -64,9 +64,9 @@ def test_a_split_that_could_not_be_written_is_not_there_and_is_written_then(tiny
     store, owners = tiny.create(), np.array([1, -1], np.int32)
     for prefix in ("partitions/0/c", "partitions/0/zarr.json"):
         with pytest.raises(OSError, match="no space left"):
-            RoundStore(Full(store.path, prefix)).tensors.write_split(0, lambda number: owners)
+            RoundStore(Full(store.path, prefix)).splits.write(0, lambda number: owners)
         assert not (store.path / "partitions/0/zarr.json").exists()
-    store.tensors.write_split(0, lambda number: owners)
+    store.splits.write(0, lambda number: owners)
     assert zarr.open_array(store.path / "partitions/0", mode="r")[...].tolist() == [1, -1]
 
 

@@ -383,7 +383,7 @@ def test_a_split_is_kept_once(tiny) -> None:
         return np.array([0, 1, -1, 1], np.int32)
 
     for number in (0, 1, 0, 1):
-        store.tensors.write_split(number, owner)
+        store.splits.write(number, owner)
     assert asked == [0, 1]
     with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
         assert tree["partitions/1"].values.tolist() == [0, 1, -1, 1]
@@ -393,7 +393,7 @@ def test_a_split_is_kept_once(tiny) -> None:
 @pytest.mark.parametrize("damage", ["chunk", "flipped", "empty", "document", "cut document"])
 def test_a_split_that_is_missing_or_damaged_is_made_again(tiny, flip, damage) -> None:
     store, owners = tiny.create(), np.array([0, 1, -1, 1], np.int32)
-    store.tensors.write_split(0, lambda number: owners)
+    store.splits.write(0, lambda number: owners)
     chunk, document = store.path / "partitions/0/c/0", store.path / "partitions/0/zarr.json"
     {
         "chunk": chunk.unlink,
@@ -402,7 +402,7 @@ def test_a_split_that_is_missing_or_damaged_is_made_again(tiny, flip, damage) ->
         "document": document.unlink,
         "cut document": lambda: document.write_text("{"),
     }[damage]()
-    store.tensors.write_split(0, lambda number: owners)
+    store.splits.write(0, lambda number: owners)
     with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
         assert tree["partitions/0"].values.tolist() == [0, 1, -1, 1]
 

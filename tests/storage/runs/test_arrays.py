@@ -13,8 +13,8 @@ from storage.errors import StoreDamaged
 from storage.hierarchy.schema import Schema
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Score
+from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.rounds.tensors import split_record
 from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
@@ -29,7 +29,7 @@ def run(tiny) -> Run:
     """Rounds 0 to 3, of which 3 is not committed; partition 0 is refused in round 2."""
     store = tiny.create()
     owners = np.array([-1, 1, 0, 1], np.int32)
-    store.tensors.write_split(0, lambda number: owners)
+    store.splits.write(0, lambda number: owners)
     split = split_record(0, owners)
     store.commit(tiny.write(store, 1, split=split))
     store.commit(tiny.write(store, 2, refused=(0,), split=split))

@@ -18,8 +18,8 @@ from storage.errors import NotARun, RoundFailed, RoundMissing, StoreDamaged, Ten
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.lease import hold_lease
+from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.rounds.tensors import split_record
 from storage.runs.listing import list_runs, looked_through
 from storage.runs.run import Run, open_run
 from storage.values.tensors import views
@@ -302,7 +302,7 @@ def test_the_examples_of_a_partition_are_those_of_the_rounds_split(tiny) -> None
     store = RoundStore.create(tiny.folder / "split.zarr", tiny.schema, 3, attributes, tiny.state(0))
     owners = np.array([[0, -1, 1, 0], [1, 1, -1, 0]], np.int32)
     for number in (0, 1):
-        store.tensors.write_split(number, owners.__getitem__)
+        store.splits.write(number, owners.__getitem__)
     for round in (1, 2, 3):
         number = (round - 1) // 2
         store.commit(tiny.write(store, round, split=split_record(number, owners[number])))

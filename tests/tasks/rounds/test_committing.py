@@ -9,7 +9,7 @@ import zarr
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.training.preparing import prepared
-from storage.rounds.tensors import split_record
+from storage.rounds.splits import split_record
 from tasks.executors.inline import InlineExecutor
 
 FIELDS = {"model": "logistic", "partitions": 3, "local_steps": 1, "resplit_every": 2}
@@ -38,7 +38,7 @@ def test_a_commit_tells_the_split_that_its_round_used(train) -> None:
     assert told[0] is None
     assert [split.number for split in told[1:]] == [0, 0, 1]
     for round, split in enumerate(told[1:], start=1):
-        assert split == split_record(split.number, run._store.tensors.read_split(round))
+        assert split == split_record(split.number, run._store.splits.read(round))
 
 
 def test_a_commit_tells_no_split_where_each_partition_is_given_its_examples(train, own) -> None:

@@ -16,8 +16,8 @@ from storage.errors import StoreError
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
+from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.rounds.tensors import split_record
 from storage.runs.run import Run
 from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
@@ -59,7 +59,7 @@ def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
                 store.tensors.write_match(round, partition, match)
             digests = {p: replace(commit.updates[p], match=match_digest(match)) for p, match in matches.items()}
             number = (round - 1) // 2
-            store.tensors.write_split(number, self.owners)
+            store.splits.write(number, self.owners)
             split = split_record(number, self.owners(number))
             return replace(commit, updates={**commit.updates, **digests}, split=split)
 

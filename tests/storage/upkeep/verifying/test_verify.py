@@ -399,6 +399,6 @@ def test_what_resuming_meets_is_mended(every, same) -> None:
     with hold_lease(store.place, "mine", 4):
         recover(store)
         for number in (0, 1):
-            store.tensors.write_split(number, every.owners)
+            store.splits.write(number, every.owners)
     assert {key: (store.path / key).read_bytes() for key in whole} == whole
     assert verify(store.path).findings == ()
