@@ -77,7 +77,7 @@ def check_trust(
 ) -> None:
     """Raise `UsageError` where fields that are taken from a run outside the root are code, and not trusted."""
     code = [
-        value.label if isinstance(value, Code) else str(value)
+        value.reference if isinstance(value, Code) else str(value)
         for field in taken
         for value in _values(config, field)
         if not _is_built_in(field, value)
