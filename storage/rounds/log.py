@@ -106,10 +106,6 @@ class CommitLog:
             there = f"it has rounds {rounds[0]} to {rounds[-1]}"
         return RoundMissing(f"no committed round {round} in {self.place}; {there}")
 
-    def newest(self) -> int | None:
-        """The last round with a whole record; None where there is none."""
-        return self._newest(self.rounds())
-
     def _newest(self, rounds: Sequence[int]) -> int | None:
         return next((round for round in reversed(rounds) if self._whole_link(round)), None)
 
@@ -162,16 +158,8 @@ class CommitLog:
         """
         aside = self.unfit(after)
         for round in aside:
-            content = self.place.read(_key(round))
-            assert content is not None, "only the holder of the lease sets records aside"
-            digest = hashlib.sha256(content).hexdigest()
-            self.place.write(f"commits/damaged-{round}-{digest[:12]}.json", content)
-            self.place.delete(_key(round))
+            put_aside(self.place, _key(round), f"damaged-{round}")
         return aside
-
-    def damaged(self) -> list[int]:
-        """The rounds whose records were set aside."""
-        return _set_aside(self.place.names("commits"))
 
     def follows(self, round: int) -> bool:
         """Whether the last record that was created here is the one before that of a round."""
@@ -209,6 +197,14 @@ class CommitLog:
             return self._link(round - 1).chain
         earlier = [number for number in self.rounds() if number < round]
         return self._link(earlier[-1]).chain if earlier else ""
+
+
+def put_aside(place: Place, key: str, name: str) -> None:
+    """Give a record beside the commits a name that begins so and ends in the SHA-256 of its bytes."""
+    content = place.read(key)
+    assert content is not None, "only the holder of the lease sets records aside"
+    place.write(f"commits/{name}-{hashlib.sha256(content).hexdigest()[:12]}.json", content)
+    place.delete(key)
 
 
 def _key(round: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import from_json
-from storage.rounds.log import CommitLog
+from storage.rounds.log import CommitLog, put_aside
 from storage.values.digests import text_digest
 
 KEY = "commits/pruned.json"
@@ -127,15 +126,12 @@ def forget_pruned(log: CommitLog, last: int, fsync: bool = False) -> None:
 
     A record that is damaged is set aside: what it told of is lost.
     """
-    content = log.place.read(KEY)
-    if content is None:
+    if not log.place.has(KEY):
         return
     try:
         write_pruned(log, read_pruned(log).until(last), last, fsync)
     except StoreDamaged:
-        digest = hashlib.sha256(content).hexdigest()
-        log.place.write(f"commits/pruned-damaged-{digest[:12]}.json", content)
-        log.place.delete(KEY)
+        put_aside(log.place, KEY, "pruned-damaged")
 
 
 def _content(log: CommitLog, value: dict[str, Any]) -> bytes:

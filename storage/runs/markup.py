@@ -7,6 +7,8 @@ from html import escape
 from typing import Any
 
 from storage.rounds.commits import Commit, Score
+from storage.rounds.pruned import Pruned
+from storage.rounds.store import RoundStore
 from storage.values.layout import Layout
 
 CARD = "font-size:.9em;line-height:1.45;border:1px solid rgba(128,128,128,.45);border-radius:6px"
@@ -51,6 +53,19 @@ def score_parts(score: Score | None) -> list[str]:
     if score is None:
         return []
     return [f"loss {score.loss:.4g}", *(f"{name} {value:.4f}" for name, value in score.values.items())]
+
+
+def run_line(store: RoundStore, done: int, algorithm: str, pruned: Pruned) -> str:
+    """A run in a line: its rounds, of which the last one is done, what it trains, and how much is stored."""
+    more, partitions = store.tensors.has_row(done + 1), store.schema.partitions
+    told = (
+        f"{done}/{store.rounds} rounds{' (1 uncommitted)' * more}",
+        algorithm,
+        f"{partitions} partitions",
+        f"{sum(spec.size for spec in store.schema.layout.params):,} params",
+        f"{store.tensors.kept_bytes(done, pruned) / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
+    )
+    return " · ".join(told)
 
 
 def run_card(name: str, status: str, told: str, facts: Mapping[str, str | None], layout: Layout) -> str:

@@ -12,11 +12,12 @@ from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
+from storage.rounds.log import Link
 from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
-from storage.runs.markup import run_card, score_parts
+from storage.runs.markup import run_card, run_line, score_parts
 from storage.runs.names import WhichRound, find_run, recorded_name, recorded_start, run_name
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
@@ -56,7 +57,7 @@ class Run:
         self._scored = self._store.history.names("scores")
         self._scores = [name for name in self._scored if name != "loss"]
         self._commits: dict[int, Commit] = {}
-        self._whole: list[int] | None = None
+        self._links: dict[int, Link] | None = None
         return self
 
     @property
@@ -114,9 +115,9 @@ class Run:
     @property
     def committed(self) -> list[int]:
         """The committed rounds whose records are whole, ascending; each record is verified."""
-        if self._whole is None:
-            self._whole = self._store.log.whole([round for round in self._rounds if round <= self.done])
-        return self._whole
+        if self._links is None:
+            self._links = self._store.log.links([round for round in self._rounds if round <= self.done])
+        return list(self._links)
 
     @property
     def pruned(self) -> Pruned:
@@ -243,7 +244,8 @@ class Run:
         if round not in self._rounds:
             raise self._store.log.missing(round, self._rounds)
         if round not in self._commits:
-            self._commits[round] = self._store.log.read(round)
+            log, link = self._store.log, (self._links or {}).get(round)
+            self._commits[round] = log.parsed(round, link) if link else log.read(round)
         return self._commits[round]
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
@@ -304,12 +306,4 @@ class Run:
 
     def _told(self) -> str:
         """What it is like, in a line."""
-        more, pruned = self._store.tensors.has_row(self.done + 1), self.pruned
-        told = (
-            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * more}",
-            self.algorithm,
-            f"{self.partitions} partitions",
-            f"{sum(spec.size for spec in self._store.schema.layout.params):,} params",
-            f"{self._store.tensors.kept_bytes(self.done, pruned) / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
-        )
-        return " · ".join(told)
+        return run_line(self._store, self.done, self.algorithm, self.pruned)

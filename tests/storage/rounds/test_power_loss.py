@@ -109,7 +109,7 @@ def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, base, tmp_path, sam
         assert path.exists() or cut < made
         if path.exists():
             left = RoundStore(path)
-            newest = left.log.newest()
+            newest = left.shelf.newest
             assert same(left.tensors.read_state(newest), tiny.state(newest))
             assert newest == 1 or cut < len(disk.cuts)
 
