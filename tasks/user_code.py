@@ -234,3 +234,8 @@ def _checked(function: Any, reference: str) -> Callable[..., Any]:
 
 def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def short_name(value: str | Code) -> str:
+    """A name for people: of a function its own, of a data set the part before the folder."""
+    return value.name if isinstance(value, Code) else value.partition(":")[0]

@@ -142,8 +142,3 @@ def objective_for(config: TrainConfig, description: Description) -> Objective:
     options = json.dumps(config.model_options, sort_keys=True)
     model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
     return Objective(model, loss, config.scores)
-
-
-def short_name(value: str | Code) -> str:
-    """A name for people: of a function its own, of a data set the part before the folder."""
-    return value.name if isinstance(value, Code) else value.partition(":")[0]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.config.resolving import short_name
 from flows.merging.choosing import Choice
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
@@ -23,6 +22,7 @@ from tasks.matching.search.evidence import Evidence
 from tasks.matching.search.networks import cycle_error, direct_matches
 from tasks.merging.blends import blended
 from tasks.merging.keeping import keep_merge
+from tasks.user_code import short_name
 
 
 def keep(

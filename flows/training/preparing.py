@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from flows.config.recorded import differences
-from flows.config.resolving import Resolved, short_name, work_of
+from flows.config.resolving import Resolved, work_of
 from flows.config.train import Dealing, TrainConfig
 from flows.recording import create_run
 from flows.reporting.listening import notice
@@ -28,6 +28,7 @@ from tasks.networks.start import Fork, Start
 from tasks.numerics import Fingerprint, check_fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan
+from tasks.user_code import short_name
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 from rich.table import Table
 
 from flows.command.printing.console import console
-from flows.config.resolving import short_name
 from flows.reporting.scores import shown
 from storage.errors import StoreError, listed
 from storage.runs.run import Run
+from tasks.user_code import short_name
 
 SHOWN_ROUNDS = 12
 """Rounds of a longer history that `show` prints: the first ones and the last ones."""
