@@ -9,6 +9,7 @@ from flows.config.algorithms import Named
 from flows.config.recorded import BUILT_IN
 from flows.config.train import TrainConfig
 from storage.runs.run import Run
+from storage.values.digests import differing
 from tasks.data.partitions import Description
 from tasks.numerics import Fingerprint, differing_numerics, versions
 from tasks.user_code import Code
@@ -44,8 +45,8 @@ def _data(recorded: str, found: str) -> str:
 
 def _versions(recorded: Mapping[str, Any]) -> str:
     now = versions()
-    differing = (name for name in {**recorded, **now} if recorded.get(name) != now.get(name))
-    return ", ".join(f"{name} {now.get(name)} instead of {recorded.get(name)}" for name in differing)
+    names = differing(recorded, now)
+    return ", ".join(f"{name} {now.get(name)} instead of {recorded.get(name)}" for name in names)
 
 
 def with_code_now(config: TrainConfig) -> tuple[TrainConfig, str]:
