@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flows.config.recorded import differences
+from flows.config.recorded import differences, other_examples
 from flows.config.train import Experiment
 from storage.errors import RoundMissing, StoreDamaged, StoreError
 from storage.places.addresses import Where
@@ -94,8 +94,8 @@ def _fields(one: Run, other: Run) -> Iterator[str]:
         return
     wanted = {name: value for name, value in other.config.items() if name in Experiment.model_fields}
     yield from differences(one.config, Experiment(**wanted))
-    if one.attributes["data"]["digest"] != other.attributes["data"]["digest"]:
-        yield "data: other examples"
+    if said := other_examples(one.attributes, other.attributes["data"]["digest"]):
+        yield f"data: {said}"
 
 
 def _absent(one: Run, other: Run, number: int) -> Within | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flows.config.algorithms import Named
-from flows.config.recorded import BUILT_IN
+from flows.config.recorded import BUILT_IN, other_examples
 from flows.config.train import TrainConfig
 from storage.runs.run import Run
 from storage.values.digests import differing
@@ -23,7 +23,7 @@ def key_differences(
     differing = {
         "fingerprint": _fingerprint(dict(recorded.get("fingerprint", {})), fingerprints),
         "code": code,
-        "data": _data(str(recorded.get("data", {}).get("digest")), description.digest),
+        "data": other_examples(recorded, description.digest),
         "versions": _versions(recorded.get("versions", {})),
     }
     return {name: what for name, what in differing.items() if what}
@@ -37,10 +37,6 @@ def _fingerprint(recorded: Fingerprint, found: Mapping[str, Fingerprint]) -> str
         if differs := differing_numerics(recorded, one):
             places.setdefault(differs, place)
     return "; ".join(f"{place} has {differs}" for differs, place in places.items())
-
-
-def _data(recorded: str, found: str) -> str:
-    return "" if recorded == found else f"other examples, of digest {found[:12]} instead of {recorded[:12]}"
 
 
 def _versions(recorded: Mapping[str, Any]) -> str:
