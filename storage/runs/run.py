@@ -20,7 +20,14 @@ from storage.runs.figures import Plots
 from storage.runs.markup import run_card, run_line, score_parts
 from storage.runs.names import WhichRound, find_run, recorded_name, recorded_start, run_name
 from storage.runs.round import Round
-from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
+from storage.runs.tables import (
+    best_round,
+    history_table,
+    names_in,
+    state_changes,
+    state_difference,
+    update_divergence,
+)
 from storage.upkeep.verifying.verify import Verification, verify
 
 if TYPE_CHECKING:
@@ -53,9 +60,7 @@ class Run:
         self._rounds, self._done = shelf.rounds, shelf.newest
         self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
-        self._metrics = self._store.history.names("metrics")
-        self._scored = self._store.history.names("scores")
-        self._scores = [name for name in self._scored if name != "loss"]
+        self._numbers = self._store.history.numbers()
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
         return self
@@ -181,7 +186,7 @@ class Run:
     @property
     def scores(self) -> list[str]:
         """The names of its scores besides the loss."""
-        return self._scores
+        return [name for name in names_in("scores", self._numbers) if name != "loss"]
 
     @property
     def tensors(self) -> list[str]:
@@ -227,7 +232,7 @@ class Run:
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
         recorded = [round for round in self._store.shelf.filled if round <= self.done]
-        return history_table(self._store.history, self._scored, self._metrics, recorded)
+        return history_table(self._store.history, self._numbers, recorded)
 
     def round(self, round: WhichRound) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`.
