@@ -124,3 +124,15 @@ def test_nobody_vouches_for_a_damaged_record_before_a_lost_one(tiny, flip) -> No
     numbers = RoundStore(store.path).history.read()["scores/loss"]
     assert np.isnan(numbers[[0, 2, 3]]).all()
     assert numbers[[1, 4, 5, 6]].tolist() == told["loss"][[1, 4, 5, 6]].tolist()
+
+
+def test_a_record_that_vouches_for_other_numbers_is_named(tiny, monkeypatch) -> None:
+    store = tiny.train(tiny.create(), 1)
+    with monkeypatch.context() as forging:
+        forging.setattr("storage.rounds.log.commit_digest", lambda before, commit: "0" * 64)
+        store.commit(tiny.write(store, 2))
+    store.commit(tiny.write(store, 3))
+    run = Run(store.path)
+    assert [str(finding) for finding in run.verify().findings] == ["commits/2.json: it vouches for other numbers"]
+    with pytest.raises(StoreDamaged, match="numbers by round"):
+        run.history()
