@@ -192,9 +192,7 @@ class Arrays:
 
     def history(self) -> dict[str, xr.Variable]:
         """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""
-        history = self.store.history
-        paths = [path for path in history.arrays() if path.partition("/")[0] in SHORT]
-        numbers = history.read_all(paths, self.rounds[-1] + 1)
+        numbers = self.store.history.read(self.rounds[-1] + 1)
         rows = {path: values[list(self.rounds)] for path, values in numbers.items()}
         return {path: xr.Variable(("round", "partition")[: values.ndim], values) for path, values in rows.items()}
 
