@@ -13,6 +13,7 @@ from flows.config.recorded import resumed_config
 from flows.config.train import Execution, TrainConfig
 from flows.reporting.listening import listening
 from storage.errors import CheckpointError, NotARun, RoundMissing, UsageError
+from storage.rounds.commits import Score
 from tests.flows.command.in_process import run as command
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "local_steps": 2, "rounds": 3}
