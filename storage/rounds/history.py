@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,9 +12,8 @@ from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, create_documents, replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.places.together import together
-from storage.rounds.commits import Commit
+from storage.rounds.commits import Commit, numbers_digest, rows_of
 from storage.rounds.log import CommitLog
-from storage.rounds.numbers import numbers_digest, rows_of
 
 
 class History:
@@ -50,21 +49,16 @@ class History:
         chunk = self._whole("committed", index)
         return chunk is not None and bool(chunk[row])
 
-    def numbers(self) -> list[str]:
-        """The paths of all that records tell."""
-        return [path for path in self.arrays() if "/" in path]
-
-    def read(
-        self, rows: int | None = None, recorded: Sequence[int] | None = None, paths: Sequence[str] | None = None
-    ) -> dict[str, np.ndarray]:
+    def read(self, rows: int | None = None, recorded: Sequence[int] | None = None) -> dict[str, np.ndarray]:
         """The first rows of all numbers, (round,) or (round, partition), by path; NaN where there is none.
 
-        `recorded` are the rounds with a record, and `paths` those of `numbers`, where they are known.
+        `recorded` are the rounds with a record, where they are known.
         Raises `StoreDamaged` where they are not what the records tell; a lost round has no numbers.
         """
         rows = self.rows if rows is None else rows
         recorded = [round for round in (self.log.rounds() if recorded is None else recorded) if round < rows]
-        behind, tables = self._behind(recorded), self._stored(self.numbers() if paths is None else paths, rows)
+        # What is behind comes first: a writer that is at work may make arrays and rows meanwhile.
+        behind, tables = self._behind(recorded), self._stored(rows)
         for commit in behind:
             self._fill(tables, commit)
         lost = np.ones(rows, bool)
@@ -74,20 +68,23 @@ class History:
             table[lost] = np.nan
         return tables
 
-    def _stored(self, paths: Sequence[str], rows: int) -> dict[str, np.ndarray]:
+    def _stored(self, rows: int) -> dict[str, np.ndarray]:
         """The first rows of numbers as they lie there, by path."""
+        paths = [path for path in self.arrays() if "/" in path]
         blocks = [self._chunks(paths, index) for index in range(-(-rows // self.schema.block))]
         return {path: np.concatenate([chunks[path] for chunks in blocks])[:rows] for path in paths}
 
-    def _fill(self, tables: Mapping[str, np.ndarray], commit: Commit) -> None:
-        """Make the row of a commit what it says."""
+    def _fill(self, tables: dict[str, np.ndarray], commit: Commit) -> None:
+        """Make the row of a commit what it says, also of what has no array yet."""
         told = rows_of(commit, self.schema.partitions)
+        for path in told.keys() - tables.keys() - {"committed"}:
+            tables[path] = np.full((len(tables["bookkeeping/seconds"]), *np.shape(told[path])), np.nan)
         for path, table in tables.items():
             table[commit.round] = told.get(path, np.nan)
 
-    def _vouched(self, tables: Mapping[str, np.ndarray], rounds: Sequence[int]) -> list[int]:
+    def _vouched(self, tables: dict[str, np.ndarray], rounds: Sequence[int]) -> list[int]:
         """Which of consecutive rounds with records have the rows that the last whole record vouches for."""
-        last = self.log.first_whole(reversed(rounds))
+        last = self.log.last_whole(rounds)
         if last is None:
             return []
         start, digest = 0, ""

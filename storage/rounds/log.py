@@ -13,8 +13,7 @@ from storage.hierarchy.documents import LARGEST
 from storage.parsing import numbered
 from storage.places.base import Place
 from storage.places.together import together
-from storage.rounds.commits import Commit
-from storage.rounds.numbers import commit_digest
+from storage.rounds.commits import Commit, commit_digest
 from storage.values.digests import text_digest
 
 SEALED = re.compile(
@@ -66,12 +65,13 @@ class CommitLog:
         self.place = place
         self.run = run
         self._ours: int | None = None
+        self._newest: tuple[int, Link] | None = None
 
     def look(self) -> Shelf:
         """What lies there; raises `StoreDamaged` where no record is of the run's attributes."""
         sizes = self.place.at("commits").sizes()
         rounds = numbered(sizes)
-        newest = self.first_whole(reversed(rounds))
+        newest = self._newest = self.first_whole(reversed(rounds))
         if newest is None and rounds:
             raise StoreDamaged(
                 f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
@@ -120,6 +120,12 @@ class CommitLog:
         else:
             there = f"it has rounds {rounds[0]} to {rounds[-1]}"
         return RoundMissing(f"no committed round {round} in {self.place}; {there}")
+
+    def last_whole(self, rounds: Sequence[int]) -> tuple[int, Link] | None:
+        """The last of the rounds, which ascend, whose record is whole, and its record, read once by who looked."""
+        if self._newest and rounds[-1] == self._newest[0]:
+            return self._newest
+        return self.first_whole(reversed(rounds))
 
     def first_whole(self, rounds: Iterable[int]) -> tuple[int, Link] | None:
         """The first of the rounds, in the order given, whose record is whole, and its record."""

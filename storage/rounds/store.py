@@ -17,10 +17,9 @@ from storage.hierarchy.soundness import schema_problem
 from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
-from storage.rounds.commits import Commit, UpdateRecord
+from storage.rounds.commits import Commit, UpdateRecord, check_names
 from storage.rounds.history import History
 from storage.rounds.log import CommitLog, Link
-from storage.rounds.numbers import check_names
 from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
 from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest

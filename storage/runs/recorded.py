@@ -16,7 +16,6 @@ from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.names import recorded_start, run_name
-from storage.runs.tables import names_in
 
 
 class RecordedRun:
@@ -34,7 +33,7 @@ class RecordedRun:
         self._rounds, self._done = shelf.rounds, shelf.newest
         self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
-        self._numbers = self._store.history.numbers()
+        self._scored = self._store.history.names("scores")
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
         return self
@@ -156,7 +155,7 @@ class RecordedRun:
     @property
     def scores(self) -> list[str]:
         """The names of its scores besides the loss."""
-        return [name for name in names_in("scores", self._numbers) if name != "loss"]
+        return [name for name in self._scored if name != "loss"]
 
     @property
     def tensors(self) -> list[str]:

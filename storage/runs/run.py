@@ -78,7 +78,7 @@ class Run(RecordedRun):
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
         recorded = [round for round in self._store.shelf.filled if round <= self.done]
-        return history_table(self._store.history, self._numbers, recorded)
+        return history_table(self._store.history, self._scored, recorded)
 
     def round(self, round: WhichRound) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`.

@@ -20,18 +20,13 @@ LOWEST = ("loss", "mae")
 """The scores of which the lowest is the best."""
 
 
-def names_in(group: str, paths: Sequence[str]) -> list[str]:
-    """The names of a group's arrays, ``metrics`` or ``scores``, among these paths."""
-    return [name for kind, _, name in (path.partition("/") for path in paths) if kind == group]
-
-
-def history_table(history: History, paths: Sequence[str], recorded: Sequence[int]) -> pd.DataFrame:
+def history_table(history: History, scores: Sequence[str], recorded: Sequence[int]) -> pd.DataFrame:
     """A row for each of the rounds, which have records: see `Run.history`; of the loss without scores, too."""
     import pandas as pd
 
     rows = recorded[-1] + 1
-    scores, metrics = names_in("scores", paths), names_in("metrics", paths)
-    numbers = history.read(rows, recorded, paths)  # (round,) or (round, partition)
+    numbers = history.read(rows, recorded)  # (round,) or (round, partition)
+    scores, metrics = sorted({*scores, *_reported("scores", numbers)}), _reported("metrics", numbers)
     columns = {"loss": np.full(rows, np.nan)} | {name: numbers[f"scores/{name}"] for name in scores}
     columns["seconds"] = numbers["bookkeeping/seconds"]
     accepted = numbers["bookkeeping/accepted"]
@@ -42,6 +37,12 @@ def history_table(history: History, paths: Sequence[str], recorded: Sequence[int
     columns["accepted"] = np.nansum(accepted, axis=1)
     table = pd.DataFrame(columns, index=pd.RangeIndex(rows, name="round"))
     return table.loc[list(recorded)].astype({"examples": int, "accepted": int})
+
+
+def _reported(group: str, numbers: Mapping[str, np.ndarray]) -> list[str]:
+    """The names of a group's numbers, (round,) or (round, partition) by path, of which a round tells."""
+    told = (path.partition("/") for path, table in numbers.items() if not np.isnan(table).all())
+    return sorted(name for kind, _, name in told if kind == group)
 
 
 COUNTS = {"examples", "accepted"}

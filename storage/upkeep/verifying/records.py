@@ -9,8 +9,8 @@ from storage.errors import StoreDamaged
 from storage.parsing import numbered
 from storage.places.base import Place
 from storage.rounds import log, pruned
+from storage.rounds.commits import commit_digest
 from storage.rounds.lease import LEASES, read_claim
-from storage.rounds.numbers import commit_digest
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 ASIDES = (log.ASIDE, pruned.ASIDE)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from storage.errors import UsageError
 from storage.hierarchy.schema import METRIC_ROWS, ROUND_ROWS
-from storage.rounds.commits import Commit, Score
-from storage.rounds.numbers import TAKEN, metric_problem
+from storage.rounds.commits import TAKEN, Commit, Score, metric_problem
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import read_chunk, write_chunk
 from storage.hierarchy.documents import create_documents
-from storage.rounds.commits import Commit, Score, UpdateRecord
-from storage.rounds.numbers import commit_digest, numbers_digest, rows_of
+from storage.places.local import LocalPlace
+from storage.rounds.commits import Commit, Score, UpdateRecord, commit_digest, numbers_digest, rows_of
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
@@ -136,3 +136,42 @@ def test_a_record_that_vouches_for_other_numbers_is_named(tiny, monkeypatch) -> 
     assert [str(finding) for finding in run.verify().findings] == ["commits/2.json: it vouches for other numbers"]
     with pytest.raises(StoreDamaged, match="numbers by round"):
         run.history()
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_what_a_writer_did_not_come_to_is_as_its_record_has_it(tiny, seen) -> None:
+    """A writer that is killed after its record: not even the arrays of its metrics and scores are there."""
+    store = tiny.train(tiny.create(), seen)
+    commit = tiny.write(store, seen + 1)
+    store.log.create(commit)
+    history = Run(store.path).history()
+    assert history["loss"][seen + 1] == commit.score.loss
+    assert history["train_loss"][seen + 1] == pytest.approx((10 * (seen + 1) + 11 * (seen + 2)) / 21)
+
+
+@pytest.mark.parametrize("late", ["committed", "bookkeeping/seconds", "metrics", "scores"])
+def test_a_reader_sees_a_whole_row_whenever_the_writer_comes_to_it(tiny, monkeypatch, late) -> None:
+    """The row is written in the middle of reading: once so much of it has been looked at."""
+    store = tiny.create()
+    commit = tiny.write(store, 1)
+    store.log.create(commit)
+    run, looked = Run(store.path), []
+
+    def looking(name):
+        look = getattr(LocalPlace, name)
+
+        def then_written(self, key, *others, **options):
+            seen = look(self, key, *others, **options)
+            if key.startswith(late) and not looked:
+                looked.append(key)
+                store.history.add(commit, ours=False)
+            return seen
+
+        return then_written
+
+    with monkeypatch.context() as racing:
+        for name in ("read", "names"):
+            racing.setattr(LocalPlace, name, looking(name))
+        history = run.history()
+    assert looked
+    assert history["loss"][1] == commit.score.loss
