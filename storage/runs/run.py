@@ -18,7 +18,7 @@ from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, run_line, score_parts
-from storage.runs.names import WhichRound, find_run, recorded_name, recorded_start, run_name
+from storage.runs.names import WhichRound, find_run, recorded_name, recorded_start, run_name, which_round
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 from storage.upkeep.verifying.verify import Verification, verify
@@ -230,13 +230,14 @@ class Run:
         return history_table(self._store.history, self._scored, self._metrics, recorded)
 
     def round(self, round: WhichRound) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`.
+        """One committed round; negative numbers count from the end; raises `RoundMissing`, `UsageError`.
 
         ``"last"`` is the last one, ``"best"`` the one of best accuracy, of least loss where there is none.
         """
-        if round == "best":
+        which = which_round(str(round))
+        if which == "best":
             return self.best("accuracy" if "accuracy" in self.scores else "loss")
-        number = -1 if round == "last" else round
+        number = -1 if which == "last" else which
         return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
     def _commit(self, round: int) -> Commit:
