@@ -86,7 +86,7 @@ def run_rounds(executor: Executor, root: str, name: str, rounds: int, elements: 
             pass
         began, first = time.perf_counter(), 2
         while first <= rounds:
-            size = window_size(None, 1.0, far=ready.store.place.at_once > 1)
+            size = window_size(None, 1.0, long=ready.store.tensors.slow)
             last = min(first + size - 1, rounds)
             for _ in executor.run(ready.job, first, last):
                 pass
