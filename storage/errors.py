@@ -165,12 +165,12 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def near(name: str, names: Iterable[str], most: int = 1) -> list[str]:
+def near(name: object, names: Iterable[str], most: int = 1) -> list[str]:
     """So many of the names at most that a mistyped one may have meant, the nearest first."""
-    return difflib.get_close_matches(name, list(names), most)
+    return difflib.get_close_matches(str(name), list(names), most)
 
 
-def nearest(name: str, names: Iterable[str], otherwise: str, most: int = 1) -> str:
+def nearest(name: object, names: Iterable[str], otherwise: str, most: int = 1) -> str:
     """The question which was meant, or what to say where none is near."""
     close = near(name, names, most)
     return f"did you mean {' or '.join(close)}?" if close else otherwise

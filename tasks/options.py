@@ -26,7 +26,9 @@ LocalSteps = Annotated[int | None, Field(ge=1, description="batches that a parti
 LocalEpochs = Annotated[int | None, Field(ge=1, description="passes over its examples in a round")]
 BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; none: all of the partition")]
 Optimizer = Annotated[str, Field(description="the local optimizer: any of torch.optim; it restarts each round")]
-OptimizerOptions = Annotated[dict[str, Any] | None, Field(description="its further options")]
+OptimizerOptions = Annotated[
+    dict[str, Any] | None, Field(description="its further options", examples=[{"weight_decay": 0.01}])
+]
 ClipNorm = Annotated[float | None, Field(gt=0, description="bound on the L2 norm of local gradients")]
 Init = Annotated[
     Literal["shared", "per-partition"],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -127,12 +128,15 @@ def given(options: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any
     fields = {**EVERY_OPTION, **{name: field for model in models for name, field in model.model_fields.items()}}
     mappings = {name for name, field in fields.items() if _is_mapping(field.annotation)}
     values = {name: value for name, value in options.items() if value is not None}
-    return {name: _json(name, value) if name in mappings else value for name, value in values.items()}
+    return {
+        name: _json(name, value, fields[name].examples) if name in mappings else value
+        for name, value in values.items()
+    }
 
 
-def _json(name: str, value: str) -> Any:
+def _json(name: str, value: str, examples: Sequence[Any] | None) -> Any:
     try:
         return from_json(value)
     except ValueError as error:
-        flag = f"--{name.replace('_', '-')}"
-        raise UsageError(f"{flag} must be a JSON object such as '{{\"hidden\": 256}}': {error}") from error
+        such = "".join(f" such as '{json.dumps(example)}'" for example in examples or ())
+        raise UsageError(f"--{name.replace('_', '-')} must be a JSON object{such}: {error}") from error

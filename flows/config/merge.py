@@ -18,7 +18,7 @@ class Architecture(Config):
         default=None, description="linear, logistic, mlp, cnn, gpt, FILE.py:fn; default: of the run that is merged"
     )
     model_options: dict[str, Any] | None = Field(
-        default=None, description="keyword arguments of the model, such as hidden"
+        default=None, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
     data: NamedOrOwn | EachOwn | None = Field(
         default=None, description="as `roundweave train --data`; default: of the run that is merged"

@@ -25,7 +25,9 @@ class Parts(Config):
     apply: NamedOrOwn | None = Field(
         default=None, description=f"the outer optimizer: {', '.join(APPLIES)}, FILE.py:fn"
     )
-    apply_options: dict[str, Any] = Field(default={}, description="its options, such as lr")
+    apply_options: dict[str, Any] = Field(
+        default={}, description="its options, such as lr", examples=[{"lr": 0.5}]
+    )
 
     @property
     def code(self) -> tuple[Code, ...]:

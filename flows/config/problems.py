@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from flows.config.algorithms import EVERY_OPTION
@@ -23,19 +24,31 @@ class Config(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            fields = [*type(self).model_fields, *sorted(EVERY_OPTION)]
-            raise UsageError("; ".join(problems(error, fields))) from None
+            fields = {**EVERY_OPTION, **type(self).model_fields}
+            raise UsageError("; ".join(_problems(error, values, fields))) from None
 
 
-def problems(error: ValidationError, fields: Iterable[str]) -> list[str]:
-    """A line a field; an unknown one names the nearest of these."""
-    return list(dict.fromkeys(_problem(detail, fields) for detail in error.errors()))
+def _problems(error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> list[str]:
+    """A line a field; one that takes several forms, and got none of them, says what it takes."""
+    lines: dict[str, list[str]] = {}
+    for detail in error.errors():
+        lines.setdefault(_field(detail), []).append(_problem(detail, fields))
+    return [
+        f"{field} = {values[field]!r}: it takes {fields[field].description}"
+        if len(told) > 1 and field in values and field in fields
+        else "; ".join(dict.fromkeys(told))
+        for field, told in lines.items()
+    ]
+
+
+def _field(detail: ErrorDetails) -> str:
+    # Inside the union of algorithms the location begins with `algorithm` and the algorithm's name.
+    place = [str(part) for part in detail["loc"]]
+    return place[2 if place[0] == "algorithm" and len(place) > 2 else 0] if place else ""
 
 
 def _problem(detail: ErrorDetails, fields: Iterable[str]) -> str:
-    # Inside the union of algorithms the location begins with `algorithm` and the algorithm's name.
-    place = [str(part) for part in detail["loc"]]
-    field = place[2 if place[0] == "algorithm" and len(place) > 2 else 0] if place else ""
+    field = _field(detail)
     if detail["type"] == "extra_forbidden":
         return f"unknown field {field!r}; {nearest(field, fields, '`roundweave train --help` lists them')}"
     message = NAMES if detail["type"] == "string_pattern_mismatch" else detail["msg"]

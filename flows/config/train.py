@@ -58,7 +58,9 @@ class Experiment(Dealing):
     """What the run is; resuming compares it."""
 
     model: NamedOrOwn = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
-    model_options: dict[str, Any] = Field(default={}, description="keyword arguments of the model, such as hidden")
+    model_options: dict[str, Any] = Field(
+        default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
+    )
     loss: NamedOrOwn | None = Field(
         default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
     )

@@ -23,7 +23,7 @@ def fork(place: str, root: Where | None = None, trust: bool = False, **changes: 
     stored = stored_round(place)
     if stored is None:
         raise UsageError(
-            f"{place} is no stored round such as RUN@12 or RUN@last; of a file, give it as start_from"
+            f"{place} is no stored round such as RUN@12; name one, as {place}@last, or give a file by --start-from"
         )
     if "start_from" in changes:
         raise UsageError(f"a run begins with {place} or with {changes['start_from']}, not with both")

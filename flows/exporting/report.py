@@ -109,9 +109,12 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
 
     figure = Figure(figsize=(7.6, min(max(HEIGHT, 1.2 + ROW_HEIGHT * rows), MOST)), layout="constrained")
     try:
-        draw(ax=figure.subplots()).set_title("")
+        axes = draw(ax=figure.subplots())
     except RoundweaveError as error:
         return Picture(title, None, str(error))
+    if not axes.has_data():
+        return Picture(title, None, "no round keeps the tensors for it")
+    axes.set_title("")
     image = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
         figure.savefig(image, format="svg", metadata={"Date": None})

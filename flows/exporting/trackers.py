@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from importlib import import_module
@@ -47,6 +48,7 @@ def to_tensorboard(story: Story, where: str | None) -> str:
 def to_mlflow(story: Story, where: str | None) -> str:
     """Make a run of MLflow, at a tracking URI or that of its environment: parameters, tags, a metric a number."""
     mlflow, entities = _needed("mlflow", "mlflow-skinny"), _needed("mlflow.entities", "mlflow-skinny")
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs the tables of each new database
     client = mlflow.MlflowClient(where)
     experiment = client.get_experiment_by_name(EXPERIMENT)
     number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)

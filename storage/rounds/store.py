@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import create_documents, create_root, read_document, told_rows
+from storage.hierarchy.documents import NAME, create_documents, create_root, read_document, told_rows
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import schema_problem
+from storage.parsing import numbered
 from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
@@ -41,7 +42,7 @@ class RoundStore:
             version = self.attributes["version"]
             self.schema = Schema.from_json(self.attributes["schema"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotARun(f"{self.place} is not a run of Roundweave; `roundweave runs` lists them") from error
+            raise _not_a_run(self.place) from error
         if version != VERSION:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
         if problem := schema_problem(self.schema):
@@ -138,6 +139,14 @@ class RoundStore:
         kept = self.log.create(commit, self.fsync, before)
         self.history.add(kept, ours=kept is commit)
         return kept
+
+
+def _not_a_run(place: Place) -> NotARun:
+    """What to raise where no attributes of a run are read: its records may be there all the same."""
+    if not numbered(place.names("commits")):
+        return NotARun(f"{place} is not a run of Roundweave; `roundweave runs` lists them")
+    what = "damaged" if place.has(NAME) else "missing"
+    return NotARun(f"{place}/{NAME}: it is {what}, and tells what the run is; restore the file from a copy")
 
 
 @functools.lru_cache(maxsize=8)

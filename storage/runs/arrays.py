@@ -74,6 +74,10 @@ class Arrays:
 
     def _path(self, name: str) -> str:
         paths = list(self.schema.state(1))
+        if not isinstance(name, str):
+            raise TensorMissing(
+                f"{name!r} is no name of a tensor; run.tensors lists them, run.round(3) is a round"
+            )
         name = dict(self.schema.layout.aliases).get(name, name)
         for path in (name, *(f"{group}/{name}" for group in ("params", "buffers", "frozen"))):
             if path in paths:

@@ -136,6 +136,9 @@ def compare(runs: Sequence[Run]) -> Comparison:
     """Runs side by side, called by their names; raises `UsageError` where two have one name, or there is none."""
     import pandas as pd
 
+    for other in runs:
+        if not isinstance(other, Run):
+            raise UsageError(f"compare takes runs, as open_run gives them, not {other!r}")
     named = {run.name: run for run in runs}
     if not runs or len(named) < len(runs):
         raise UsageError(

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -72,7 +72,11 @@ def is_run(where: Where) -> bool:
 
 def stored_names(root: Where) -> list[str]:
     """The names of the folders of runs under a root."""
-    return [name for name in place_of(root).names() if name.endswith(SUFFIX)]
+    return _folders(place_of(root).names())
+
+
+def _folders(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.endswith(SUFFIX)]
 
 
 def new_name(root: Where | None, *parts: str) -> str:
@@ -107,8 +111,16 @@ def find_run(run: Where, root: Where | None = None) -> str:
     if last_name(named) in there:
         return named
     for address in (joined(root or default_root(), run), address_of(run)):
-        if place_of(address).names():
+        if contents := place_of(address).names():
+            if runs := _folders(contents):
+                hint = f"it holds {_names(runs)}; name one, as {joined(address, runs[0])}"
+                raise NotARun(f"{address} is not a run of Roundweave; {hint}")
             return address
-    names = list(map(run_name, there))
-    hint = nearest(str(run), names, f"there are {', '.join(names) or 'none'}")
+    hint = nearest(str(run), map(run_name, there), f"there are {_names(there)}")
+    if stored := stored_round(run):
+        hint = f"that is a round; name its run, {stored[0]}, with --round {stored[1]} where one round is meant"
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
+
+
+def _names(folders: list[str]) -> str:
+    return ", ".join(map(run_name, folders)) or "none"

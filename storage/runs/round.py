@@ -98,7 +98,10 @@ class Round:
         return self._store.tensors.read_update(self.commit, partition)
 
     def tensor(self, path: str) -> torch.Tensor:
-        """One tensor of the state, (*shape), by its path in the store, such as ``params/fc1.weight``."""
+        """One tensor of the state, (*shape), by its path, as ``params/fc1.weight``; raises `TensorMissing`."""
+        paths = self._store.schema.state(1)
+        if path not in paths:
+            raise TensorMissing(f"no tensor {path!r}; there are {', '.join(paths)}")
         return self._store.tensors.read_tensor(self.commit, path)
 
     def update_tensors(self, partition: int) -> dict[str, torch.Tensor]:

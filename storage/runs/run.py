@@ -10,7 +10,7 @@ from storage.places.addresses import Where
 from storage.rounds.pruned import Pruned
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, run_line, score_parts
-from storage.runs.names import WhichRound, find_run, recorded_name
+from storage.runs.names import WhichRound, find_run, recorded_name, which_round
 from storage.runs.recorded import RecordedRun
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
@@ -81,13 +81,14 @@ class Run(RecordedRun):
         return history_table(self._store.history, self._scored, recorded)
 
     def round(self, round: WhichRound) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`.
+        """One committed round; negative numbers count from the end; raises `RoundMissing`, `UsageError`.
 
         ``"last"`` is the last one, ``"best"`` the one of best accuracy, of least loss where there is none.
         """
-        if round == "best":
+        which = which_round(str(round))
+        if which == "best":
             return self.best("accuracy" if "accuracy" in self.scores else "loss")
-        number = -1 if round == "last" else round
+        number = -1 if which == "last" else which
         return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:

@@ -12,6 +12,7 @@ from rich.table import Table
 from flows.command.printing.console import console
 from flows.reporting.scores import shown
 from storage.errors import StoreError, listed
+from storage.places.addresses import full_address
 from storage.runs.run import Run
 from tasks.user_code import short_name
 
@@ -29,7 +30,7 @@ def run_summary(run: Run) -> dict[str, Any]:
     scores = {name: _last(scored[name]) for name in run.scores}
     return {
         "run": run.name,
-        "path": run.address,
+        "path": full_address(run.address),
         "status": run.status,
         "rounds": run.done,
         "of_rounds": run.rounds,
@@ -75,9 +76,11 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
     for remark in _remarks(run):
         out.print(remark, style="yellow")
     if summary["refused"]:
-        refused = f"{summary['refused']} updates were refused; `roundweave show {run.name}` names them"
+        count = summary["refused"]
+        were, them = ("update was", "it") if count == 1 else ("updates were", "them")
+        refused = f"{count} {were} refused; `roundweave show {run.name}` names {them}"
         out.print(refused, style="yellow")
-    out.print(f"stored in {run.address}, digest {summary['digest'][:16]}", soft_wrap=True)
+    out.print(f"stored in {summary['path']}, digest {summary['digest'][:16]}", soft_wrap=True)
 
 
 def _remarks(run: Run) -> list[str]:
@@ -133,7 +136,7 @@ def _facts(run: Run) -> dict[str, str]:
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
-        "stored in": run.address,
+        "stored in": full_address(run.address),
         "digest": run.digest,
     }
     facts |= {"failed": run.failure or ""}

@@ -12,7 +12,7 @@ from flows.command.errors import clear_errors, print_json
 from flows.exporting.trackers import TRACKERS
 from flows.stored import open_run
 from storage.checkpoints.files import SUFFIXES
-from storage.errors import UsageError
+from storage.errors import PlaceError, UsageError, failing_as, one_line
 from storage.runs.names import stored_round
 
 
@@ -40,7 +40,11 @@ def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
         raise UsageError(f"{tracker} takes a whole run, not {run}; name the run alone")
     from flows.exporting.story import story_of
 
-    return TRACKERS[tracker](story_of(open_run(run, root)), out)
+    story = story_of(open_run(run, root))
+    with failing_as(
+        lambda error: PlaceError(f"{tracker} takes nothing at {out or 'its default'}: {one_line(error)}")
+    ):
+        return TRACKERS[tracker](story, out)
 
 
 def _saved(round: str, file: str, out: str | None, root: str | None) -> str:

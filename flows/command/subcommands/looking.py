@@ -9,6 +9,7 @@ import typer
 from flows.command.arguments import Json, Root, RunName
 from flows.command.errors import clear_errors, print_json
 from flows.command.printing import tables
+from storage.errors import UsageError
 from storage.runs.listing import looked_through
 from storage.runs.run import open_run
 
@@ -28,14 +29,15 @@ def show_command(
 
 
 def runs_command(
-    root: Annotated[
-        str | None, typer.Argument(help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")
-    ] = None,
+    folder: Annotated[str | None, typer.Argument(help="the same as --root", metavar="ROOT")] = None,
+    root: Root = None,
     as_json: Json = False,
 ) -> None:
     """List the runs under a root."""
     with clear_errors(as_json):
-        stored = looked_through(root)
+        if folder and root:
+            raise UsageError(f"one root at a time: {folder}, or --root {root}")
+        stored = looked_through(folder or root)
         if as_json:
             print_json([tables.summary_or_damage(name, run) for name, run in stored.items()])
         else:

@@ -57,11 +57,7 @@ def _print_verification(name: str, verification: Verification) -> None:
         out.print(str(finding), style="red", soft_wrap=True)
     for note in verification.notes:
         out.print(f"note: {note}", style="yellow", soft_wrap=True)
-    found = len(verification.findings)
-    read = f"{max(verification.rounds, 0)} rounds, {verification.files:,} files, {verification.bytes:,} bytes"
-    out.print(
-        f"{name}: {'sound' if verification.sound else f'{found} found'}; {read}", style="bold", soft_wrap=True
-    )
+    out.print(f"{name}: {verification.told}", style="bold", soft_wrap=True)
     if verification.chain:
         out.print(f"chain {verification.chain}", soft_wrap=True)
     if verification.vouched is not None:
@@ -79,8 +75,9 @@ def prune_command(
     with clear_errors(as_json, "interrupted; prune again to end it"):
         stored = open_run(run, root)
         goes = prune_run(_store(stored), Keep.of(keep), dry_run)
-        rounds, went = listed(goes.rounds) or "none", "would go" if dry_run else "went"
-        said = f"of rounds {rounds} {went} {goes.bytes / 1e6:.3g} MB"
+        went = "would go" if dry_run else "went"
+        gone = f"of rounds {listed(goes.rounds)} {went} {goes.bytes / 1e6:.3g} MB"
+        said = gone if goes.rounds else f"with --keep {keep} nothing is to be pruned"
         numbers = {"rounds": list(goes.rounds), "bytes": goes.bytes, "dry_run": dry_run}
         _say(stored, said, as_json, **numbers)
 
@@ -97,9 +94,11 @@ def pack_command(
         store = _store(stored)
         before = len(store.place.sizes())
         with _bar("packing") as step:
-            unpack_run(store) if undo else pack_run(store, step)
+            changed = unpack_run(store) if undo else pack_run(store, step)
         after = len(store.place.sizes())
-        _say(stored, f"{before} files are now {after}", as_json, files_before=before, files=after)
+        as_it_was = f"it is {'not packed' if undo else 'packed already'}; {after} files"
+        said = f"{before} files are now {after}" if changed else as_it_was
+        _say(stored, said, as_json, files_before=before, files=after)
 
 
 def cp_command(
@@ -114,7 +113,8 @@ def cp_command(
         where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
         with _bar("copying") as step:
             chain = copy_run(_store(stored), place_of(where), step)
-        _say(stored, f"copied to {where}, chain {chain[:16]}", as_json, copy=where, chain=chain)
+        said = f"copied and verified, chain {chain[:16]}; the copy is\n{where}"
+        _say(stored, said, as_json, copy=where, chain=chain)
 
 
 def rm_command(

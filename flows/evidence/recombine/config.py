@@ -14,7 +14,9 @@ class RecombineConfig(Parts, Placement):
     """All there is to say about reducing stored rounds again; `name` is that of a new run to keep one in."""
 
     run: str = Field(description="the run's name, or its address")
-    round: WhichRound | None = Field(default=None, description="the round; default: each on its own")
+    round: WhichRound | None = Field(
+        default=None, description="a round's number, last or best; default: each on its own"
+    )
     without: Integers = Field(default=(), description="partitions whose updates are left out, as 3,7")
     data: NamedOrOwn | EachOwn | None = Field(
         default=None, description="another place of the same examples; default: where they were"

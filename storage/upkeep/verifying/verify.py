@@ -21,7 +21,6 @@ from storage.upkeep.verifying.numbers import numbers, read_numbers
 from storage.upkeep.verifying.records import claims, records, set_aside
 from storage.upkeep.verifying.shards import shards
 from storage.upkeep.verifying.stored import (
-    SHARD,
     Finding,
     Looked,
     Stored,
@@ -36,6 +35,9 @@ CHAIN = re.compile("[0-9a-f]{64}")
 
 
 WHOSE = "it is of a committed round"
+
+
+MISSING = "it is missing; restore the file from a copy"
 
 
 THREADS = 4
@@ -63,6 +65,15 @@ class Verification:
     def sound(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    @property
+    def told(self) -> str:
+        """Whether it is sound, and what was read, in a line."""
+        found = "sound" if self.sound else f"{len(self.findings)} found"
+        return f"{found}; {max(self.rounds, 0)} rounds, {self.files:,} files, {self.bytes:,} bytes"
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.findings), *(f"note: {note}" for note in self.notes), self.told])
 
 
 def verify(where: Where | Place, expect: str | None = None) -> Verification:
@@ -145,9 +156,8 @@ def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
 def _alone(stored: Stored, array: ArraySpec, sealed: Sealed) -> Finding | None:
     """What is wrong with one chunk by itself."""
     key, tensors = stored.lies_at(array, sealed.index), stored.store.tensors
-    if key in stored.sizes or SHARD.fullmatch(key) is None:
-        return refused(stored.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
-    return Finding(key, "it is missing")
+    found = refused(stored.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
+    return found if found is None or key in stored.sizes else Finding(key, MISSING)
 
 
 def _told(stored: Stored, looks: list[Looked]) -> Verification:

@@ -78,6 +78,14 @@ def test_a_whole_run_goes_to_a_tracker(train, tmp_path, capsys) -> None:
     assert list((tmp_path / "board/first").glob("events.out.tfevents.*"))
 
 
+def test_what_a_tracker_refuses_is_one_clear_line(train, tmp_path, capsys) -> None:
+    pytest.importorskip("mlflow")
+    train(**FIELDS, name="first")
+    code, out, error = run(capsys, "export", "first", "--to", "mlflow", "--out", "nonsense://nowhere")
+    assert (code, out, error.count("\n")) == (1, "", 1)
+    assert error.startswith("error: mlflow takes nothing at nonsense://nowhere: ")
+
+
 def test_a_report_is_written(train, tmp_path, capsys) -> None:
     train(**FIELDS, name="first")
     code, out, _ = run(capsys, "report", "first", "--out", str(tmp_path / "run.html"), "--replay", "1")

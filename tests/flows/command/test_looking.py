@@ -9,17 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from flows.command.printing.tables import summary_or_damage
+from flows.command.printing.tables import print_result, summary_or_damage
 from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
 from storage.runs.listing import looked_through
+from storage.runs.run import Run
 from tests.flows.command.in_process import run
 
 MINE = """
 import roundweave as rw
 def algorithm():
     return rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1))
+"""
+ONE_IS_POISONED = """
+import torch
+def data(partition, partitions):
+    inputs = torch.ones(20, 2) / (0 if partition == 1 else 1)
+    return inputs, torch.arange(20) % 2
 """
 CONTENTS = {"nothing": b"", "bytes": b"\xff" * 50, "{}": b"{}", "[]": b"[]", "deep": b"[" * 100_000}
 
@@ -50,6 +57,38 @@ def test_runs_lists_the_others_and_says_which_is_damaged(train, capsys) -> None:
     assert "damaged is damaged: " in out
     code, out, _ = run(capsys, "runs", "--json")
     assert {each["run"]: each["status"] for each in json.loads(out)}["damaged"] == "damaged"
+
+
+def test_runs_takes_a_root_as_other_commands_do(train, capsys, tmp_path: Path) -> None:
+    train(model="logistic", partitions=2, rounds=1, name="first", root=tmp_path / "there")
+    for arguments in ([str(tmp_path / "there")], ["--root", str(tmp_path / "there")]):
+        code, out, _ = run(capsys, "runs", *arguments, "--json")
+        assert (code, [each["run"] for each in json.loads(out)]) == (0, ["first"])
+    code, _, err = run(capsys, "runs", "here", "--root", "there")
+    assert (code, err) == (2, "error: one root at a time: here, or --root there\n")
+
+
+def test_where_a_run_is_stored_is_told_in_one_way(train, capsys, tmp_path: Path, monkeypatch) -> None:
+    path = train(model="logistic", partitions=2, rounds=1, name="first").path
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "runs/first.zarr"):
+        assert f"stored in  {path}\n" in run(capsys, "show", name, "--root", "runs")[1]
+        assert json.loads(run(capsys, "show", name, "--root", "runs", "--json")[1])["path"] == str(path)
+    print_result(Run("runs/first.zarr"), {"seconds_per_round": None})
+    assert f"stored in {path}, digest" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        (1, "1 update was refused; `roundweave show f` names it\n"),
+        (2, "2 updates were refused; `roundweave show f` names them\n"),
+    ],
+)
+def test_refused_updates_are_counted_in_words_that_fit(train, own, capsys, rounds, said) -> None:
+    run = train(data=f"{own(ONE_IS_POISONED)}:data", partitions=2, rounds=rounds, model="logistic", name="f")
+    print_result(run, {"seconds_per_round": None})
+    assert said in capsys.readouterr().out
 
 
 def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:

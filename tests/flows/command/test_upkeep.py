@@ -31,7 +31,9 @@ def test_prune_says_what_went_and_a_dry_one_what_would(first, capsys) -> None:
     answer = {"run": "first", "path": first.address, "rounds": [1, 2], "bytes": bytes_gone, "dry_run": False}
     assert (code, json.loads(out)) == (0, answer)
     assert first.kept == [0, 3, 4]
-    assert run(capsys, "prune", "first", "--keep", "last:2")[1] == "first: of rounds none went 0 MB\n"
+    assert run(capsys, "prune", "first", "--keep", "last:2")[1] == (
+        "first: with --keep last:2 nothing is to be pruned\n"
+    )
 
 
 def test_pack_says_how_many_files_there_are_and_undoes_it(first, capsys) -> None:
@@ -39,6 +41,7 @@ def test_pack_says_how_many_files_there_are_and_undoes_it(first, capsys) -> None
     answer = json.loads(out)
     assert (code, answer["files"]) == (0, len(LocalPlace(first.path).sizes()))
     assert answer["files"] < answer["files_before"]
+    assert run(capsys, "pack", "first")[1] == f"first: it is packed already; {answer['files']} files\n"
     packed = Run(first.path)
     assert packed[packed.tensors[0]].identical(first[first.tensors[0]])
     code, out, _ = run(capsys, "pack", "first", "--undo")
@@ -55,6 +58,15 @@ def test_cp_copies_to_a_root_or_a_place(first, capsys, tmp_path: Path, target: s
     assert Run(copy).digest == first.digest
     code, _, err = run(capsys, "cp", "first", f"{tmp_path}/{target}")
     assert (code, err) == (1, f"error: {copy} exists already; give the copy another place\n")
+
+
+def test_the_last_line_of_cp_is_a_run_to_verify(first, capsys, tmp_path: Path) -> None:
+    code, out, _ = run(capsys, "cp", "first", str(tmp_path / "there"))
+    assert (code, out.splitlines()[-1]) == (0, str(tmp_path / "there/first.zarr"))
+    assert run(capsys, "verify", out.splitlines()[-1])[0] == 0
+    code, _, err = run(capsys, "verify", str(tmp_path / "there"))
+    assert (code, err.count("\n")) == (1, 1)
+    assert "it holds first; name one, as " in err
 
 
 def test_rm_deletes_a_run_where_it_is_told_to(first, capsys) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from flows.config.algorithms import MODELS, options_of
 from flows.config.recorded import differences
+from flows.config.replay import ReplayConfig
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
@@ -36,6 +37,16 @@ def test_options_and_their_defaults_are_those_of_the_signature(name: str) -> Non
     }
     assert all(field.description for field in options_of(name).values())
     assert TrainConfig(algorithm=name).algorithm.build() == ALGORITHMS[name]()
+
+
+def test_a_field_of_several_forms_says_in_one_clause_what_it_takes() -> None:
+    for rounds in ("foo", 1.5, (1, "x")):
+        with pytest.raises(UsageError) as caught:
+            ReplayConfig(run="first", rounds=rounds)
+        takes = "it takes numbers of rounds, negative ones from the end; all, or the last one"
+        assert str(caught.value) == f"rounds = {rounds!r}: {takes}"
+    assert wrong(data=3, rounds=0).startswith("rounds = 0: Input should be ")
+    assert wrong(data=3, rounds=0).count("data = 3: it takes ") == 1
 
 
 def test_a_flat_key_a_table_and_a_flag_over_it_are_the_same() -> None:

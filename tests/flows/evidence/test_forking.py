@@ -163,6 +163,7 @@ def test_the_command_takes_a_file_and_flags_over_the_record(train, capsys, tmp_p
     ("arguments", "code", "said"),
     [
         (["--from", "parent"], 2, "parent is no stored round such as RUN@12"),
+        (["--from", "parent"], 2, "name one, as parent@last, or give a file by --start-from"),
         (["--from", "parent@9"], 1, "no committed round 9"),
         (["--from", "nobody@1"], 1, "no run 'nobody'"),
         (["--from", "parent@1", "--start-from", "x.pt"], 2, "a run begins with parent@1 or with x.pt"),

@@ -308,6 +308,7 @@ def test_a_reduce_that_a_foreign_record_names_is_code_too(train, tmp_path: Path)
         (["--round", "2", "--apply", "sgd", "--apply-options", '{"beta1": 1}'], 2, "takes no beta1; it takes lr"),
         (["--round", "2", "--apply", "sgd", "--apply-options", '{"lr": "x"}'], 2, "lr = 'x' is no float"),
         (["--round", "2", "--apply-options", '{"lr": 1}'], 2, "apply_options need apply"),
+        (["--round", "2", "--apply-options", "x"], 2, "must be a JSON object such as '{\"lr\": 0.5}': "),
         (["--round", "2", "--without", "3"], 2, "run has no partition 3; it has partitions 0 to 2"),
         (
             ["--round", "2", "--without", "0,1,2"],

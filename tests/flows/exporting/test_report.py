@@ -11,6 +11,8 @@ import pytest
 from flows.exporting.report import write_report
 from flows.stored import open_run
 from storage.errors import PlaceError, UsageError
+from storage.upkeep.keeping import Keep
+from storage.upkeep.pruning import prune_run
 
 POISONED = """
 import torch
@@ -88,6 +90,16 @@ def test_refused_updates_are_named_and_a_change_is_found(stored, tmp_path, own, 
     page = page_of(open_run(run.address), tmp_path, replay=0)
     assert "sound" not in page.texts
     assert any("params/1.weight/c/2/0/0" in text for text in page.texts)
+
+
+def test_a_plot_of_what_was_pruned_is_left_out_with_a_line(stored, tmp_path) -> None:
+    run = stored()
+    prune_run(run._store, Keep.of("states"))
+    page = page_of(open_run(run.address), tmp_path, replay=0)
+    assert len(page.sources) == 3
+    assert page.texts[page.texts.index("How far the partitions disagreed") + 1] == (
+        "not drawn: no round keeps the tensors for it"
+    )
 
 
 def test_what_is_the_users_is_text_and_no_markup(stored, tmp_path) -> None:

@@ -49,10 +49,11 @@ def test_tensorboard_has_a_scalar_a_number_and_the_hyperparameters_and_again_non
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's, of its own database
-def test_mlflow_has_parameters_tags_and_a_metric_a_number(tmp_path) -> None:
+def test_mlflow_has_parameters_tags_and_a_metric_a_number(tmp_path, capsys) -> None:
     mlflow = pytest.importorskip("mlflow")
     where = f"sqlite:///{tmp_path}/mlflow.db"
     to_mlflow(STORY, where)
+    assert "INFO" not in capsys.readouterr().err
     client = mlflow.MlflowClient(where)
     (experiment,) = [e for e in client.search_experiments() if e.name == "roundweave"]
     (run,) = client.search_runs([experiment.experiment_id])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from storage.places.local import LocalPlace
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
+from storage.upkeep.verifying.verify import verify
 from storage.values.digests import tensor_digest
 from storage.values.layout import Layout
 from storage.values.state import State
@@ -416,6 +418,19 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, content) -> None:
         (tmp_path / "zarr.json").write_text(content)
     with pytest.raises(NotARun, match="is not a run of Roundweave"):
         RoundStore(tmp_path)
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "missing"), ("{", "damaged")])
+def test_a_run_without_its_attributes_is_told_what_to_restore(tiny, content, said) -> None:
+    path = tiny.create().path
+    (path / "zarr.json").unlink()
+    if content is not None:
+        (path / "zarr.json").write_text(content)
+    line = f"{path}/zarr.json: it is {said}, and tells what the run is; restore the file from a copy"
+    with pytest.raises(NotARun, match=re.escape(line)):
+        RoundStore(path)
+    (finding,) = [str(finding) for finding in verify(path).findings if finding.path == "zarr.json"]
+    assert finding == line.removeprefix(f"{path}/")
 
 
 def test_a_zarr_group_of_somebody_else_is_refused(tmp_path) -> None:

@@ -110,6 +110,12 @@ def test_runs_of_one_name_cannot_be_compared(tiny) -> None:
             compare(runs)
 
 
+def test_what_is_no_run_cannot_be_compared(tiny) -> None:
+    for runs in (["tiny"], [Run(tiny.create().path), None], "tiny"):
+        with pytest.raises(UsageError, match=r"compare takes runs, as open_run gives them, not ('t|None)"):
+            compare(runs)
+
+
 def test_a_comparison_draws_a_line_for_each_run(tiny) -> None:
     compared = compare([Run(tiny.train(tiny.create(name), 2).path) for name in ("a", "b")])
     figure = Figure()

@@ -86,6 +86,21 @@ def test_an_unknown_tensor_names_the_nearest(run) -> None:
         run["zzzzz"]
 
 
+def test_what_is_no_name_and_no_round_is_one_clear_line(run) -> None:
+    for name in (3, None, slice(1, 3)):
+        with pytest.raises(TensorMissing, match=r"is no name of a tensor; run\.tensors lists them"):
+            run[name]
+    with pytest.raises(TensorMissing, match=r"no tensor 'scale'; there are params/fc\.weight, params/scale"):
+        run.round(1).tensor("scale")
+    for round in ("x", 1.5, None):
+        with pytest.raises(
+            UsageError, match=f"'{round}' is no round; give its number, -1 for the last, last or best"
+        ):
+            run.round(round)
+    with pytest.raises(UsageError, match="no score 3; there are loss"):
+        run.best(3)
+
+
 def test_the_history_is_weighted_by_the_accepted_examples(tiny) -> None:
     """Weights are 10 and 11, losses round and round + 1; round 2 refuses partition 0, round 3 has no score."""
     store = tiny.create(rounds=4)
@@ -251,6 +266,20 @@ def test_a_run_that_is_not_there_names_the_nearest(tiny) -> None:
     for folder in ("empty", tiny.folder):
         with pytest.raises(NotARun, match="is not a run of Roundweave"):
             open_run(folder, tiny.folder)
+
+
+def test_a_round_is_told_how_it_is_asked_for_where_a_run_is_meant(tiny) -> None:
+    tiny.create()
+    for round in ("3", "-1", "best"):
+        with pytest.raises(NotARun, match=f"a round; name its run, tiny, with --round {round} where one round is"):
+            open_run(f"tiny@{round}", tiny.folder)
+
+
+def test_a_root_says_which_runs_it_holds(tiny) -> None:
+    tiny.create("b")
+    path = tiny.create("a").path
+    with pytest.raises(NotARun, match=f"is not a run of Roundweave; it holds a, b; name one, as {path}$"):
+        open_run(tiny.folder)
 
 
 def test_a_moved_run_is_the_same_run(tiny, run, same) -> None:

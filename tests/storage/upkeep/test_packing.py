@@ -65,6 +65,15 @@ def test_every_reader_has_the_same_bits_before_and_after(tiny, same) -> None:
     assert files(store) == before
 
 
+def test_what_is_packed_already_or_not_at_all_is_left_as_it_is(tiny) -> None:
+    store = tiny.train(tiny.create(), 3)
+    for work in (pack_run, unpack_run):
+        assert work(store)
+        before = store.place.sizes()
+        assert not work(store)
+        assert store.place.sizes() == before, "nor is there another lease"
+
+
 def test_a_shard_holds_the_chunks_as_they_were_and_an_index(tmp_path: Path) -> None:
     """By hand: 3 rounds of 2 partitions; round 1 has no chunk of partition 0."""
     place, spec = LocalPlace(tmp_path), ArraySpec("u", "int16", (3, 2, 2), (1, 1, 2), ("round", "partition", "e"))

@@ -102,6 +102,20 @@ def test_each_of_500_random_flips_is_named_and_none_changes_in_silence_what_a_ru
     assert verify(path).sound
 
 
+def test_a_missing_tensor_is_told_with_its_path_once_and_the_result_is_told_line_by_line(tiny) -> None:
+    path = tiny.train(tiny.create(), 2).path
+    count, size = len(files(path)), sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    assert str(verify(path)) == f"sound; 2 rounds, {count} files, {size:,} bytes"
+    size -= (path / "params/scale/c/1").stat().st_size
+    (path / "params/scale/c/1").unlink()
+    (path / "commits/.0123456789abcdef.partial").touch()
+    assert str(verify(path)).splitlines() == [
+        "params/scale/c/1: it is missing; restore the file from a copy",
+        "note: commits/.0123456789abcdef.partial: it is half-written, by a writer that is at work or was killed",
+        f"1 found; 2 rounds, {count} files, {size:,} bytes",
+    ]
+
+
 def test_a_missing_file_is_named(every) -> None:
     path = every.whole().path
     # That a record was set aside is told by the file itself.
