@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from storage.errors import DataError, NotARun, UsageError
+from storage.errors import NotARun, UsageError
 from storage.places.addresses import Where, full_address
 from storage.runs import round, run
 from storage.runs.names import WhichRound, default_root
@@ -91,7 +91,7 @@ class Run(run.Run):
 
     def _dealt(self, trust: bool) -> Partitions:
         """The data of the run and how they are dealt out, which must be as they were."""
-        from flows.config.recorded import check_trust
+        from flows.config.recorded import check_examples, check_trust
         from flows.config.resolving import deal
         from flows.config.train import Dealing
         from tasks.data.partitions import combine
@@ -102,8 +102,7 @@ class Run(run.Run):
         check_trust(self, self._root or default_root(), trust, recorded, ("data",))
         dealt = deal(recorded)
         every = range(dealt.split.partitions if dealt.source.partitioned else 1)
-        if combine(list(map(dealt.describe, every))).digest != self.attributes["data"]["digest"]:
-            raise DataError(f"{self.name}: its data have changed since it began; restore them")
+        check_examples(self, combine(list(map(dealt.describe, every))).digest)
         return dealt
 
     def network(self, trust: bool = False) -> nn.Module:

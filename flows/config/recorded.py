@@ -13,7 +13,7 @@ from flows.config.algorithms import Named
 from flows.config.merge import Architecture
 from flows.config.parts import Recombined, is_part
 from flows.config.train import Dealing, Experiment, TrainConfig
-from storage.errors import UsageError
+from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
@@ -136,3 +136,15 @@ def _difference(old: Any, new: Any) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
+
+
+def other_examples(attributes: Mapping[str, Any], found: str) -> str:
+    """What is said where examples of this digest are not those that a run recorded; empty where they are."""
+    recorded = str(attributes.get("data", {}).get("digest"))
+    return "" if recorded == found else f"other examples, of digest {found[:12]} instead of {recorded[:12]}"
+
+
+def check_examples(run: Run, found: str) -> None:
+    """Raise `DataError` where examples of this digest are not those that a run recorded."""
+    if other := other_examples(run.attributes, found):
+        raise DataError(f"{run.name}: {other}; restore the recorded ones")

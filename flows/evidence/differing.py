@@ -8,21 +8,19 @@ from typing import Any
 
 import torch
 
-from flows.config.recorded import differences
+from flows.config.recorded import differences, other_examples
 from flows.config.train import Experiment
 from storage.errors import RoundMissing, StoreDamaged, StoreError
 from storage.places.addresses import Where
 from storage.runs.round import Round
 from storage.runs.run import Run, open_run
-from storage.values.digests import match_tensors, tensor_digest
+from storage.values.digests import differing, differing_tensor, match_tensors
 from storage.values.tensors import dtype_name
 from tasks.rounds.verdicts import difference_as_json, largest_difference
 
-Tensors = Mapping[str, torch.Tensor]
-
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """Where two runs first differ: fields of their experiments, and in the first such round the first thing.
 
     `what` is that thing, `tensor` the first one of it, and `largest` the greatest absolute difference of its
@@ -57,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Within:
-    """What differs in a round; as in `Difference`."""
+    """What differs in a round; as in `RunDifference`."""
 
     what: str
     tensor: str | None = None
@@ -65,7 +63,7 @@ class Within:
     detail: str = ""
 
 
-def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> Difference:
+def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> RunDifference:
     """Where two runs, by their names or paths, first differ; times, workers and scores do not count.
 
     Records are read round after round, and tensors of the first that differs. Raises `NotARun`.
@@ -81,23 +79,23 @@ def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> 
             lost.append((number, within))  # perhaps later ones tell more
             continue
         if within is not None:
-            return Difference(names, config, number - len(lost), number, **vars(within))
+            return RunDifference(names, config, number - len(lost), number, **vars(within))
     if lost:
-        return Difference(names, config, one.done + 1 - len(lost), lost[0][0], **vars(lost[0][1]))
-    return Difference(names, config, one.done + 1)
+        return RunDifference(names, config, one.done + 1 - len(lost), lost[0][0], **vars(lost[0][1]))
+    return RunDifference(names, config, one.done + 1)
 
 
 def _fields(one: Run, other: Run) -> Iterator[str]:
     """The fields in which the recorded experiments differ, as ``field old -> new``."""
     if "merge" in (one.algorithm, other.algorithm):
-        names = [name for name in {**one.config, **other.config} if name not in ("name", "root")]
-        pairs = ((name, one.config.get(name), other.config.get(name)) for name in names)
-        yield from (f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
+        for name in differing(one.config, other.config):
+            if name not in ("name", "root"):
+                yield f"{name} {one.config.get(name)} -> {other.config.get(name)}"
         return
     wanted = {name: value for name, value in other.config.items() if name in Experiment.model_fields}
     yield from differences(one.config, Experiment(**wanted))
-    if one.attributes["data"]["digest"] != other.attributes["data"]["digest"]:
-        yield "data: other examples"
+    if said := other_examples(one.attributes, other.attributes["data"]["digest"]):
+        yield f"data: {said}"
 
 
 def _absent(one: Run, other: Run, number: int) -> Within | None:
@@ -120,10 +118,12 @@ def _first_in(first: Round, second: Round) -> Within | None:
     for partition in sorted({*one.updates, *other.updates}):
         if within := _in_update(first, second, partition):
             return within
-    paths = dict.fromkeys([*one.tensors, *other.tensors])
-    path = next((path for path in paths if one.tensors.get(path) != other.tensors.get(path)), None)
-    if path is not None:
-        return _compared("the state", first, second, lambda round: _named(round, path))
+    if path := next(differing(one.tensors, other.tensors), None):
+
+        def read(round: Round) -> dict[str, torch.Tensor]:
+            return {path: round.tensor(path)} if path in round.commit.tensors else {}
+
+        return _in_tensors("the state", first, second, read)
     if one.split != other.split:
         return Within("which example went to which partition")
     return Within("what its partitions carry", detail=f"from rounds {one.carry_from} or {other.carry_from}")
@@ -136,39 +136,30 @@ def _in_update(first: Round, second: Round, partition: int) -> Within | None:
     if one is None or other is None:
         return Within(what, detail="it took part in one of them")
     if one.digest != other.digest:
-        return _compared(what, first, second, lambda round: round.update_tensors(partition))
+        return _in_tensors(what, first, second, lambda round: round.update_tensors(partition))
     said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
     if said[0] != said[1]:
         return Within(what, detail=" or ".join(said))
     if one.match != other.match:
         units = f"how the units of partition {partition} were matched"
-        return _compared(units, first, second, lambda round: match_tensors(round.match(partition)))
+        return _in_tensors(units, first, second, lambda round: match_tensors(round.match(partition)))
     return None
 
 
-def _named(round: Round, path: str) -> Tensors:
-    return {path: round.tensor(path)} if path in round.commit.tensors else {}
-
-
-def _compared(what: str, first: Round, second: Round, read: Callable[[Round], Tensors]) -> Within:
+def _in_tensors(
+    what: str, first: Round, second: Round, read: Callable[[Round], Mapping[str, torch.Tensor]]
+) -> Within:
     """The first tensor that differs, read from both rounds; without numbers where one cannot be read."""
     try:
         one, other = read(first), read(second)
     except StoreError as error:
         return Within(what, detail=f"its numbers cannot be read: {error}")
-    differing = (
-        n for n in {**one, **other} if n not in one or n not in other or _digest(one[n]) != _digest(other[n])
-    )
-    name = next(differing, None)
+    name = differing_tensor(one, other)
     if name is None:
         return Within(what, detail="the records differ, the tensors that can be read do not")
     if name not in one or name not in other or one[name].shape != other[name].shape:
         return Within(what, name, detail=" or ".join(_described(tensors.get(name)) for tensors in (one, other)))
     return Within(what, name, largest_difference(one[name], other[name]))
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    return tensor_digest("", tensor)
 
 
 def _described(tensor: torch.Tensor | None) -> str:

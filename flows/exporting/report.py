@@ -48,7 +48,16 @@ def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> 
     Raises `UsageError` for another suffix or a folder that is not there, `PlaceError` where it cannot be written.
     """
     place = file_path(out, "a report", PAGES)
-    page = TEMPLATE.render(
+    page = _page(run, replay, trust)
+    try:
+        place.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise PlaceError(f"{place} cannot be written: {one_line(error)}") from error
+    return place
+
+
+def _page(run: Run, replay: int, trust: bool) -> str:
+    return TEMPLATE.render(
         run=run,
         colour=COLOURS[run.status],
         now=time.strftime("%Y-%m-%d %H:%M"),
@@ -63,11 +72,6 @@ def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> 
         fingerprint=run.attributes.get("fingerprint") or {},
         data=run.attributes.get("data", {}),
     )
-    try:
-        place.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise PlaceError(f"{place} cannot be written: {one_line(error)}") from error
-    return place
 
 
 def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ def train_flow(config: TrainConfig) -> Run:
         with rounds_reported(run.store.address, config.rounds, run.done):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
                 seconds = commit.seconds if commit.round > run.done else None
-                size = window_size(config.window, seconds, far=run.store.place.at_once > 1)
+                size = window_size(config.window, seconds, long=run.store.tensors.slow)
                 last = min(commit.round + size, config.rounds)
                 commit = run_window(executor, run, commit.round + 1, last)
                 run.let_go(commit)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from flows.config.recorded import differences
+from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, work_of
 from flows.config.train import Dealing, TrainConfig
 from flows.recording import create_run
@@ -119,12 +119,11 @@ def _forked(start: Fork, config: TrainConfig, address: str, work: Work, descript
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
     """What partitions bring along from another run, where they are the same examples, dealt in the same way."""
     run = start.run()
-    same = run.attributes["data"]["digest"] == description.digest
+    same = not other_examples(run.attributes, description.digest)
     dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
     if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
         return {}
-    from_rounds = run.round(start.parent["round"]).commit.carry_from
-    return {partition: run.round(round).update(partition) for partition, round in from_rounds.items()}
+    return run.carried(start.parent["round"])
 
 
 def _called(config: TrainConfig) -> tuple[str, str]:
@@ -134,8 +133,8 @@ def _called(config: TrainConfig) -> tuple[str, str]:
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:
     differing = differences(store.attributes["config"], config.experiment)
-    if store.attributes["data"]["digest"] != description.digest:
-        differing.append("data: other examples")
+    if other := other_examples(store.attributes, description.digest):
+        differing.append(f"data: {other}")
     if differing:
         raise ExperimentDiffers(
             f"{run_name(store.address)} is another experiment ({'; '.join(differing)}); "

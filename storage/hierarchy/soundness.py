@@ -26,26 +26,26 @@ def schema_problem(schema: Schema) -> str | None:
     """Why no run can have this schema, None where one can: names that are no paths or one another's, odd types."""
     layout = schema.layout
     if not _is_number(schema.partitions, 1):
-        return f"{_shown(schema.partitions)} is no number of partitions"
+        return f"{_quoted(schema.partitions)} is no number of partitions"
     for spec in (*layout.params, *layout.buffers, *layout.frozen, *schema.matches):
         if problem := _spec_problem(spec):
             return problem
     slots = (*schema.memory, *schema.carry, *schema.extras)
     for name in (*slots, *(name for alias in layout.aliases for name in alias)):
         if not isinstance(name, str):
-            return f"{_shown(name)} is no name"
+            return f"{_quoted(name)} is no name"
     return _path_problem(schema) or _alias_problem(schema)
 
 
 def _spec_problem(spec: TensorSpec) -> str | None:
     if not isinstance(spec.name, str) or not isinstance(spec.dtype, str):
-        return f"{_shown(spec.name)} of type {_shown(spec.dtype)} is no tensor"
+        return f"{_quoted(spec.name)} of type {_quoted(spec.dtype)} is no tensor"
     stored = RAW.get(spec.dtype, spec.dtype)
     if stored not in np.sctypeDict or np.dtype(stored).name != stored or np.dtype(stored).kind not in "biufc":
-        return f"{_shown(spec.name)} has the type {_shown(spec.dtype)}, which is none of numbers"
+        return f"{_quoted(spec.name)} has the type {_quoted(spec.dtype)}, which is none of numbers"
     sizes_known = len(spec.shape) <= AXES and all(_is_number(size, 0) for size in spec.shape)
     if not sizes_known or math.prod(spec.shape) > MOST:
-        return f"{_shown(spec.name)} has the shape {_shown(spec.shape)}, which no tensor has"
+        return f"{_quoted(spec.name)} has the shape {_quoted(spec.shape)}, which no tensor has"
     return None
 
 
@@ -57,9 +57,9 @@ def _path_problem(schema: Schema) -> str | None:
     for path in paths:
         parts = path.split("/")
         if not all(map(_is_part, parts)):
-            return f"{_shown(path)} is no path of names with at most {LONGEST} bytes"
+            return f"{_quoted(path)} is no path of names with at most {LONGEST} bytes"
         if any("/".join(parts[:depth]) in paths for depth in range(1, len(parts))):
-            return f"{_shown(path)} would lie within another tensor"
+            return f"{_quoted(path)} would lie within another tensor"
     return None
 
 
@@ -82,12 +82,12 @@ def _alias_problem(schema: Schema) -> str | None:
     layout = schema.layout
     names = {spec.name for spec in (*layout.params, *layout.buffers, *layout.frozen)}
     unknown = next((name for _, name in layout.aliases if name not in names), None)
-    return None if unknown is None else f"a tensor is tied to {_shown(unknown)}, which there is not"
+    return None if unknown is None else f"a tensor is tied to {_quoted(unknown)}, which there is not"
 
 
 def _is_number(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     return repr(value)[:120]

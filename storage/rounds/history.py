@@ -2,82 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from storage.errors import StoreDamaged, UsageError
+from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, create_documents, replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.places.together import together
 from storage.rounds.commits import Commit
 from storage.rounds.log import CommitLog
-
-METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
-
-
-TAKEN = ("round", "partition", "committed", NAME)
-"""Names that mean something else to those who read the hierarchy."""
-
-
-def metric_problem(name: object) -> str | None:
-    """Why a metric or score cannot be called so, as its name is part of a path; None where it can."""
-    if not isinstance(name, str):
-        return f"a metric's name is text, not {type(name).__name__}"
-    if name in TAKEN:
-        return f"{name!r} is taken; give the metric another name"
-    if len(name) > 100 or not METRIC.fullmatch(name):
-        return f"{name[:120]!r} is no metric's name: 1 to 100 of A-Z a-z 0-9 _ - . @ and space, no leading dot"
-    return None
-
-
-def check_names(commit: Commit) -> None:
-    """Raise `UsageError` for a metric or a score that cannot be kept under its name."""
-    metrics = [name for update in commit.updates.values() for name in update.metrics]
-    scores = list(commit.score.values) if commit.score else []
-    if "loss" in scores:
-        raise UsageError("a score cannot be called 'loss', which is the mean loss; give it another name")
-    for name in dict.fromkeys([*metrics, *scores]):
-        if problem := metric_problem(name):
-            raise UsageError(problem)
-
-
-def reported_by(commits: Iterable[Commit]) -> set[str]:
-    """The arrays of the metrics and scores that commits tell of."""
-    told: set[str] = set()
-    for commit in commits:
-        if commit.score is not None:
-            told |= {"scores/loss", *(f"scores/{name}" for name in commit.score.values)}
-        told |= {f"metrics/{name}" for update in commit.updates.values() for name in update.metrics}
-    return told
-
-
-def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
-    """What a commit says, by the path of its array: a number, or (partition,) with NaN where there is none.
-
-    That the round is committed comes last: where that is said, the others are there.
-    """
-    score = commit.score
-    rows: dict[str, Any] = {"bookkeeping/seconds": commit.seconds}
-    if score is not None:
-        rows |= {"scores/loss": score.loss, **{f"scores/{name}": value for name, value in score.values.items()}}
-    for partition, update in commit.updates.items():
-        kept = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
-        numbers = {f"bookkeeping/{name}": value for name, value in kept.items()}
-        numbers |= {f"metrics/{name}": value for name, value in update.metrics.items()}
-        for path, number in numbers.items():
-            rows.setdefault(path, np.full(partitions, np.nan))[partition] = number
-    return rows | {"committed": True}
+from storage.rounds.numbers import numbers_digest, rows_of
 
 
 class History:
     """The arrays of numbers, for so many rows.
 
     Those of metrics and scores come into being with their first number. Chunks are written when there is something
-    to say. What is missing, damaged or behind is read as the records in the log have it.
+    to say. What is missing, damaged or behind is read as the records in the log have it, and all that is read must
+    be what the last of them vouches for.
     """
 
     def __init__(self, log: CommitLog, schema: Schema, rows: int, fsync: bool = False) -> None:
@@ -105,25 +50,61 @@ class History:
         chunk = self._whole("committed", index)
         return chunk is not None and bool(chunk[row])
 
-    def read(self, path: str, rows: int | None = None) -> np.ndarray:
-        """The first rows of an array of numbers, (round,) or (round, partition); NaN where there is none."""
-        return self.read_all([path], rows)[path]
+    def numbers(self) -> list[str]:
+        """The paths of all that records tell."""
+        return [path for path in self.arrays() if "/" in path]
 
-    def read_all(
-        self, paths: Iterable[str], rows: int | None = None, recorded: Sequence[int] | None = None
+    def read(
+        self, rows: int | None = None, recorded: Sequence[int] | None = None, paths: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """The same of several arrays, by path; `recorded` are the rounds with a record, where they are known."""
+        """The first rows of all numbers, (round,) or (round, partition), by path; NaN where there is none.
+
+        `recorded` are the rounds with a record, and `paths` those of `numbers`, where they are known.
+        Raises `StoreDamaged` where they are not what the records tell; a lost round has no numbers.
+        """
         rows = self.rows if rows is None else rows
-        behind = self._behind(self.log.rounds() if recorded is None else recorded)
-        paths = list(paths)
-        blocks = [self._chunks(paths, index) for index in range(-(-rows // self.schema.block))]
-        tables = {path: np.concatenate([chunks[path] for chunks in blocks])[:rows] for path in paths}
-        for path, table in tables.items():
-            for commit in behind:
-                if commit.round < rows:
-                    row = rows_of(commit, self.schema.partitions)
-                    table[commit.round] = row.get(path, empty_chunk(self._spec(path))[0])
+        recorded = [round for round in (self.log.rounds() if recorded is None else recorded) if round < rows]
+        behind, tables = self._behind(recorded), self._stored(self.numbers() if paths is None else paths, rows)
+        for commit in behind:
+            self._fill(tables, commit)
+        lost = np.ones(rows, bool)
+        for stretch in _stretches(recorded):
+            lost[self._vouched(tables, stretch)] = False
+        for table in tables.values():
+            table[lost] = np.nan
         return tables
+
+    def _stored(self, paths: Sequence[str], rows: int) -> dict[str, np.ndarray]:
+        """The first rows of numbers as they lie there, by path."""
+        blocks = [self._chunks(paths, index) for index in range(-(-rows // self.schema.block))]
+        return {path: np.concatenate([chunks[path] for chunks in blocks])[:rows] for path in paths}
+
+    def _fill(self, tables: Mapping[str, np.ndarray], commit: Commit) -> None:
+        """Make the row of a commit what it says."""
+        told = rows_of(commit, self.schema.partitions)
+        for path, table in tables.items():
+            table[commit.round] = told.get(path, np.nan)
+
+    def _vouched(self, tables: Mapping[str, np.ndarray], rounds: Sequence[int]) -> list[int]:
+        """Which of consecutive rounds with records have the rows that the last whole record vouches for."""
+        last = self.log.first_whole(reversed(rounds))
+        if last is None:
+            return []
+        start, digest = 0, ""
+        if rounds[0] > 0:
+            # Of the rows before these, which went into the digest, some are lost; so this one's digest is taken.
+            start, link = self.log.first_whole(rounds) or last
+            self._fill(tables, self.log.parsed(start, link))
+            digest = link.numbers
+        end, link = last
+        for round in range(start + (rounds[0] > 0), end + 1):
+            digest = numbers_digest(digest, {path: table[round] for path, table in tables.items()})
+        if digest != link.numbers:
+            raise StoreDamaged(
+                f"{self.place}: its numbers by round are not what its records tell; `roundweave verify` names "
+                "them, `roundweave resume` makes them anew"
+            )
+        return list(range(start, end + 1))
 
     def _behind(self, rounds: Sequence[int]) -> list[Commit]:
         """The records that have no row yet, as where a writer was killed in between."""
@@ -232,3 +213,9 @@ class History:
 
     def _write(self, spec: ArraySpec, index: int, chunk: np.ndarray) -> None:
         write_chunk(self.place, spec, (index,), chunk, self.fsync)
+
+
+def _stretches(rounds: Sequence[int]) -> list[Sequence[int]]:
+    """Ascending rounds, cut where one is missing."""
+    cuts = [at for at, (one, other) in enumerate(pairwise(rounds), 1) if other > one + 1]
+    return [rounds[start:end] for start, end in pairwise([0, *cuts, len(rounds)]) if start < end]

@@ -14,10 +14,14 @@ from storage.parsing import numbered
 from storage.places.base import Place
 from storage.places.together import together
 from storage.rounds.commits import Commit
+from storage.rounds.numbers import commit_digest
 from storage.values.digests import text_digest
 
-SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
-"""A record as it is stored: its last members are the chain of the record before it, and its own."""
+SEALED = re.compile(
+    r'(\{.*), "numbers": "([0-9a-f]{64})", "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL
+)
+"""A record as it is stored: its last members are the digest of all numbers so far, the chain of the record before
+it, and its own."""
 
 
 ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
@@ -26,11 +30,16 @@ ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
 
 @dataclass(frozen=True)
 class Link:
-    """A sealed record: its text, the chain of the record before it, and its own."""
+    """A sealed record: its text, the digest of all numbers so far, the chain of the record before, and its own."""
 
     text: str
+    numbers: str
     before: str
     chain: str
+
+
+FIRST = Link("", "", "", "")
+"""What the first record follows."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,8 @@ class Shelf:
 class CommitLog:
     """The commit records of the run at a place, one JSON content a round.
 
-    Each is sealed by its chain: the digest of `run`, its round, the chain of the record before and what it says.
+    Each is sealed by its chain: the digest of `run`, its round, the chain of the record before, the digest of all
+    numbers so far (`numbers_digest`) and what it says.
     What is read is verified, and one line vouches for all that was before. `run` is the digest of the attributes.
     """
 
@@ -61,13 +71,18 @@ class CommitLog:
         """What lies there; raises `StoreDamaged` where no record is of the run's attributes."""
         sizes = self.place.at("commits").sizes()
         rounds = numbered(sizes)
-        newest = self._newest(rounds)
+        newest = self.first_whole(reversed(rounds))
         if newest is None and rounds:
             raise StoreDamaged(
                 f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
                 "one or the other was changed, restore it from a copy"
             )
-        return Shelf(rounds, [round for round in rounds if sizes[f"{round}.json"]], newest, _set_aside(sizes))
+        return Shelf(
+            rounds,
+            [round for round in rounds if sizes[f"{round}.json"]],
+            newest[0] if newest else None,
+            _set_aside(sizes),
+        )
 
     def rounds(self) -> list[int]:
         """The rounds of which there is a record, whole or not, ascending."""
@@ -106,8 +121,9 @@ class CommitLog:
             there = f"it has rounds {rounds[0]} to {rounds[-1]}"
         return RoundMissing(f"no committed round {round} in {self.place}; {there}")
 
-    def _newest(self, rounds: Sequence[int]) -> int | None:
-        return next((round for round in reversed(rounds) if self._whole_link(round)), None)
+    def first_whole(self, rounds: Iterable[int]) -> tuple[int, Link] | None:
+        """The first of the rounds, in the order given, whose record is whole, and its record."""
+        return next(((round, link) for round in rounds if (link := self._whole_link(round))), None)
 
     def whole(self, rounds: Sequence[int]) -> list[int]:
         """Those of the rounds, which ascend, whose records are whole and are those that the next ones follow."""
@@ -123,17 +139,18 @@ class CommitLog:
                 links[round] = link
         return dict(reversed(links.items()))
 
-    def create(self, commit: Commit, fsync: bool = False, before: str | None = None) -> Commit:
+    def create(self, commit: Commit, fsync: bool = False, before: Link | None = None) -> Commit:
         """Write a record that must not exist yet; an equal one of this or an earlier writer is taken instead.
 
-        `before` is what `chain_before` gives, where it has been read.
+        `before` is what `link_before` gives, where it has been read.
 
         A worker may die after its commit and before it said so, and its task then runs again; or a killed run's
         last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
         """
-        text, before = commit.to_json(), self.chain_before(commit.round) if before is None else before
-        chain = self._chain(commit.round, before, text)
-        content = f'{text[:-1]}, "before": "{before}", "chain": "{chain}"}}'
+        text, before = commit.to_json(), before or self.link_before(commit.round)
+        numbers = commit_digest(before.numbers, commit)
+        chain = self._chain(commit.round, before.chain, numbers, text)
+        content = f'{text[:-1]}, "numbers": "{numbers}", "before": "{before.chain}", "chain": "{chain}"}}'
         if self.place.create(_key(commit.round), content.encode(), durable=fsync):
             self._ours = commit.round
             return commit
@@ -171,8 +188,8 @@ class CommitLog:
         if content is None:
             raise self.missing(round, self.rounds())
         parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
-        link = parts and Link(parts[1] + "}", parts[2], parts[3])
-        if not link or self._chain(round, link.before, link.text) != link.chain:
+        link = parts and Link(parts[1] + "}", parts[2], parts[3], parts[4])
+        if not link or self._chain(round, link.before, link.numbers, link.text) != link.chain:
             raise StoreDamaged(
                 f"{self.place}/{_key(round)} is no commit record, or not the one that was written for this round "
                 "of this run; restore it from a copy, or `roundweave resume` goes on without it"
@@ -188,15 +205,15 @@ class CommitLog:
         except StoreError:
             return None
 
-    def _chain(self, round: int, before: str, text: str) -> str:
-        return text_digest("\n".join((self.run, str(round), before, text)))
+    def _chain(self, round: int, before: str, numbers: str, text: str) -> str:
+        return text_digest("\n".join((self.run, str(round), before, numbers, text)))
 
-    def chain_before(self, round: int) -> str:
-        """The chain of the record before that of a round; empty for the first."""
+    def link_before(self, round: int) -> Link:
+        """The sealed record before that of a round, which its own follows; `FIRST` for the first."""
         with suppress(RoundMissing):
-            return self._link(round - 1).chain
+            return self._link(round - 1)
         earlier = [number for number in self.rounds() if number < round]
-        return self._link(earlier[-1]).chain if earlier else ""
+        return self._link(earlier[-1]) if earlier else FIRST
 
 
 def put_aside(place: Place, key: str, name: str) -> None:

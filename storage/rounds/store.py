@@ -18,8 +18,9 @@ from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, UpdateRecord
-from storage.rounds.history import History, check_names
-from storage.rounds.log import CommitLog
+from storage.rounds.history import History
+from storage.rounds.log import CommitLog, Link
+from storage.rounds.numbers import check_names
 from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
 from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
@@ -129,8 +130,8 @@ class RoundStore:
             round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors
         )
 
-    def commit(self, commit: Commit, before: str | None = None) -> Commit:
-        """Make a round exist, whose tensors are written; `before` is the chain of the record before, where known.
+    def commit(self, commit: Commit, before: Link | None = None) -> Commit:
+        """Make a round exist, whose tensors are written; `before` is the sealed record before it, where known.
 
         Raises `WriterFenced` when another writer was first, `UsageError` for a metric that cannot be kept.
         """

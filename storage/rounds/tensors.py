@@ -32,6 +32,9 @@ from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
 
 NOTHING_PRUNED = Pruned()
 
+LARGE_STATE = 16 << 20
+"""Bytes of a state that a disk of this machine takes a notable time for."""
+
 
 class StoredTensors:
     """The tensors of a run, for so many rows; its log says where they lie and what each must be.
@@ -195,6 +198,11 @@ class StoredTensors:
     def state_bytes(self) -> int:
         """Bytes of a state's tensors."""
         return sum(map(_bytes, self.schema.state(1).values()))
+
+    @property
+    def slow(self) -> bool:
+        """Whether a round takes so long to be kept that the next one is better computed meanwhile."""
+        return self.place.at_once > 1 or self.state_bytes >= LARGE_STATE
 
     def kept_bytes(self, last: int, pruned: Pruned = NOTHING_PRUNED) -> int:
         """Bytes of the tensors of the rounds up to the last, without those that were let go."""

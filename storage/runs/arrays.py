@@ -120,7 +120,7 @@ class Arrays:
         def read(row: int = -1) -> np.ndarray:
             commit = self.record(self.rounds[row])
             there = not axes or self.pruned.has_state(commit.round)
-            return _shown(self.store.tensors.read_tensor(commit, path) if there else NOTHING)
+            return _as_numpy(self.store.tensors.read_tensor(commit, path) if there else NOTHING)
 
         whole = not axes or all(map(self.pruned.has_state, self.rounds))
         shape = (len(self.rounds), *spec.shape[1:]) if axes else spec.shape
@@ -143,7 +143,7 @@ class Arrays:
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
             there = partition in commit.accepted and self.pruned.has_update(commit.round, partition)
-            return _named(schema.layout, self.store.tensors.read_update(commit, partition)) if there else {}
+            return _tensors_of(schema.layout, self.store.tensors.read_update(commit, partition)) if there else {}
 
         return {
             f"{group}/{spec.name}": self._of_partitions(f"{group}/{spec.name}", spec.dtype, spec.shape, read)
@@ -173,7 +173,7 @@ class Arrays:
         """What the rounds have of each partition, NaN where `read` gives nothing under the path."""
 
         def values(row: int, partition: int) -> np.ndarray:
-            return _shown(read(self.record(self.rounds[row]), partition).get(path, NOTHING))
+            return _as_numpy(read(self.record(self.rounds[row]), partition).get(path, NOTHING))
 
         dims = ("round", "partition", *(f"{path}.{axis}" for axis in range(len(shape))))
         sizes = (len(self.rounds), self.schema.partitions, *shape)
@@ -192,9 +192,7 @@ class Arrays:
 
     def history(self) -> dict[str, xr.Variable]:
         """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""
-        history = self.store.history
-        paths = [path for path in history.arrays() if path.partition("/")[0] in SHORT]
-        numbers = history.read_all(paths, self.rounds[-1] + 1)
+        numbers = self.store.history.read(self.rounds[-1] + 1)
         rows = {path: values[list(self.rounds)] for path, values in numbers.items()}
         return {path: xr.Variable(("round", "partition")[: values.ndim], values) for path, values in rows.items()}
 
@@ -225,12 +223,12 @@ def _lazy(
     return xr.Variable(tuple(dims), rows, {"logical_dtype": dtype})
 
 
-def _shown(tensor: torch.Tensor) -> np.ndarray:
+def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """A tensor, (*shape), as numpy has it; bfloat16 as the float32 numbers that it stands for."""
     return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _named(layout: Layout, update: Update) -> dict[str, torch.Tensor]:
+def _tensors_of(layout: Layout, update: Update) -> dict[str, torch.Tensor]:
     """The tensors of an update, (*shape), by the paths under which they are shown."""
     groups: dict[str, tuple[Specs, Vectors]] = {
         "updates": (layout.params, update.direction),

@@ -83,18 +83,18 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, dict) and "source" not in value:
-            flat |= {f"{name}.{part}": _shown(of_part) for part, of_part in value.items()}
+            flat |= {f"{name}.{part}": _cell(of_part) for part, of_part in value.items()}
         else:
-            flat[name] = _shown(value)
+            flat[name] = _cell(value)
     return flat
 
 
-def _shown(value: Any) -> Any:
+def _cell(value: Any) -> Any:
     """A recorded value as a cell shows it."""
     if isinstance(value, dict) and "source" in value:
         decides = [value["name"], value.get("pickled") or value.get("definitions")]
         return f"{recorded_name(value)} ({json_digest(decides)[:8]})"
-    return ", ".join(map(str, map(_shown, value))) if isinstance(value, list) else value
+    return ", ".join(map(str, map(_cell, value))) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from storage.errors import NotARun, UsageError
+from storage.errors import UsageError
 from storage.places.addresses import Where
-from storage.places.base import Place
-from storage.places.schemes import place_of
-from storage.rounds.commits import Commit
-from storage.rounds.lease import read_lease
-from storage.rounds.log import Link
-from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned
-from storage.rounds.store import RoundStore
 from storage.runs.figures import Plots
 from storage.runs.markup import run_card, run_line, score_parts
-from storage.runs.names import WhichRound, find_run, recorded_name, recorded_start, run_name
+from storage.runs.names import WhichRound, find_run, recorded_name
+from storage.runs.recorded import RecordedRun
 from storage.runs.round import Round
 from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
 from storage.upkeep.verifying.verify import Verification, verify
+from storage.values.state import Update
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,158 +29,15 @@ def open_run(run: Where, root: Where | None = None) -> Run:
     return Run(find_run(run, root))
 
 
-class Run:
+class Run(RecordedRun):
     """A stored run as it was when it was opened, or last refreshed; `run["fc1.weight"]` is a tensor over rounds.
 
     What is recorded is read then, tensors and numbers when they are asked for.
     """
 
-    def __init__(self, where: Where | Place) -> None:
-        self._place = place_of(where)
-        self.refresh()
-
-    def refresh(self) -> Run:
-        """Look again: the same view, with the rounds that came since."""
-        self._store = RoundStore(self._place)
-        self._config, self._algorithm, self._created = recorded_start(self._store.attributes, self._store.place)
-        shelf = self._store.shelf
-        self._rounds, self._done = shelf.rounds, shelf.newest
-        self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
-        self._lease = read_lease(self._place)
-        self._metrics = self._store.history.names("metrics")
-        self._scored = self._store.history.names("scores")
-        self._scores = [name for name in self._scored if name != "loss"]
-        self._commits: dict[int, Commit] = {}
-        self._links: dict[int, Link] | None = None
-        return self
-
-    @property
-    def address(self) -> str:
-        """Where it is, as text: a path, or ``scheme://…``."""
-        return self._store.address
-
-    @property
-    def path(self) -> Path:
-        """Its folder; raises `UsageError` where it is not on a disk of this machine."""
-        return self._store.path
-
-    @property
-    def name(self) -> str:
-        """The run's name under its root."""
-        return run_name(self.address)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration it was started with."""
-        return dict(self._store.attributes["config"])
-
-    @property
-    def algorithm(self) -> str:
-        """The name of its algorithm, ``FILE.py:function`` of the user's; ``merge`` where networks were merged."""
-        return self._algorithm
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """All that was recorded at its start: config, algorithm, data, fingerprint, versions."""
-        return self._store.attributes
-
-    @property
-    def created(self) -> float:
-        """Seconds since the epoch."""
-        return self._created
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds it is to have."""
-        return self._store.rounds
-
-    @property
-    def partitions(self) -> int:
-        """Into how many partitions its examples are split."""
-        return self._store.schema.partitions
-
-    @property
-    def done(self) -> int:
-        """The last round whose record is whole; 0 is the initial state."""
-        if self._done is None:
-            raise NotARun(f"{self.address} has no committed round; start the run again")
-        return self._done
-
-    @property
-    def committed(self) -> list[int]:
-        """The committed rounds whose records are whole, ascending; each record is verified."""
-        if self._links is None:
-            self._links = self._store.log.links([round for round in self._rounds if round <= self.done])
-        return list(self._links)
-
-    @property
-    def pruned(self) -> Pruned:
-        """Of which rounds states and updates were let go, as it is recorded now."""
-        return self._store.tensors.pruned()
-
-    @property
-    def kept(self) -> list[int]:
-        """The committed rounds whose states were not pruned."""
-        return list(filter(self.pruned.has_state, self.committed))
-
-    @property
-    def packed(self) -> bool:
-        """Whether its tensors lie in shards."""
-        return is_packed(self._store.log)
-
-    @property
-    def lost(self) -> list[int]:
-        """The rounds without a whole record; those after `done` are done again when the run goes on."""
-        before = set(range(self.done)) - set(self.committed)
-        return sorted(before | {round for round in self._rounds if round > self.done})
-
-    @property
-    def digest(self) -> str:
-        """The digest of the last committed state."""
-        return self._commit(self.done).state
-
-    @property
-    def chain(self) -> str:
-        """The chain of the last record: this line vouches for the whole history."""
-        return self._store.log.chain(self.done)
-
     def verify(self, expect: str | None = None) -> Verification:
         """Read all of the run as it is now and compare it with its records, as `verify` does."""
         return verify(self._place, expect)
-
-    @property
-    def stop(self) -> str | None:
-        """Why the run ended before its last round, None where it did not."""
-        return self._commit(self.done).stop
-
-    @property
-    def failure(self) -> str | None:
-        """Why the last writer of the run failed, None where it did not."""
-        return self._lease.failure if self._lease else None
-
-    @property
-    def damaged(self) -> list[int]:
-        """The rounds that were found damaged when the run went on, and were done again."""
-        return self._damaged
-
-    @property
-    def status(self) -> str:
-        """``complete``, ``running``, ``failed`` or ``interrupted``: read from the store alone."""
-        if self._lease and self._lease.fresh:
-            return "running"
-        if self.done >= self.rounds or self.stop:
-            return "complete"
-        return "failed" if self.failure else "interrupted"
-
-    @property
-    def scores(self) -> list[str]:
-        """The names of its scores besides the loss."""
-        return self._scores
-
-    @property
-    def tensors(self) -> list[str]:
-        """The names that ``run[name]`` knows; a parameter or buffer may drop its group."""
-        return list(self._store.schema.state(1))
 
     def __getitem__(self, name: str) -> xr.DataArray:
         """A tensor over the rounds that have it, (round, *shape), read when its values are used; `TensorMissing`.
@@ -227,7 +78,7 @@ class Run:
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
         recorded = [round for round in self._store.shelf.filled if round <= self.done]
-        return history_table(self._store.history, self._scored, self._metrics, recorded)
+        return history_table(self._store.history, self._numbers, recorded)
 
     def round(self, round: WhichRound) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`.
@@ -239,15 +90,6 @@ class Run:
         number = -1 if round == "last" else round
         return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
-    def _commit(self, round: int) -> Commit:
-        """The record of a round, read once."""
-        if round not in self._rounds:
-            raise self._store.log.missing(round, self._rounds)
-        if round not in self._commits:
-            log, link = self._store.log, (self._links or {}).get(round)
-            self._commits[round] = log.parsed(round, link) if link else log.read(round)
-        return self._commits[round]
-
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
         """The first round with the best score: of losses and errors the lowest, of others the highest.
 
@@ -255,6 +97,11 @@ class Run:
         `RoundMissing` where no round was scored.
         """
         return self.round(best_round(self.history(), score, ["loss", *self.scores], lowest))
+
+    def carried(self, round: WhichRound) -> dict[int, Update]:
+        """What each partition keeps after a round, as the update that it came with."""
+        sources = self.round(round).commit.carry_from.items()
+        return {partition: self.round(source).update(partition) for partition, source in sources}
 
     def diff(self, first: int, second: int) -> pd.DataFrame:
         """How each tensor differs between two rounds: `norm`, `relative` to that of the first, and `cosine`."""

@@ -20,16 +20,18 @@ LOWEST = ("loss", "mae")
 """The scores of which the lowest is the best."""
 
 
-def history_table(
-    history: History, scores: Sequence[str], metrics: Sequence[str], recorded: Sequence[int]
-) -> pd.DataFrame:
+def names_in(group: str, paths: Sequence[str]) -> list[str]:
+    """The names of a group's arrays, ``metrics`` or ``scores``, among these paths."""
+    return [name for kind, _, name in (path.partition("/") for path in paths) if kind == group]
+
+
+def history_table(history: History, paths: Sequence[str], recorded: Sequence[int]) -> pd.DataFrame:
     """A row for each of the rounds, which have records: see `Run.history`; of the loss without scores, too."""
     import pandas as pd
 
     rows = recorded[-1] + 1
-    told = {"bookkeeping": ("seconds", "accepted", "weight"), "scores": scores, "metrics": metrics}
-    paths = [f"{group}/{name}" for group, names in told.items() for name in names]
-    numbers = history.read_all(paths, rows, recorded)  # (round,) or (round, partition)
+    scores, metrics = names_in("scores", paths), names_in("metrics", paths)
+    numbers = history.read(rows, recorded, paths)  # (round,) or (round, partition)
     columns = {"loss": np.full(rows, np.nan)} | {name: numbers[f"scores/{name}"] for name in scores}
     columns["seconds"] = numbers["bookkeeping/seconds"]
     accepted = numbers["bookkeeping/accepted"]

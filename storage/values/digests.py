@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,17 @@ def tensor_digest(name: str, tensor: torch.Tensor) -> str:
 def tensor_digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """The digest of each named tensor, (*shape), in the order of the names."""
     return {name: tensor_digest(name, tensors[name]) for name in sorted(tensors)}
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    """The names that stand for another value, such as a digest, or in one mapping alone; the first one's first."""
+    return (name for name in {**one, **other} if one.get(name) != other.get(name))
+
+
+def differing_tensor(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str | None:
+    """The name of the first of named tensors, (*shape), that is another one or on one side alone."""
+    sides = ({name: tensor_digest(name, tensor) for name, tensor in side.items()} for side in (one, other))
+    return next(differing(*sides), None)
 
 
 def state_digest(digests: Mapping[str, str], round: int) -> str:

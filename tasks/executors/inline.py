@@ -48,18 +48,18 @@ class InlineExecutor:
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
         rounds = self._rounds(job, first, last)
-        far = job.attempt.open().place.at_once > 1
+        # Where a round takes its time to be kept, the next one's maps do not wait for it.
+        ahead = job.attempt.open().tensors.slow
         commit, kept = None, next(rounds, None)
         with ThreadPoolExecutor(1) as pen:
             while kept:
-                # Where the store is far away, the next round's maps do not wait for it.
-                waiting = pen.submit(commit_round, job, *kept, commit) if far else None
-                following = next(rounds, None) if far else None
+                waiting = pen.submit(commit_round, job, *kept, commit) if ahead else None
+                following = next(rounds, None) if ahead else None
                 commit = waiting.result() if waiting else commit_round(job, *kept, commit)
                 yield commit
                 if commit.stop:
                     return
-                kept = following if far else next(rounds, None)
+                kept = following if ahead else next(rounds, None)
 
     def _rounds(self, job: Job, first: int, last: int) -> Iterator[tuple[Outcome, list[list[Tally]]]]:
         """The outcome and the scores of each round, computed when it is asked for."""

@@ -53,13 +53,13 @@ def _groups(traced: Trace, blocks: Mapping[str, list[Block]]) -> dict[Atom, Grou
     every = [block for parts in blocks.values() for block in parts]
     free = [atom for atom in dict.fromkeys(a for block in every for a in block.atoms) if atom.pinned is None]
     chains = ancestors(free, companions(traced), every)
-    names = _named(blocks, free)
+    names = _names(blocks, free)
     return {
         atom: Group(name, atom.size, tuple(names[one] for one in chains[atom])) for atom, name in names.items()
     }
 
 
-def _named(blocks: Mapping[str, list[Block]], free: Collection[Atom]) -> dict[Atom, str]:
+def _names(blocks: Mapping[str, list[Block]], free: Collection[Atom]) -> dict[Atom, str]:
     """Names of groups: the first module whose tensor carries them, numbered where it carries several."""
     names: dict[Atom, str] = {}
     for tensor, parts in blocks.items():

@@ -14,7 +14,7 @@ from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_che
 from storage.runs.names import WhichRound, run_name
 from storage.runs.round import Round
 from storage.runs.run import Run, open_run
-from storage.values.digests import json_digest, tensor_digest
+from storage.values.digests import json_digest, tensor_digests
 from storage.values.state import State
 from storage.values.tensors import LazyTensors, Specs, Vectors, pack
 from tasks.networks.objective import Objective
@@ -111,4 +111,4 @@ def find_fork(run: Run, which: WhichRound) -> Fork:
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    return json_digest([tensor_digest(name, tensors[name]) for name in sorted(tensors)])
+    return json_digest(list(tensor_digests(tensors).values()))

@@ -121,7 +121,7 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
         return previous
     with beside(store.place, store.tensors.state_bytes) as keep:
         keep(_keep_state, store, after)
-        before = store.log.chain_before(state.round)
+        before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch)
     now = time.time()
     commit = replace(

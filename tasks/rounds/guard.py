@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from storage.errors import ShapeMismatch
-from storage.rounds.history import metric_problem
+from storage.rounds.numbers import metric_problem
 from storage.values.layout import Layout
 from storage.values.state import Update
 from storage.values.tensors import Specs, Vectors, views

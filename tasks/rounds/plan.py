@@ -38,23 +38,24 @@ class RoundPlan:
         return cover(*self.root, span.start, span.stop)
 
 
-WINDOW_SECONDS, FAR_SECONDS = 1.0, 10.0
-"""Seconds of rounds submitted at once, and where the store is far away: the next window waits for it."""
+WINDOW_SECONDS, LONG_SECONDS = 1.0, 10.0
+"""Seconds of rounds submitted at once, and of those that take long to be kept: the next window waits for it."""
 
 LARGEST_WINDOW = 50
 
 
-def window_size(wanted: int | None, seconds_per_round: float | None, far: bool = False) -> int:
+def window_size(wanted: int | None, seconds_per_round: float | None, long: bool = False) -> int:
     """How many rounds to submit at once: as wanted, else about a second of them, and one to begin with.
 
-    A window spares short rounds the way to the client and back, and all where the store is `far` away, the way to
-    the store; the death of a worker costs the window so far.
+    A window spares short rounds the way to the client and back. It is a `long` one where the store is far away or
+    the state large, as only within a window a round is kept beside the next. The death of a worker costs the
+    window so far.
     """
     if wanted is not None:
         return wanted
     if seconds_per_round is None:
         return 1
-    seconds = FAR_SECONDS if far else WINDOW_SECONDS
+    seconds = LONG_SECONDS if long else WINDOW_SECONDS
     return max(1, min(LARGEST_WINDOW, int(seconds / max(seconds_per_round, 1e-6))))
 
 

@@ -100,9 +100,7 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     source, target, round = RoundStore(subject.store), RoundStore(place), subject.rounds[number]
     commit, partitions = source.log.read(round), subject.work.partitions
     after = _outcome(subject, source, commit)
-    for partition, record in commit.updates.items():
-        if record.digest != NOTHING_KEPT:
-            target.tensors.write_update(1, partition, source.tensors.read_update(commit, partition))
+    _copy_updates(source, commit, target)
     for partition, match in after.matches.items():
         target.tensors.write_match(1, partition, match)
     if not partitions.source.partitioned:
@@ -119,6 +117,12 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
         time=time.time(),
     )
     return target.commit(kept)
+
+
+def _copy_updates(source: RoundStore, commit: Commit, target: RoundStore) -> None:
+    for partition, record in commit.updates.items():
+        if record.digest != NOTHING_KEPT:
+            target.tensors.write_update(1, partition, source.tensors.read_update(commit, partition))
 
 
 def _outcome(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:

@@ -13,7 +13,14 @@ import torch
 
 from storage.errors import RoundFailed, StoreDamaged, StoreError
 from storage.rounds.commits import Commit, UpdateRecord
-from storage.values.digests import match_tensors, state_digest, tensor_digests, update_digest, update_tensors
+from storage.values.digests import (
+    differing,
+    match_tensors,
+    state_digest,
+    tensor_digests,
+    update_digest,
+    update_tensors,
+)
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.data.partitions import Partition
@@ -95,7 +102,7 @@ def _of_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Commit) -
     stored = commit.updates.get(partition)
     if stored is None or stored.digest == record.digest:
         return record_difference(partition, record, stored)
-    return _compared("update", update_tensors(mapped.update, layout), read, partition)
+    return _against_stored("update", update_tensors(mapped.update, layout), read, partition)
 
 
 def _of_outcome(job: Job, after: Outcome, commit: Commit) -> Difference | None:
@@ -116,26 +123,25 @@ def _of_match(job: Job, after: Outcome, commit: Commit, partition: int) -> Diffe
     if after.records[partition].match == commit.updates[partition].match:
         return None
     now = after.matches.get(partition)
-    return _compared("match", match_tensors(now) if now else {}, read, partition)
+    return _against_stored("match", match_tensors(now) if now else {}, read, partition)
 
 
 def _of_state(job: Job, state: State, commit: Commit) -> Difference | None:
     named = state.named(job.work.objective.layout)
     digests = tensor_digests(named)
-    differing = [path for path in {**commit.tensors, **digests} if commit.tensors.get(path) != digests.get(path)]
-    if not differing:
+    path = next(differing(commit.tensors, digests), None)
+    if path is None:
         same = state_digest(digests, state.round) == commit.state
         return None if same else Difference("state", said="its record contradicts itself")
-    path = differing[0]
     store = job.attempt.open()
-    return _compared(
+    return _against_stored(
         path,
         {path: named[path]} if path in named else {},
         lambda: {path: store.tensors.read_tensor(commit, path)} if path in commit.tensors else {},
     )
 
 
-def _compared(
+def _against_stored(
     what: str,
     now: Mapping[str, torch.Tensor],
     read: Callable[[], Mapping[str, torch.Tensor]],

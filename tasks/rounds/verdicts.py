@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from storage.rounds.commits import UpdateRecord
-from storage.values.digests import tensor_digest
+from storage.values.digests import differing_tensor
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,14 @@ def tensor_difference(
     replayed: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor], partition: int | None = None
 ) -> Difference | None:
     """The first tensor, (*shape) by path, that is another one or on one side only; None where all are equal."""
-    for path in {**stored, **replayed}:
-        if path not in replayed or path not in stored:
-            side = "stored" if path in stored else "replayed"
-            return Difference(path, partition, said=f"it is only {side}")
-        now, then = replayed[path], stored[path]
-        if tensor_digest(path, now) != tensor_digest(path, then):
-            largest = largest_difference(now, then)
-            return Difference(path, partition, largest, "" if largest else "only signs of zeros or kinds of NaN")
-    return None
+    path = differing_tensor(stored, replayed)
+    if path is None:
+        return None
+    if path not in replayed or path not in stored:
+        side = "stored" if path in stored else "replayed"
+        return Difference(path, partition, said=f"it is only {side}")
+    largest = largest_difference(replayed[path], stored[path])
+    return Difference(path, partition, largest, "" if largest else "only signs of zeros or kinds of NaN")
 
 
 def difference_as_json(largest: float | None) -> float | str | None:

@@ -11,9 +11,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +27,7 @@ from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.reduces.mean import Mean
+from tests.benchmarks.constant import CONSTANT
 
 
 @dataclass(frozen=True)
@@ -41,22 +40,6 @@ class Nothing(Map):
 
 def algorithm() -> Algorithm:
     return Algorithm(Nothing(), Mean(), Sgd(1.0))
-
-
-def model(elements: int = 100) -> torch.nn.Module:
-    class Constant(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(elements))
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return inputs * self.weight[0]
-
-    return Constant()
-
-
-def data(partition: int, partitions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(2, 1), torch.zeros(2, 1)
 
 
 def milliseconds(executor: Executor, ready: Prepared, rounds: int, window: int) -> float:
@@ -72,7 +55,7 @@ def milliseconds(executor: Executor, ready: Prepared, rounds: int, window: int) 
 
 def main(elements: int = 100, rounds: int = 60, window: int = 10) -> None:
     """Print the table."""
-    own = {name: f"{Path(__file__)}:{name}" for name in ("algorithm", "model", "data")}
+    own = CONSTANT | {"algorithm": f"{__file__}:algorithm"}
     table = Table("partitions", "inline", "graph, window 1", f"graph, window {window}", title="ms a round")
     with tempfile.TemporaryDirectory() as root, connect(None, 2) as client:
         for partitions in (2, 10, 100):

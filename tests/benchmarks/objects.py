@@ -12,9 +12,7 @@ import os
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +30,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.reduces.mean import Mean
 from tasks.rounds.plan import window_size
+from tests.benchmarks.constant import CONSTANT
 from tests.storage.places.far_away import Proxy, far_away
 from tests.storage.places.s3_server import s3_server
 
@@ -58,27 +57,10 @@ def algorithm_of_two() -> Algorithm:
     return Algorithm(Sleeping(2 * SECONDS), Mean(), Sgd(1.0))
 
 
-def model(elements: int = 100_000) -> torch.nn.Module:
-    class Constant(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(elements))
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return inputs * self.weight[0]
-
-    return Constant()
-
-
-def data(partition: int, partitions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(2, 1), torch.zeros(2, 1)
-
-
 def run_rounds(executor: Executor, root: str, name: str, rounds: int, elements: int) -> float:
     """Milliseconds a round: the time of all rounds after the first window."""
     which = "algorithm" if isinstance(executor, InlineExecutor) else "algorithm_of_two"
-    own = {"algorithm": which, "model": "model", "data": "data"}
-    fields = {key: f"{Path(__file__)}:{value}" for key, value in own.items()}
+    fields = CONSTANT | {"algorithm": f"{__file__}:{which}"}
     options = {"partitions": 4, "rounds": rounds, "root": root, "name": name, "held_out": 0}
     config = TrainConfig(**fields, **options, model_options={"elements": elements})
     with prepared(resolve(config), executor) as ready:
@@ -86,7 +68,7 @@ def run_rounds(executor: Executor, root: str, name: str, rounds: int, elements: 
             pass
         began, first = time.perf_counter(), 2
         while first <= rounds:
-            size = window_size(None, 1.0, far=ready.store.place.at_once > 1)
+            size = window_size(None, 1.0, long=ready.store.tensors.slow)
             last = min(first + size - 1, rounds)
             for _ in executor.run(ready.job, first, last):
                 pass
@@ -96,9 +78,8 @@ def run_rounds(executor: Executor, root: str, name: str, rounds: int, elements: 
 
 def long_run(root: str, proxy: Proxy, rounds: int) -> tuple[int, int]:
     """Requests a round of rounds that take no time, and requests to open them with their history."""
-    which = {key: f"{Path(__file__)}:{key}" for key in ("model", "data")}
     fields = {"partitions": 4, "rounds": rounds, "root": root, "name": "long", "held_out": 0}
-    config = TrainConfig(**which, **fields, algorithm=f"{Path(__file__)}:at_once", model_options={"elements": 10})
+    config = TrainConfig(**CONSTANT, **fields, algorithm=f"{__file__}:at_once", model_options={"elements": 10})
     with prepared(resolve(config), InlineExecutor()) as ready:
         before = proxy.requests
         for _ in InlineExecutor().run(ready.job, 1, rounds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from flows.command.printing.console import console
-from flows.evidence.differing import Difference
+from flows.evidence.differing import RunDifference
 from flows.reporting.scores import shown
 from tasks.rounds.recombining import Recombination
 
@@ -25,7 +25,7 @@ def print_recombination(result: Recombination) -> None:
         out.print(f"kept in {result.saved}; `roundweave resume` goes on from there", soft_wrap=True)
 
 
-def print_difference(difference: Difference) -> None:
+def print_difference(difference: RunDifference) -> None:
     """A line for each field, and one for the round."""
     out = console()
     first, second = difference.runs

@@ -125,11 +125,12 @@ def print_run(run: Run) -> None:
 
 def _facts(run: Run) -> dict[str, str]:
     config, data = run.config, run.attributes["data"]
+    examples = f"{data['examples']} examples to train on, {data['held_out']} held out"
     facts = {
         "algorithm": run.attributes["algorithm"],
-        "data": f"{_named(config['data'])}, {data['examples']} examples to train on, {data['held_out']} held out",
+        "data": f"{_reference(config['data'])}, {examples}",
         "classes": _classes(data.get("class_names", ())),
-        "model": f"{_named(config['model'])} {config['model_options'] or ''}",
+        "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "stored in": run.address,
@@ -154,11 +155,11 @@ def _classes(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else "")
 
 
-def _named(value: Any) -> str:
+def _reference(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, list):
-        return ", ".join(map(_named, value))
+        return ", ".join(map(_reference, value))
     return value if isinstance(value, str) else str(value["reference"])
 
 
@@ -204,5 +205,5 @@ def print_runs(runs: Mapping[str, Run | StoreError]) -> None:
 def _row(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """What the list tells of a run besides its name."""
     scores = ", ".join(f"{name} {shown(name, value)}" for name, value in summary["scores"].items())
-    data = short_name(_named(run.config["data"]))
+    data = short_name(_reference(run.config["data"]))
     return [run.status, f"{run.done}/{run.rounds}", run.algorithm, data, shown("loss", summary["loss"]), scores]

@@ -7,19 +7,19 @@ from functools import partial
 from typing import Any
 
 from flows.config.parts import Recombined
-from flows.config.recorded import recorded_experiment
+from flows.config.recorded import check_examples, recorded_experiment
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig
 from flows.evidence.recombine.config import RecombineConfig
 from flows.evidence.replay.preparing import examples_wanted
 from flows.recording import create_run
-from storage.errors import DataError, UsageError, listed
+from storage.errors import UsageError, listed
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address
 from storage.runs.run import Run, open_run
 from tasks.data.partitions import Description
 from tasks.executors.base import Executor
-from tasks.numerics import check_fingerprint
+from tasks.numerics import Fingerprint, check_fingerprint
 from tasks.rounds.recombining import Recombination, Recombining, keep_recombined, recombine_stored
 from tasks.user_code import Code
 
@@ -48,11 +48,9 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
 
 def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
     """Reduce the rounds again, a task each, and keep the one that is to be; raises `DataError`, `RoundFailed`."""
-    work, description = work_of(plan.resolved, executor)
-    if description.digest != plan.run.attributes["data"]["digest"]:
-        raise DataError(
-            f"these are not the examples of {plan.run.name}; restore them, or give their place as data"
-        )
+    with examples_wanted():
+        work, description = work_of(plan.resolved, executor)
+        check_examples(plan.run, description.digest)
     without = frozenset(plan.config.without)
     subject = Recombining(work, full_address(plan.run.address), plan.rounds, without)
     rounds = tuple(executor.gather(partial(recombine_stored, subject), range(len(plan.rounds))))
@@ -110,22 +108,26 @@ def _saved(
     parts = parts.model_copy(update={"before": subject.work.before + number - 1})
     config = config.model_copy(update={"recombined": parts, "rounds": 1})
     address = full_address(run_address(config.root, plan.config.name or ""))
-    chain = plan.run.round(number).chain
-    parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
-    before = plan.run.round(number - 1)
-    carried = {
-        partition: plan.run.round(source).update(partition)
-        for partition, source in before.commit.carry_from.items()
-    }
-    # The updates are of the machines that the run recorded, and the new one promises the same bits.
-    fingerprint = plan.run.attributes["fingerprint"]
-    for place, found in executor.fingerprints().items():
-        check_fingerprint(fingerprint or found, found, place)
-    recorded = {"parent": parent, "fingerprint": fingerprint}
-    create_run(address, config, subject.work, description, before.state, carried, **recorded)
-    kept = partial(keep_recombined, subject, address, result.rounds[0].score)
-    executor.gather(kept, range(1))
+    initial, carried = plan.run.round(number - 1).state, plan.run.carried(number - 1)
+    recorded = {"parent": _parent(plan), "fingerprint": _fingerprint(plan.run, executor)}
+    create_run(address, config, subject.work, description, initial, carried, **recorded)
+    executor.gather(partial(keep_recombined, subject, address, result.rounds[0].score), range(1))
     return replace(result, saved=address)
+
+
+def _fingerprint(run: Run, executor: Executor) -> Fingerprint | None:
+    """What a run recorded of the machines that its updates are of; raises `NumericsMismatch` on others."""
+    recorded: Fingerprint | None = run.attributes["fingerprint"]
+    for place, found in executor.fingerprints().items():
+        check_fingerprint(recorded or found, found, place)
+    return recorded
+
+
+def _parent(plan: RecombinePlan) -> dict[str, Any]:
+    """The round that the new run comes from, the chain of its record, and what was changed."""
+    number = plan.rounds[0]
+    chain = plan.run.round(number).chain
+    return {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
 
 
 def _changed(plan: RecombinePlan) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flows.config.algorithms import Named
-from flows.config.recorded import BUILT_IN
+from flows.config.recorded import BUILT_IN, other_examples
 from flows.config.train import TrainConfig
 from storage.runs.run import Run
+from storage.values.digests import differing
 from tasks.data.partitions import Description
 from tasks.numerics import Fingerprint, differing_numerics, versions
 from tasks.user_code import Code
@@ -22,7 +23,7 @@ def key_differences(
     differing = {
         "fingerprint": _fingerprint(dict(recorded.get("fingerprint", {})), fingerprints),
         "code": code,
-        "data": _data(str(recorded.get("data", {}).get("digest")), description.digest),
+        "data": other_examples(recorded, description.digest),
         "versions": _versions(recorded.get("versions", {})),
     }
     return {name: what for name, what in differing.items() if what}
@@ -38,14 +39,10 @@ def _fingerprint(recorded: Fingerprint, found: Mapping[str, Fingerprint]) -> str
     return "; ".join(f"{place} has {differs}" for differs, place in places.items())
 
 
-def _data(recorded: str, found: str) -> str:
-    return "" if recorded == found else f"other examples, of digest {found[:12]} instead of {recorded[:12]}"
-
-
 def _versions(recorded: Mapping[str, Any]) -> str:
     now = versions()
-    differing = (name for name in {**recorded, **now} if recorded.get(name) != now.get(name))
-    return ", ".join(f"{name} {now.get(name)} instead of {recorded.get(name)}" for name in differing)
+    names = differing(recorded, now)
+    return ", ".join(f"{name} {now.get(name)} instead of {recorded.get(name)}" for name in names)
 
 
 def with_code_now(config: TrainConfig) -> tuple[TrainConfig, str]:

@@ -7,14 +7,13 @@ from flows.evidence.replay.preparing import plan_replay
 from flows.evidence.replay.result import Replay
 from flows.evidence.replay.rounds import replay_rounds
 from flows.reporting.bar import bar_of_rounds
+from flows.serving.ahead import ahead
 from tasks.executors.choice import open_executor
 
 
 def replay(config: ReplayConfig) -> Replay:
     """Replay as a Prefect flow, reporting like `roundweave.train`; raises `RoundweaveError`."""
     plan = plan_replay(config)
-    from flows.serving.ahead import ahead
-
     with bar_of_rounds(len(plan.rounds)), ahead(plan):
         from flows.evidence.replay.flow import replay_flow  # Prefect is slow to import
         from flows.reporting.engine import run_flow

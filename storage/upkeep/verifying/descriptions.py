@@ -11,8 +11,8 @@ from storage.hierarchy.shards import sharded
 from storage.parsing import numbered
 from storage.places.base import Place
 from storage.rounds import packed as packing
-from storage.rounds.history import reported_by
 from storage.rounds.lease import LEASES, read_claim
+from storage.rounds.numbers import reported_by
 from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
 
 

@@ -70,7 +70,7 @@ def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
         array = _array(stored, path)
         if array is not None:
             chunk = there.get((path, index), Chunk(array, index))
-            looks.append(_compared(stored, chunk, told.get((path, index), empty_chunk(array))))
+            looks.append(_look_at(stored, chunk, told.get((path, index), empty_chunk(array))))
     return Looked(
         frozenset(key for look in looks for key in look.keys),
         tuple(finding for look in looks for finding in look.findings),
@@ -78,7 +78,7 @@ def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
     )
 
 
-def _compared(stored: Stored, chunk: Chunk, told: np.ndarray) -> Looked:
+def _look_at(stored: Stored, chunk: Chunk, told: np.ndarray) -> Looked:
     """A chunk of numbers, and what the records make it."""
     keys = frozenset([chunk.key])
     if chunk.unread:

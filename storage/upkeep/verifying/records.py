@@ -10,6 +10,7 @@ from storage.parsing import numbered
 from storage.places.base import Place
 from storage.rounds import log, pruned
 from storage.rounds.lease import LEASES, read_claim
+from storage.rounds.numbers import commit_digest
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 ASIDES = (log.ASIDE, pruned.ASIDE)
@@ -17,11 +18,25 @@ ASIDES = (log.ASIDE, pruned.ASIDE)
 
 
 def records(stored: Stored) -> Looked:
-    """The commit records: each is whole and the one that the next follows, and none is missing."""
+    """The commit records: each is whole and the one that the next follows, and none is missing.
+
+    The numbers for which one vouches are those that it and the ones before say.
+    """
     gaps = set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0}
     missing = [Finding(f"commits/{round}.json", "it is missing, and the round is lost") for round in gaps]
     other = [_damage(stored, round) for round in stored.unread]
-    return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other))
+    untold = [Finding(f"commits/{round}.json", "it vouches for other numbers") for round in _other_numbers(stored)]
+    return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other, *untold))
+
+
+def _other_numbers(stored: Stored) -> list[int]:
+    """The rounds whose records seal a digest of numbers that is not of what they and those before say."""
+    follows = {round: stored.links.get(round - 1, log.FIRST if round == 0 else None) for round in stored.links}
+    return [
+        round
+        for round, before in follows.items()
+        if before and commit_digest(before.numbers, stored.commits[round]) != stored.links[round].numbers
+    ]
 
 
 def _damage(stored: Stored, round: int) -> Finding:

@@ -76,7 +76,8 @@ def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(
             name=name,
         )
     found = rw.diff("a", "b")
-    assert found.config == ("data: other examples",)
+    one, other = (rw.open_run(name).attributes["data"]["digest"][:12] for name in "ab")
+    assert found.config == (f"data: other examples, of digest {other} instead of {one}",)
     assert (found.round, found.compared) == (1, 1)
     assert (found.what, found.tensor) == ("the update of partition 2", "updates/1.weight")
     assert found.largest == pytest.approx(0.5, abs=1e-12)

@@ -355,7 +355,9 @@ def test_other_examples_are_refused_and_the_same_ones_elsewhere_are_not(simple, 
         own(MINE.format(targets=(1.0, 2.0, 3.0, 4.0, 9.0)), "o"),
     )
     assert run.recombine(2, data=f"{same}:data").rounds[0].identical
-    with pytest.raises(DataError, match="these are not the examples of simple"):
+    with pytest.raises(
+        DataError, match=r"simple: other examples, of digest .*; restore the recorded ones.*--data"
+    ):
         run.recombine(2, data=f"{other}:data")
 
 

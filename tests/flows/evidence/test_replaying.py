@@ -25,51 +25,11 @@ from storage.values.digests import json_digest, state_digest, tensor_digests, up
 from tasks.algorithms import ALGORITHMS
 from tasks.clusters.connecting import connect
 from tasks.maps.local_steps import LocalSteps
+from tests.counting import counting
 from tests.flows.command.in_process import run as command
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "rounds": 3, "held_out": 0.5}
 LOCAL = {"local_steps": 2, "batch_size": 8}
-
-MINE = """
-from dataclasses import dataclass, replace
-import torch
-from torch import nn
-import roundweave as rw
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.head = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)
-        self.head.weight.requires_grad_(False)
-        self.again = self.first.bias
-    def forward(self, inputs):
-        return self.head(nn.functional.dropout(self.norm(self.first(inputs)), 0.3, self.training))
-
-@dataclass(frozen=True)
-class Counting(rw.Map):
-    '''Carries how often it was accepted; partition 1 is unsound in round 2, and no update in round 3.'''
-    carry = ("memory",)
-    extras = ("control",)
-    def __call__(self, objective, state, examples, carry, seed):
-        if state.round == 2 and examples.inputs[0, 0] == 1:
-            return "nothing"
-        update = rw.LocalSteps(steps=2, batch_size=8, lr=0.1)(objective, state, examples, {}, seed)
-        zeros = {name: torch.zeros_like(vector) for name, vector in state.params.items()}
-        memory = {name: vector + 1 for name, vector in carry.get("memory", zeros).items()}
-        if state.round == 1 and examples.inputs[0, 0] == 1:
-            memory = {name: vector * float("nan") for name, vector in memory.items()}
-        direction = {name: vector / memory[name] for name, vector in update.direction.items()}
-        return replace(update, direction=direction, carry={"memory": memory}, extras={"control": update.direction})
-
-def data(partition, partitions):
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(40, 4, generator=generator)
-    inputs[:, 0] = partition
-    return inputs, (inputs[:, 1] > 0).long()
-
-def algorithm():
-    return rw.Algorithm(Counting(), rw.Mean(), rw.Sgd(0.3, 0.9))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +85,7 @@ def test_every_kind_of_run_replays_to_the_bit(train, cluster, kind: str) -> None
 
 
 def test_carries_extras_buffers_frozen_tensors_and_refusals_replay_to_the_bit(train, cluster, own) -> None:
-    path = own(MINE)
-    mine = {"data": f"{path}:data", "model": f"{path}:Net", "algorithm": f"{path}:algorithm"}
-    run = train(**mine, partitions=3, rounds=4, name="run")
+    run = train(**counting(own), partitions=3, rounds=4, name="run")
     refused = {number: list(run.round(number).refused) for number in range(1, 5)}
     assert refused == {1: [], 2: [1], 3: [1], 4: []}
     assert run.round(4).commit.carry_from == {0: 4, 1: 4, 2: 4}
@@ -162,10 +120,8 @@ print(replay.replayed, replay.exit_code, dict(replay.key))
 def test_a_moved_store_replays_in_a_new_process_without_prefect_dask_and_the_users_file(
     train, own, tmp_path: Path
 ) -> None:
-    path = own(MINE)
-    mine = {"data": f"{path}:data", "model": f"{path}:Net", "algorithm": f"{path}:algorithm"}
-    run = train(**mine, partitions=3, rounds=4, name="run")
-    Path(path).unlink()
+    run = train(**counting(own), partitions=3, rounds=4, name="run")
+    (tmp_path / "mine.py").unlink()
     (tmp_path / "elsewhere").mkdir()
     run.path.rename(tmp_path / "elsewhere/run.zarr")
     line = [sys.executable, "-c", ALONE, str(tmp_path / "elsewhere")]
@@ -495,9 +451,7 @@ def test_a_module_beside_the_users_that_changed_is_named(train, own) -> None:
 
 
 def test_code_of_a_run_from_elsewhere_is_run_only_where_it_is_trusted(train, own, tmp_path: Path, capsys) -> None:
-    path = own(MINE)
-    mine = {"data": f"{path}:data", "model": f"{path}:Net", "algorithm": f"{path}:algorithm"}
-    run = train(**mine, partitions=2, rounds=1, name="theirs", root=tmp_path / "elsewhere")
+    run = train(**counting(own), partitions=2, rounds=1, name="theirs", root=tmp_path / "elsewhere")
     with pytest.raises(rw.UsageError, match=r"holds code .*--trust"):
         rw.open_run(run.path).replay()
     assert rw.open_run(run.path).replay(trust=True).identical

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from storage.errors import UsageError
 from storage.hierarchy.schema import METRIC_ROWS, ROUND_ROWS
 from storage.rounds.commits import Commit, Score
-from storage.rounds.history import TAKEN, metric_problem
+from storage.rounds.numbers import TAKEN, metric_problem
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 
@@ -51,7 +51,7 @@ def test_what_is_reported_has_an_array_from_the_round_that_reports_it_first(late
     for store in (late, RoundStore(late.place)):
         assert (store.history.names("metrics"), store.history.names("scores")) == (["a", "b c"], ["f1", "loss"])
         for path, numbers in WANTED.items():
-            np.testing.assert_array_equal(store.history.read(path), numbers)
+            np.testing.assert_array_equal(store.history.read()[path], numbers)
 
 
 def test_plain_readers_see_the_numbers(late) -> None:
@@ -69,7 +69,7 @@ def test_recovering_makes_them_anew(late, flip) -> None:
     late.place.delete("metrics/a")
     assert recover(late) == (3, [])
     for path, numbers in WANTED.items():
-        np.testing.assert_array_equal(late.history.read(path), numbers)
+        np.testing.assert_array_equal(late.history.read()[path], numbers)
     assert zarr.open_array(late.path / "metrics/a", mode="r").shape == (4, 2)
 
 
@@ -77,10 +77,11 @@ def test_what_only_rounds_that_were_set_aside_reported_is_gone(tiny, late, flip)
     flip(late.path / "params/fc.weight/c/2/0/0")
     flip(late.path / "params/fc.weight/c/3/0/0")
     assert recover(late) == (1, [2, 3])
-    np.testing.assert_array_equal(late.history.read("metrics/a"), [[NAN, NAN], [1, 2], [NAN, NAN], [NAN, NAN]])
-    assert np.isnan(late.history.read("metrics/b c")).all()
-    assert np.isnan(late.history.read("scores/loss")).all()
-    assert late.history.read("committed").tolist() == [True, True, False, False]
+    numbers = late.history.read()
+    np.testing.assert_array_equal(numbers["metrics/a"], [[NAN, NAN], [1, 2], [NAN, NAN], [NAN, NAN]])
+    assert np.isnan(numbers["metrics/b c"]).all()
+    assert np.isnan(numbers["scores/loss"]).all()
+    assert [late.history.has(round) for round in range(4)] == [True, True, False, False]
 
 
 def test_chunks_after_the_last_whole_round_are_gone(tiny, flip) -> None:
@@ -91,7 +92,7 @@ def test_chunks_after_the_last_whole_round_are_gone(tiny, flip) -> None:
     assert recover(store) == (1, [METRIC_ROWS])
     for path in ("metrics/a", "committed", "bookkeeping/seconds", "bookkeeping/weight"):
         assert store.place.names(f"{path}/c") == ["0"]
-    assert np.flatnonzero(store.history.read("committed")).tolist() == [0, 1]
+    assert [round for round in range(METRIC_ROWS + 1) if store.history.has(round)] == [0, 1]
 
 
 def test_extending_lengthens_what_was_reported(tiny, late) -> None:
@@ -99,9 +100,9 @@ def test_extending_lengthens_what_was_reported(tiny, late) -> None:
     for path in WANTED:
         shape = json.loads((late.path / path / "zarr.json").read_text())["shape"]
         assert shape[0] == METRIC_ROWS + 3
-        assert longer.history.read(path).shape == tuple(shape)
+        assert longer.history.read()[path].shape == tuple(shape)
     longer.commit(reporting(tiny.write(longer, METRIC_ROWS + 2), {"new": 7.0}, {}))
-    np.testing.assert_array_equal(longer.history.read("metrics/new")[-1], [7, NAN])
+    np.testing.assert_array_equal(longer.history.read()["metrics/new"][-1], [7, NAN])
     with xr.open_datatree(late.path, engine="zarr", consolidated=False) as tree:
         assert tree["metrics/new"].shape == (METRIC_ROWS + 3, 2)
 
@@ -119,8 +120,8 @@ def test_a_long_run_costs_nothing_before_its_rounds(tiny) -> None:
 
 
 def test_the_first_rows_are_read_alone(late) -> None:
-    np.testing.assert_array_equal(late.history.read("metrics/a", 2), [[NAN, NAN], [1, 2]])
-    assert np.isnan(late.history.read("scores/unheard of")).all()
+    np.testing.assert_array_equal(late.history.read(2)["metrics/a"], [[NAN, NAN], [1, 2]])
+    assert "scores/unheard of" not in late.history.read()
 
 
 # Names.

@@ -489,3 +489,13 @@ def test_a_complete_run_stays_so_whatever_happens_to_a_later_writer(tiny) -> Non
         raise RoundFailed("the cluster is gone")
     run = Run(store.path)
     assert (run.status, run.failure) == ("complete", "the cluster is gone")
+
+
+def test_what_partitions_keep_after_a_round_is_of_the_updates_that_it_came_with(tiny, same) -> None:
+    store = tiny.train(tiny.create(), 1)
+    store.commit(tiny.write(store, 2, carry_from={0: 1, 1: 2}))
+    carried = Run(store.path).carried(2)
+    assert carried.keys() == {0, 1}
+    assert same(carried[0].carry, tiny.update(1, 0).carry)
+    assert same(carried[1].carry, tiny.update(2, 1).carry)
+    assert Run(store.path).carried(1) == {}

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.values.digests import (
+    differing,
+    differing_tensor,
     json_digest,
     state_digest,
     tensor_digest,
@@ -104,3 +106,10 @@ def test_the_digest_of_vectors_tells_their_groups_apart() -> None:
 def test_texts_and_json_values() -> None:
     assert text_digest("über") == sha("über".encode())
     assert json_digest({"b": 1, "a": [2, None]}) == sha(b'{"a": [2, null], "b": 1}')
+
+
+def test_what_differs_is_named_in_the_order_of_the_first_then_of_the_second() -> None:
+    assert list(differing({"b": 1, "a": 2, "c": 3}, {"d": 4, "c": 3, "b": 0})) == ["b", "a", "d"]
+    one, two = torch.tensor([1.0]), torch.tensor([1.0], dtype=torch.float64)
+    assert differing_tensor({"b": one, "a": one}, {"a": one, "b": one}) is None
+    assert differing_tensor({"b": one, "a": one}, {"a": two, "b": two}) == "b"

@@ -70,4 +70,4 @@ def test_rounds_are_replayed_at_once_under_one_split() -> None:
 
 @pytest.mark.parametrize(("seconds", "window"), [(None, 1), (0.01, 50), (1.0, 10), (4.0, 2), (60.0, 1)])
 def test_a_window_is_about_ten_seconds_of_rounds_where_the_store_is_far_away(seconds, window) -> None:
-    assert window_size(None, seconds, far=True) == window
+    assert window_size(None, seconds, long=True) == window
