@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 
 
 def assign(similarity: torch.Tensor) -> torch.Tensor:
@@ -12,6 +11,8 @@ def assign(similarity: torch.Tensor) -> torch.Tensor:
 
     The assignment problem of Kuhn 1955, solved by scipy's shortest augmenting paths (Crouse 2016).
     """
+    from scipy.optimize import linear_sum_assignment  # a quarter of a second that only a merge has to pay
+
     cost = (-similarity).double().numpy()
     # Costs that start from zero in each row and column leave short paths to search: the same optimum, sooner.
     cost -= cost.min(1, keepdims=True)

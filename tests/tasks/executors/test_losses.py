@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -136,8 +137,16 @@ def replay_job(run: Run, fields: dict[str, object], tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize("executor", ["inline", "graph"])
-def test_a_map_that_hangs_is_named_while_it_hangs(train, fields, arm, caplog, executor) -> None:
-    armed = arm(2, "time.sleep(7)")
+def test_a_map_that_hangs_is_named_while_it_hangs(
+    train, fields, arm, tmp_path, caplog, monkeypatch, executor
+) -> None:
+    def goes_on_after_the_second(record: logging.LogRecord) -> bool:
+        if lines(caplog):
+            (tmp_path / "go-on").touch()
+        return True
+
+    monkeypatch.setattr(logging.getLogger("roundweave"), "filters", [goes_on_after_the_second])
+    armed = arm(2, "while not Path(__file__).with_name('go-on').exists(): time.sleep(0.1)")
     if executor == "inline":
         train(InlineExecutor(patience=2), 1, armed, **fields, name="hanging")
     else:
