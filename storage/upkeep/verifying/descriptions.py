@@ -18,6 +18,12 @@ from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refu
 
 def descriptions(stored: Stored) -> Looked:
     """All descriptions; those of arrays have as many rows as `commits`, but while the run is made longer."""
+    looked = _look(stored)
+    # A writer may have begun to make it longer meanwhile, so what is found is looked at again.
+    return _look(stored) if looked.findings else looked
+
+
+def _look(stored: Stored) -> Looked:
     unfinished = _being_extended(stored)
     forms = [form for rounds in (stored.store.rounds, *unfinished) for form in _forms(stored, rounds)]
     wanted = {NAME: [root_document(stored.store.attributes)]}
@@ -83,7 +89,7 @@ def _being_extended(stored: Stored) -> set[int]:
 
     The claims of writers tell which they are, so that others are not taken for them.
     """
-    epochs = numbered(key.removeprefix(f"{LEASES}/") for key in stored.sizes if key.startswith(LEASES))
+    epochs = numbered(stored.place.names(LEASES))
     wanted = [claim.rounds for epoch in epochs if (claim := read_claim(stored.place, epoch))]
     # It may have been made longer since the store was opened.
     fewest = min(stored.store.rounds, (told_rows(stored.place, "commits") or 0) - 1)

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
+from storage.upkeep.verifying import descriptions
 from storage.upkeep.verifying.verify import Finding, verify
 from storage.values.digests import NOTHING_KEPT
 from tasks.algorithms import ALGORITHMS
@@ -367,6 +369,28 @@ def test_a_run_is_sound_while_it_is_written(every) -> None:
     assert [finding for each in seen for finding in each.findings] == []
     assert len({each.rounds for each in seen}) > 3
     assert (verify(store.path).rounds, verify(store.path).notes) == (40, ())
+
+
+@pytest.mark.parametrize("done", ["begun", "ended"])
+def test_a_run_that_is_made_longer_just_then_is_sound(every, monkeypatch, done) -> None:
+    """After its claims were read, and before its descriptions are."""
+    store, look = every.rounds(every.create(rounds=4), 1, 2, 4), descriptions._being_extended
+
+    def then_extended(stored):
+        seen = look(stored)
+        if stored.store.rounds == 4 and not extended:
+            extended.append(writing.enter_context(hold_lease(store.place, "other", 9)))
+            longer = RoundStore(store.path, rounds=9)
+            longer.tensors.describe()
+            if done == "ended":
+                longer.history.describe()
+        return seen
+
+    extended = []
+    monkeypatch.setattr(descriptions, "_being_extended", then_extended)
+    with ExitStack() as writing:
+        assert verify(store.path).findings == ()
+    assert extended
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
