@@ -12,6 +12,7 @@ import pytest
 from flows.exporting.story import Moment, Story, story_of
 from flows.exporting.trackers import LONGEST_PARAMETER, to_mlflow, to_tensorboard, to_wandb
 from storage.errors import UsageError
+from tests.flows.prefect_server import until
 
 NUMBERS = {1: {"loss": 0.5, "recall@5": 0.25}, 2: {"loss": 0.25, "recall@5": 0.75}}
 STORY = Story(
@@ -94,13 +95,15 @@ def test_wandb_has_a_row_a_round_without_an_account(tmp_path, monkeypatch) -> No
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert "wandb sync" in to_wandb(STORY, str(tmp_path))
     (file,) = Path(tmp_path).rglob("*.wandb")
-    rows = []
-    for content in records(file.read_bytes()):
-        record = wandb_internal_pb2.Record.FromString(content)
-        if record.HasField("history"):
-            items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-            rows.append((int(items["_step"]), float(items["loss"]), float(items["recall@5"])))
-    assert rows == [(round, numbers["loss"], numbers["recall@5"]) for round, numbers in NUMBERS.items()]
+
+    def read() -> list[tuple[int, float, float]]:
+        written = map(wandb_internal_pb2.Record.FromString, records(file.read_bytes()))
+        histories = [record.history.item for record in written if record.HasField("history")]
+        rows = [{item.key or "/".join(item.nested_key): item.value_json for item in items} for items in histories]
+        return [(int(row["_step"]), float(row["loss"]), float(row["recall@5"])) for row in rows]
+
+    until(lambda: len(read()) == len(NUMBERS))  # wandb's own process writes them
+    assert read() == [(round, numbers["loss"], numbers["recall@5"]) for round, numbers in NUMBERS.items()]
 
 
 def test_wandb_without_an_account_says_what_to_do(tmp_path, monkeypatch) -> None:
