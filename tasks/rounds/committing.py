@@ -66,7 +66,7 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
             records[mapped.partition] = keep(_keep, store, round, mapped, seconds)
             updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
-        nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
+        nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
     kept = {partition: record.result() for partition, record in records.items()}
     return BlockResult(nodes, kept, job.work.code)
 

@@ -81,7 +81,7 @@ def recombine(
 ) -> Outcome:
     """A round's outcome from that of the one before and its updates, None for those that are refused."""
     before = replace(before, state=replace(before.state, memory=kept_memory(work.algorithm.apply, before.state)))
-    nodes = fold_block(work.algorithm.reduce, [(0, len(records))], updates)
+    nodes = fold_block(work, before.state.round + 1, [(0, len(records))], updates)
     return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
 
 

@@ -48,7 +48,7 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
             if difference := _of_update(job, mapped, records[partition], stored):
                 return Verdict(round, difference)
             updates[partition] = None if refused else update
-        nodes = fold_block(job.work.algorithm.reduce, job.plan.nodes(block), updates)
+        nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
         return BlockResult(nodes, records, job.work.code)
 
     return _judged(job, round, again)

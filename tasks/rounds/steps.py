@@ -17,7 +17,7 @@ from storage.values.digests import match_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
-from tasks.algebra import Node, Reduce
+from tasks.algebra import Node
 from tasks.data.partitions import Partition
 from tasks.numerics import pinned
 from tasks.reduces.tree import fold
@@ -73,35 +73,37 @@ def map_block(
     carries: Iterable[Mapping[str, Vectors]],
 ) -> Iterator[Mapped]:
     """Map partitions one after the other, each from the state, its examples and what it carries."""
-    layout, rule = work.objective.layout, work.algorithm.map
     for partition, examples, carry in zip(partitions, data, carries, strict=True):
-        returned = _map_partition(work, state, partition, examples, carry)
-        yield Mapped(partition, *checked(layout, returned, state.buffers, rule.carry, rule.extras))
+        yield _map_partition(work, state, partition, examples, carry)
 
 
 def _map_partition(
     work: Work, state: State, partition: int, examples: Partition, carry: Mapping[str, Vectors]
-) -> Update:
-    round = state.round + 1
+) -> Mapped:
+    round, rule = state.round + 1, work.algorithm.map
     seed = work.map_seed(round, partition)
-    own_code = _own_code(round, f"the map of partition {partition}")
-    with own_code, pinned(seed, work.threads), mapping(round, partition):
-        return work.algorithm.map(work.objective, work.counted(state), examples.train, carry, seed)
+    with pinned(seed, work.threads):
+        with _own_code(round, f"the map of partition {partition}"), mapping(round, partition):
+            returned = rule(work.objective, work.counted(state), examples.train, carry, seed)
+        return Mapped(partition, *checked(work.objective.layout, returned, state.buffers, rule.carry, rule.extras))
 
 
 def _own_code(round: int, what: str) -> AbstractContextManager[None]:
     return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {located(error)}"))
 
 
-def fold_block(reduce: Reduce, nodes: Iterable[tuple[int, int]], updates: Mapping[int, Update | None]) -> Nodes:
-    """Nodes of the tree from the updates of their partitions, None for one that is refused."""
+def fold_block(
+    work: Work, round: int, nodes: Iterable[tuple[int, int]], updates: Mapping[int, Update | None]
+) -> Nodes:
+    """Nodes of a round's tree from the updates of their partitions, None for one that is refused."""
 
     def leaf(first: int, last: int) -> Node | None:
         if last - first > 1:
             raise KeyError(first, last)
         return updates[first]
 
-    return {node: fold(reduce, node, leaf) for node in nodes}
+    with _own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
+        return {node: fold(work.algorithm.reduce, node, leaf) for node in nodes}
 
 
 def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
@@ -115,7 +117,7 @@ def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> 
         start = work.counted(before.state)
         reduced = rules.reduce.finish(start, root)
         state = work.numbered(rules.apply(start, reduced))
-    _check_state(work.objective.layout, state, before.state)
+        _check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}

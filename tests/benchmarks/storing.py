@@ -80,7 +80,7 @@ def not_stored(job: Job, ready: Prepared, rounds: int) -> None:
         mapped = list(map_block(job.work, outcome.state, range(len(loaded)), loaded, [{}] * len(loaded)))
         updates = {each.partition: each.update for each in mapped}
         records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
-        nodes = fold_block(job.work.algorithm.reduce, [job.plan.root], updates)
+        nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)
         outcome = reduce_apply(job.work, outcome, [BlockResult(nodes, records)])
         score_block(job.work, outcome.state, loaded)
 

@@ -323,3 +323,48 @@ def one(outputs, targets):
     examples = runs[0].round(1).score.examples
     accuracy = runs[1].round(1).score.values["accuracy"] * examples
     assert accuracy == pytest.approx(round(accuracy), abs=1e-9)
+
+
+# The machine's settings.
+
+
+CHOOSY = """
+from dataclasses import dataclass
+from roundweave import Algorithm, Gradient, Mean, Sgd
+@dataclass(frozen=True)
+class Choosy(Mean):
+    def join(self, left, right):
+        raise ValueError("no such neighbours")
+def algorithm():
+    return Algorithm(Gradient(), Choosy(), Sgd(0.1))
+"""
+
+
+def test_all_of_a_round_is_computed_with_the_threads_of_the_work(train, monkeypatch) -> None:
+    """Also what looks at updates and joins them: it would wait for a core that writes, and may change bits."""
+    kernels, threads = (torch.isfinite, torch.Tensor.add), []
+
+    def watched(kernel):
+        def call(*arguments, **options):
+            threads.append(torch.get_num_threads())
+            return kernel(*arguments, **options)
+
+        return call
+
+    for kernel in kernels:
+        owner = torch if kernel is torch.isfinite else torch.Tensor
+        monkeypatch.setattr(owner, kernel.__name__, watched(kernel))
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        train(**SMALL, rounds=1, threads=3)
+    finally:
+        torch.set_num_threads(before)
+    assert threads
+    assert set(threads) == {3}
+
+
+def test_a_join_that_fails_is_told(train, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(CHOOSY)
+    with pytest.raises(RoundFailed, match=r"round 1: the reduce failed with ValueError: no such neighbours"):
+        train(model="logistic", partitions=3, rounds=1, algorithm=f"{tmp_path}/mine.py:algorithm")
