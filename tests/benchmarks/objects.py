@@ -1,6 +1,6 @@
 """What a bucket far away costs: requests and milliseconds a round, and what opening a long run takes.
 
-    python tests/benchmarks/objects.py [--delay 0.03] [--rounds 12] [--elements 100000]
+    python tests/benchmarks/objects.py [--delay 0.03] [--rounds 21] [--elements 100000]
 
 Rounds of four partitions that take a second, on a disk and in a bucket: a server of S3 (moto) behind a proxy that
 makes each request wait, both processes of their own. Not a test: it asserts nothing.
@@ -94,7 +94,7 @@ def at_once() -> Algorithm:
     return Algorithm(Sleeping(0.0), Mean(), Sgd(1.0))
 
 
-def main(delay: float = 0.03, rounds: int = 12, elements: int = 100_000, long: int = 1000) -> None:
+def main(delay: float = 0.03, rounds: int = 21, elements: int = 100_000, long: int = 1000) -> None:
     """Print the tables."""
     table = Table("executor", "disk", f"bucket, {delay * 1e3:.0f} ms a request", "ratio", title="ms a round")
     with tempfile.TemporaryDirectory() as folder, s3_server() as server, far_away(server.port, delay) as proxy:
