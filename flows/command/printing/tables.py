@@ -27,6 +27,7 @@ def run_summary(run: Run) -> dict[str, Any]:
     """What machines want to know of a run; loss and scores are the last ones there are, or None."""
     history = run.history()
     scored = history.dropna(subset=["loss"])
+    accepted = history.loc[history.index > 0, "accepted"]  # row 0 has what a fork brought along
     scores = {name: _last(scored[name]) for name in run.scores}
     return {
         "run": run.name,
@@ -38,7 +39,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "loss": _last(scored["loss"]),
         "accuracy": scores.get("accuracy"),
         "scores": scores,
-        "refused": int(run.partitions * (history.index > 0).sum() - history["accepted"].sum()),
+        "refused": int(run.partitions * len(accepted) - accepted.sum()),
         "stop": run.stop,
         "failure": run.failure,
     }

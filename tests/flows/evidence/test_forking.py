@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -117,6 +118,13 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
     velocity = other.round(0).state.memory["velocity"]
     assert same_vectors(velocity, parent.round(2).state.memory["velocity"])
     assert "other begins with control of its own" in notices[0]
+
+
+def test_what_partitions_bring_along_is_not_taken_for_verdicts(train, capsys) -> None:
+    train(**SMALL, algorithm="scaffold", name="parent")
+    forked("parent@2")
+    code, out, _ = command(capsys, "show", "fork", "--json")
+    assert (code, json.loads(out)["refused"]) == (0, 0)
 
 
 def test_a_fork_says_where_it_came_from(train, capsys) -> None:
