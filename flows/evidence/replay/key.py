@@ -20,13 +20,13 @@ def key_differences(
 ) -> dict[str, str]:
     """What differs by name, of what a run recorded and what there is now; `code` says it of the code."""
     recorded = {name: value for name, value in stored.attributes.items() if isinstance(value, Mapping)}
-    differing = {
+    parts = {
         "fingerprint": _fingerprint(dict(recorded.get("fingerprint", {})), fingerprints),
         "code": code,
         "data": other_examples(recorded, description.digest),
         "versions": _versions(recorded.get("versions", {})),
     }
-    return {name: what for name, what in differing.items() if what}
+    return {name: what for name, what in parts.items() if what}
 
 
 def _fingerprint(recorded: Fingerprint, found: Mapping[str, Fingerprint]) -> str:
