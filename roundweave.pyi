@@ -53,3 +53,5 @@ from tasks.reduces.robust.krum import Krum as Krum
 from tasks.reduces.robust.median import Median as Median
 from tasks.reduces.robust.trimmed_mean import TrimmedMean as TrimmedMean
 from tasks.reduces.tree import reduce_all as reduce_all
+from tasks.when import Asynchronous as Asynchronous
+from tasks.when import Synchronous as Synchronous

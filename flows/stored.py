@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from flows.evidence.replay.result import Replay
     from tasks.data.partitions import Partitions
+    from tasks.evidence.recombining import Recombination
     from tasks.networks.objective import ModelSpec
-    from tasks.rounds.recombining import Recombination
 
 
 class Round(round.Round):
@@ -150,7 +150,7 @@ class Run(run.Run):
         `trust`. Writes nothing, and needs no Prefect, nor Dask where `inline`. Raises `UsageError`, `RoundMissing`
         for a round that is not there or whose state before is not, and `DataError`.
         """
-        from flows.config.replay import ReplayConfig
+        from flows.evidence.replay.config import ReplayConfig
         from flows.evidence.replay.running import replay_here
 
         several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)

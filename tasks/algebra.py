@@ -34,12 +34,13 @@ partitions' numbers:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors
+from tasks.when import SYNCHRONOUS, When
 
 Node = Any
 """A partial result of a reduce over some partitions; a lone `Update` is one."""
@@ -62,9 +63,19 @@ class Map(Part, Protocol):
         return ()
 
     @property
+    def forgets(self) -> bool:
+        """Whether a partition drops what it carries when it fetches the state of a parameter server."""
+        return False
+
+    @property
     def extras(self) -> tuple[str, ...]:
         """The slots that its updates bring besides the direction, and that are reduced like it."""
         return ()
+
+    @property
+    def grows(self) -> bool:
+        """Whether it takes longer over more examples."""
+        return True
 
     @property
     def ranks(self) -> int:
@@ -124,11 +135,15 @@ class Apply(Part, Protocol):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A training algorithm; raises `UsageError` for a part that does not inherit its Protocol."""
+    """A training algorithm; raises `UsageError` for a part that does not inherit its Protocol.
+
+    `when` says whether updates are applied in rounds of all partitions, or as each arrives.
+    """
 
     map: Map
     reduce: Reduce
     apply: Apply
+    when: When = SYNCHRONOUS
 
     def __post_init__(self) -> None:
         for name, part, base in (
@@ -142,8 +157,9 @@ class Algorithm:
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
         """The algorithm for a run's networks and partitions: each part that must know them is told."""
-        return Algorithm(
-            self.map.bound(objective, partitions),
-            self.reduce.bound(objective, partitions),
-            self.apply.bound(objective, partitions),
+        return replace(
+            self,
+            map=self.map.bound(objective, partitions),
+            reduce=self.reduce.bound(objective, partitions),
+            apply=self.apply.bound(objective, partitions),
         )

@@ -44,7 +44,14 @@ def pinned(seed: int, threads: int) -> Iterator[None]:
 
     They are torch's, numpy's and Python's. One thread of the process at a time; the caller's settings return.
     """
-    with _one_at_a_time, _seeded(seed):
+    with limited(threads), _seeded(seed):
+        yield
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """The same where nothing is drawn at random."""
+    with _one_at_a_time:
         before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         torch.set_num_threads(threads)
         # use_deterministic_algorithms(True) sets the same switch but imports the compiler, a second and more.

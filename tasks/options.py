@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tasks import when
 from tasks.algebra import Algorithm
 from tasks.matching.search.evidence import By
 from tasks.reduces.matched import To
@@ -52,6 +53,23 @@ Adaptivity = Annotated[
     float, Field(gt=0, description="below which size of the directions the steps adapt no more")
 ]
 Proximity = Annotated[float, Field(ge=0, description="weight of the squared distance to the round's start")]
+FetchEvery = Annotated[int, Field(ge=1, description="steps after which a partition fetches the server's state")]
+PushEvery = Annotated[int, Field(ge=1, description="steps after which a partition pushes to the server")]
+MaxStaleness = Annotated[
+    int | None, Field(ge=0, description="server rounds that an update may be behind; none: any number")
+]
+Stale = Annotated[
+    when.Stale,
+    Field(description="refuse updates beyond that, or take them times 1 / (1 + staleness)"),
+]
+Buffer = Annotated[int, Field(ge=1, description="updates that make a server round, their mean")]
+Shards = Annotated[int, Field(ge=1, description="parts of the server, each with its own order of arrival")]
+Elasticity = Annotated[
+    float | None,
+    Field(
+        gt=0, lt=1, description="share of their distance that partition and server move; none: 0.9 / partitions"
+    ),
+]
 
 Builder = Callable[..., Algorithm]
 

@@ -70,12 +70,14 @@ def train(tmp_path: Path) -> Train:
         on_commit: Callable[[Commit], None] = lambda commit: None,
         **fields: object,
     ) -> Run:
-        config = TrainConfig(**{"root": tmp_path / "runs"} | fields)
-        with prepared(resolve(config), executor or InlineExecutor()) as ready:
+        executor = executor or InlineExecutor()
+        kind = "inline" if isinstance(executor, InlineExecutor) else "graph"
+        config = TrainConfig(**{"root": tmp_path / "runs", "executor": kind} | fields)
+        with prepared(resolve(config), executor) as ready:
             first = ready.done + 1
             while first <= config.rounds:
                 last = min(first + window - 1, config.rounds)
-                for commit in (executor or InlineExecutor()).run(ready.job, first, last):
+                for commit in executor.run(ready.job, first, last):
                     on_commit(commit)
                 ready.let_go(commit)
                 if commit.stop:
@@ -121,16 +123,18 @@ def dask_processes(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Start a Dask scheduler and workers as processes of their own in a folder; gives the scheduler's file."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(folder: Path, workers: int = 2) -> str:
+    def start(folder: Path, workers: int = 2, **last: str) -> str:
+        """The last worker with more in its environment."""
         file = tmp_path / "scheduler.json"
         place = ["--scheduler-file", str(file), "--no-dashboard"]
         commands = [["scheduler", "--port", "0", "--host", "127.0.0.1"]]
         commands += [["worker", "--nthreads", "1", "--no-nanny"]] * workers
-        for command in commands:
+        for number, command in enumerate(commands):
+            environment = os.environ | (last if number == workers else {})
             # As a module: it looks for modules in its folder first, as notebooks and some cluster managers do.
             line = [sys.executable, "-m", "dask", *command, *place]
             with (tmp_path / "dask.log").open("ab") as log:
-                started.append(subprocess.Popen(line, cwd=folder, stdout=log, stderr=log))
+                started.append(subprocess.Popen(line, cwd=folder, stdout=log, stderr=log, env=environment))
             while not file.exists() or not file.stat().st_size:
                 time.sleep(0.1)
         return str(file)

@@ -1,11 +1,13 @@
 """What README.md and docs/ show runs as it stands, and what they name exists.
 
 The blocks of a page run in their order in one new folder. A block whose first line is a comment with a path is
-written to that file: ``# mine.py`` beside the page's commands, ``# tasks/…`` and ``# tests/…`` into a copy of the
-project; ``# tasks/….py, in NAME`` adds lines to the table NAME there, ``before NAME`` puts them ahead of it. Any
-other Python block is run as a script. Of shell blocks each line is run: `roundweave` in this process, `pytest` in
-the copy, and `make` must name a target; after ``<!-- run by bash -->`` bash runs the whole block. What another
-test runs says so: ``<!-- covered by tests/FILE.py::TEST -->``. Blocks without a language are pictures and output.
+written to that file:
+``# mine.py`` beside the page's commands, ``# tasks/…`` and ``# tests/…`` into a copy of the project;
+``# tasks/….py, in NAME`` adds lines to the table NAME there, ``before NAME`` puts them ahead of it, or of the
+function NAME. Any other Python block is run as a script. Of shell blocks each line is run: `roundweave` in this
+process, `pytest` in the copy, and `make` must name a target; after ``<!-- run by bash -->`` bash runs the whole
+block. What another test runs says so: ``<!-- covered by tests/FILE.py::TEST -->``. Blocks without a language are
+pictures and output.
 """
 
 from __future__ import annotations
@@ -118,14 +120,16 @@ def project(folder: Path) -> Path:
     return copy
 
 
-def with_lines(source: str, lines: str, how: str, table: str) -> str:
-    """Source with further lines at the end of a table, or before it, in which case imports go to the others."""
-    head, start, tail = re.split(rf"^({table}\b)", source, maxsplit=1, flags=re.MULTILINE)
+def with_lines(source: str, lines: str, how: str, name: str) -> str:
+    """Source with further lines at the end of a table, or before it or a function; imports go to the others."""
+    imports = "".join(re.findall(r"^from \S+ import .*\n", lines, re.MULTILINE))
+    lines = lines.removeprefix(imports).lstrip("\n")
+    head, start, tail = re.split(rf"^((?:def )?{name}\b)", source, maxsplit=1, flags=re.MULTILINE)
     if how == "in":
         body, end, rest = re.split(r"^( {4}\)|\})$", tail, maxsplit=1, flags=re.MULTILINE)
-        return f"{head}{start}{body}{lines}{end}{rest}"
-    imports = "".join(re.findall(r"^from \S+ import .*\n", lines, re.MULTILINE))
-    added = f"{head}{lines.removeprefix(imports)}\n\n{start}{tail}"
+        added = f"{head}{start}{body}{lines}{end}{rest}"
+    else:
+        added = f"{head}{lines}\n\n{start}{tail}"
     return added.replace("\nfrom tasks", f"\n{imports}from tasks", 1)
 
 

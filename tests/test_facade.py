@@ -26,6 +26,12 @@ done: int = run.done
 reveal_type(rw.Mean())
 """
 
+SERVED = """
+import roundweave as rw
+def algorithm():
+    return rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Asynchronous(max_staleness=4))
+"""
+
 
 @pytest.mark.parametrize("name", dir(rw))
 def test_every_name_is_there(name: str) -> None:
@@ -51,6 +57,14 @@ def test_a_configuration_that_cannot_be_is_one_line_that_names_the_nearest() -> 
     )
     with pytest.raises(rw.UsageError, match="unknown field 'pairs'"):
         rw.MergeConfig(networks=("a", "b"), pairs=2)
+
+
+def test_an_algorithm_of_ones_own_says_when_its_updates_are_applied(train, own) -> None:
+    run = train(algorithm=f"{own(SERVED)}:algorithm", model="logistic", partitions=2, rounds=3)
+    assert "when=Asynchronous(max_staleness=4" in run.attributes["algorithm"]
+    assert len(run.arrivals()) == 3
+    waits = rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1))
+    assert waits == rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
 
 
 def test_importing_it_imports_nothing_heavy() -> None:

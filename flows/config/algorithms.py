@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag,
 from pydantic.fields import FieldInfo
 
 from tasks.algebra import Algorithm
-from tasks.algorithms import ALGORITHMS, build_algorithm, check_taken
+from tasks.algorithms.table import ALGORITHMS, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -63,7 +64,7 @@ class Recombined(Parts):
         apply = algorithm.apply
         if self.apply is not None:
             apply = apply.around(find_apply(self.apply, self.apply_options))
-        return Algorithm(algorithm.map, reduce, apply)
+        return replace(algorithm, reduce=reduce, apply=apply)
 
 
 def is_part(text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
-from flows.config.fields import EachOwn, NamedOrOwn, Names
+from flows.config.fields import EachOwn, NamedOrOwn, Names, Numbers
 from flows.config.parts import Recombined
 from flows.config.problems import Config
 from storage.places.addresses import address_of
@@ -27,6 +27,9 @@ from tasks.networks.scores import SCORES
 from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
 from tasks.user_code import Code
+
+SEEDED, RECORDED = "seeded", "recorded:"
+"""Orders of arrival: one that is simulated, and that of a run."""
 
 LONGEST_NAME = 255
 """Bytes of a folder's name, as file systems have them."""
@@ -109,6 +112,15 @@ def _known_keep(keep: str) -> str:
     return str(Keep.of(keep))
 
 
+def _known_order(order: str) -> str:
+    """The order as it is spelled; raises `ValueError` for none that there is."""
+    if order != SEEDED and not order.removeprefix(RECORDED):
+        raise ValueError("recorded needs a run: recorded:RUN")
+    if order != SEEDED and not order.startswith(RECORDED):
+        raise ValueError(f"{order!r} is no order of arrival; there are {SEEDED} and {RECORDED}RUN")
+    return order
+
+
 def _short_enough(name: str) -> str:
     """The name as it is; raises `ValueError` where no folder can be called so."""
     if len(os.fsencode(f"{name}{SUFFIX}")) > LONGEST_NAME:
@@ -139,17 +151,33 @@ class Execution(Placement):
     """How and how long the run is run; may change when it is resumed."""
 
     # The numbers of all rounds are written ahead, a chunk for each thousand: of a million in a fifth of a second.
-    rounds: int = Field(default=20, ge=1, le=1_000_000, description="rounds in all; more than stored goes on")
+    rounds: int = Field(
+        default=20, ge=1, le=1_000_000, description="rounds in all, of a server arrivals; more goes on"
+    )
     window: int | None = Field(
         default=None, ge=1, description="rounds submitted at once; default: about a second of them"
     )
-    evaluate_every: int = Field(default=1, ge=1, description="score the held-out examples every so many rounds")
+    evaluate_every: int | None = Field(
+        default=None,
+        ge=1,
+        description="score the held-out examples every so many rounds; default: 1, of a server ten each partition",
+    )
     target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
     patience: int | None = Field(default=None, ge=1, description="stop after so many scores without a better loss")
-    keep: Annotated[str, AfterValidator(_known_keep)] = Field(
-        default="all", description="rounds whose tensors stay: all, states, every:k, last:n"
+    keep: Annotated[str, AfterValidator(_known_keep)] | None = Field(
+        default=None,
+        description="what stays: all (the default), states, updates:k (a server's: updates:10), every:k, last:n",
+    )
+    balance: Literal["measured"] | None = Field(
+        default=None, description="size the partitions of a new run by the speed of the workers that map them"
     )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
+    order: Annotated[str, AfterValidator(_known_order)] | None = Field(
+        default=None, description="in which updates arrive at a server, inline: seeded, or recorded:RUN"
+    )
+    speeds: Numbers | None = Field(
+        default=None, description="how fast each partition is in a seeded order, such as 1,1,0.1"
+    )
 
 
 class TrainConfig(Experiment, Execution):

@@ -99,6 +99,8 @@ def _pictures(run: Run) -> list[Picture]:
         "What each round changed": (run.plot.changes, names),
         "Whose updates were accepted": (run.plot.refusals, run.partitions),
     }
+    if not run.arrivals().empty:
+        drawn["How stale updates were"] = (run.plot.staleness, 0)
     return [_picture(title, draw, rows) for title, (draw, rows) in drawn.items() if run.done]
 
 

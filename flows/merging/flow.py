@@ -91,4 +91,4 @@ def report(result: MergeResult) -> None:
             [{"network": network, **score.row()} for network, score in result.scores.items()], "scores"
         )
         if result.paths:
-            page.leave_plot(result.figure())
+            page.leave_plot(result.figure(), "plot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,9 @@ COLUMNS = (
     TimeRemainingColumn(),
 )
 
+RECENT = 100
+"""Rounds over which updates a second are counted."""
+
 NOTEBOOK_SECONDS = 0.2
 """How often a notebook's cell is drawn anew."""
 
@@ -42,11 +46,24 @@ class Bar:
         shown = console.is_terminal and not console.is_jupyter
         self.progress = Progress(*COLUMNS, console=console, transient=True, disable=not shown)
         self.task = self.progress.add_task("starting", total=total, score="")
+        self._scored = ""
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Show a round."""
-        score = shown_score(commit.score)
-        self.progress.update(self.task, completed=commit.round, total=rounds, description="round", score=score)
+        """Show a round, the last score, and of a parameter server how stale and how many its updates are."""
+        self._scored = shown_score(commit.score) or self._scored
+        told = "  ".join(filter(None, [self._scored, self._pace(commit)]))
+        self.progress.update(self.task, completed=commit.round, total=rounds, description="round", score=told)
+
+    def _pace(self, commit: Commit) -> str:
+        if commit.server is None:
+            return ""
+        self._recent.append((commit.time, len(commit.updates)))
+        (began, first), (ended, _) = self._recent[0], self._recent[-1]
+        updates = sum(count for _, count in self._recent) - first
+        pace = f"  {updates / (ended - began):.0f} updates/s" if ended > began else ""
+        stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
+        return f"staleness {max(stale, default=0)}{pace}"
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """Show how far it is."""

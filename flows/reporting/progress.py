@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,14 @@ from prefect.logging import get_run_logger
 from flows.reporting.listening import listening
 from flows.reporting.plots import as_markdown
 from flows.reporting.reporter import Reporter, reporting
-from flows.reporting.scores import shown_score
+from flows.reporting.scores import shown_commit
 from storage.rounds.commits import Commit
 from storage.runs.names import run_name
 from storage.runs.run import Run
+from storage.runs.tables import worker_rows
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SECONDS_BETWEEN_REPORTS = 1.0
@@ -45,9 +47,9 @@ class FlowPage:
         """Leave rows as an artifact."""
         self._leave("table", kind, json.dumps([_finite(dict(row)) for row in rows]))
 
-    def leave_plot(self, figure: Figure) -> None:
+    def leave_plot(self, figure: Figure, kind: str) -> None:
         """Leave a figure as an artifact."""
-        self._leave("markdown", "plot", as_markdown(figure, self.name))
+        self._leave("markdown", kind, as_markdown(figure, self.name))
 
     def artifact(self, type: str, kind: str, data: Any) -> ArtifactCreate:
         """An artifact of this flow run, its key made of the run's name and its kind."""
@@ -96,7 +98,10 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
             return
         run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
-        page.leave_plot(_figure(run))
+        page.leave_plot(_figure(run.plot.history), "plot")
+        if not (arrivals := run.arrivals()).empty:
+            page.leave_table(worker_rows(arrivals), "arrivals")
+            page.leave_plot(_figure(run.plot.staleness), "staleness")
 
 
 class Progress:
@@ -115,7 +120,7 @@ class Progress:
         """Log a round at once, and report it, with others, at most once a second."""
         self.done = commit.round
         self._waiting.append(commit)
-        get_run_logger().info("round %d/%d: %s", commit.round, rounds, shown_score(commit.score) or "not scored")
+        get_run_logger().info("round %d/%d: %s", commit.round, rounds, shown_commit(commit) or "not scored")
         self._report_now_and_then()
 
     def progressed(self, done: int, total: int, text: str) -> None:
@@ -155,12 +160,12 @@ class Progress:
         self._shown = percent
 
 
-def _figure(run: Run) -> Figure:
-    """The history as a figure that no notebook or window waits to show."""
+def _figure(draw: Callable[[Axes], object]) -> Figure:
+    """A plot as a figure that no notebook or window waits to show."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    run.plot.history(figure.subplots())
+    draw(figure.subplots())
     return figure
 
 
@@ -172,9 +177,9 @@ def _create_artifacts(client: SyncPrefectClient, artifacts: list[ArtifactCreate]
 def _row(commit: Commit) -> dict[str, Any]:
     """What an event tells of a round."""
     score = asdict(commit.score) if commit.score else None
-    row: dict[str, Any] = _finite(
-        {"round": commit.round, "state": commit.state, "seconds": commit.seconds, "score": score}
-    )
+    told = {"round": commit.round, "state": commit.state, "seconds": commit.seconds, "score": score}
+    arrivals = {str(p): asdict(u.arrival) for p, u in commit.updates.items() if u.arrival}
+    row: dict[str, Any] = _finite(told | ({"arrivals": arrivals} if arrivals else {}))
     return row
 
 

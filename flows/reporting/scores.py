@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from storage.rounds.commits import Score
+from storage.rounds.commits import Commit, Score
 
 SHARES = ("accuracy", "top5", "token_accuracy")
 """Scores that are shown as percentages."""
@@ -21,3 +21,10 @@ def shown_score(score: Score | None) -> str:
     """A loss and its scores in one line, empty where there are none."""
     named = {} if score is None else {"loss": score.loss, **score.values}
     return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
+
+
+def shown_commit(commit: Commit) -> str:
+    """What is told of a round in a line: its scores, and how stale its updates were at a parameter server."""
+    stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
+    told = [shown_score(commit.score)] + ([f"staleness {max(stale)}"] if stale else [])
+    return "  ".join(filter(None, told))

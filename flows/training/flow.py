@@ -12,7 +12,6 @@ from flows.stored import Run
 from flows.training.preparing import Prepared, prepared
 from storage.rounds.commits import Commit
 from tasks.executors.base import Executor
-from tasks.rounds.plan import window_size
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
 
@@ -33,8 +32,7 @@ def train_flow(config: TrainConfig) -> Run:
         with rounds_reported(run.store.address, config.rounds, run.done):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
                 seconds = commit.seconds if commit.round > run.done else None
-                size = window_size(config.window, seconds, long=run.store.tensors.slow)
-                last = min(commit.round + size, config.rounds)
+                last = min(commit.round + run.window(config.window, seconds), config.rounds)
                 commit = run_window(executor, run, commit.round + 1, last)
                 run.let_go(commit)
     return Run(run.store.address, config.root)

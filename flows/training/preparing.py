@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from flows.config.arriving import order_of
 from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, work_of
 from flows.config.train import Dealing, TrainConfig
 from flows.recording import create_run
 from flows.reporting.listening import notice
+from flows.training.balancing import balanced
 from storage.errors import ExperimentDiffers
 from storage.places.addresses import full_address
 from storage.rounds.commits import Commit
@@ -25,10 +27,11 @@ from storage.values.state import Update
 from tasks.data.partitions import Description
 from tasks.executors.base import Executor
 from tasks.networks.start import Fork, Start
-from tasks.numerics import Fingerprint, check_fingerprint
+from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job, Work
-from tasks.rounds.plan import RoundPlan
+from tasks.rounds.plan import LARGEST_OF_SERVER, RoundPlan, window_size
 from tasks.user_code import short_name
+from tasks.when import Asynchronous
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,22 @@ class Prepared:
         """The run's name."""
         return run_name(self.store.address)
 
+    def window(self, wanted: int | None, seconds: float | None) -> int:
+        """How many rounds to run at once, where the last took so many seconds: see `window_size`."""
+        if isinstance(self.job.work.algorithm.when, Asynchronous):
+            return window_size(wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
+        return window_size(wanted, seconds, long=self.store.tensors.slow)
+
     def let_go(self, newest: Commit) -> None:
         """Let go of what is not to be kept, between windows: within one, lost work begins again from its first."""
-        prune(self.store, self.keep, newest)
+        prune(self.store, self.keep, newest, stays=self.job.attempt.scored)
 
 
 @contextmanager
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
+    order = order_of(resolved.config, resolved.algorithm)
+    resolved = balanced(resolved, executor)
     work, description = work_of(resolved, executor)
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     store = _open_or_create(resolved.config, work, description)
@@ -60,15 +71,15 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     with hold_lease(store.place, token, resolved.config.rounds) as lease:
         store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
-        job = Job(work, attempt, RoundPlan(resolved.config.partitions))
-        run = Prepared(job, store, done, Keep.of(resolved.config.keep))
+        job = Job(work, attempt, RoundPlan(resolved.config.partitions), order)
+        run = Prepared(job, store, done, Keep.of(resolved.config.keep or "all"))
         run.let_go(store.log.read(done))
         yield run
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:
     """What all processes may do to the bits; raises `NumericsMismatch` where they differ."""
-    fingerprints = executor.fingerprints()
+    fingerprints = executor.each(fingerprint)
     first = next(iter(fingerprints.values()))
     for place, other in fingerprints.items():
         check_fingerprint(first, other, place)
@@ -77,7 +88,9 @@ def _common_fingerprint(executor: Executor) -> Fingerprint:
 
 def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> Attempt:
     fields = ("rounds", "evaluate_every", "target_accuracy", "patience", "fsync")
-    return Attempt(full_address(store.address), token, epoch, **{name: getattr(config, name) for name in fields})
+    given = {name: getattr(config, name) for name in fields}
+    state_every = Keep.of(config.keep or "all").state_every
+    return Attempt(full_address(store.address), token, epoch, **given, state_every=state_every)
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:

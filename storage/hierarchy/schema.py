@@ -12,7 +12,7 @@ from typing import Any
 from storage.values.layout import Layout
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
-VERSION = 5
+VERSION = 6
 
 
 REPORTED = ("metrics", "scores")

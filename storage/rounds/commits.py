@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,6 +17,20 @@ import numpy as np
 from storage.errors import UsageError
 from storage.hierarchy.documents import NAME
 from storage.parsing import from_json
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How an update came to a parameter server: at the partition's `turn`, mapped from the state of row `began`.
+
+    `staleness` counts the server rounds in between that took an update; `places` has, for each shard of the
+    server, its place in the order of arrival within its round.
+    """
+
+    turn: int
+    began: int
+    staleness: int
+    places: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,7 @@ class UpdateRecord:
     seconds: float = 0.0
     worker: str = ""
     match: str | None = None
+    arrival: Arrival | None = None
 
 
 @dataclass(frozen=True)
@@ -66,13 +81,37 @@ class SplitRecord:
 
 
 @dataclass(frozen=True)
+class Hand:
+    """What a partition has in hand: its `turn`, from 1, the `row` whose state it fetched, and `steps` there."""
+
+    turn: int = 1
+    row: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class ServerRecord:
+    """Where a parameter server stands after a round: what each partition has in hand then.
+
+    `steps` counts the rounds so far that took an update; `unsound` are the partitions whose last update was
+    refused for what it was.
+    """
+
+    hands: Mapping[int, Hand]
+    steps: int = 0
+    unsound: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Commit:
     """One committed round.
 
     `token` and `epoch` are the writer's (see `Lease`); `state` and `tensors` are digests; `updates` is keyed by
     partition; `carry_from` tells from which round each partition's carry comes; `best` is the lowest loss so far
     and `since_best` the scores since; `stop` is the reason to end the run here; `time` is seconds since the epoch.
-    `split` is None where nothing was dealt out, as each partition's examples were given.
+    `split` is None where nothing was dealt out, as each partition's examples were given. `server` is None where
+    the round waited for all partitions. Where the state's tensors were not `stored` they can be made again from
+    the updates since the last that are.
     """
 
     round: int
@@ -83,10 +122,12 @@ class Commit:
     updates: Mapping[int, UpdateRecord] = field(default_factory=dict)
     carry_from: Mapping[int, int] = field(default_factory=dict)
     split: SplitRecord | None = None
+    server: ServerRecord | None = None
     score: Score | None = None
     best: float | None = None
     since_best: int = 0
     stop: str | None = None
+    stored: bool = True
     seconds: float = 0.0
     time: float = 0.0
 
@@ -95,10 +136,22 @@ class Commit:
         """The partitions whose updates were taken, in order."""
         return [partition for partition, update in self.updates.items() if update.refused is None]
 
+    @property
+    def begins(self) -> frozenset[int]:
+        """The rounds whose states going on begins from: this one, and what partitions have in hand."""
+        hands = self.server.hands.values() if self.server else ()
+        return frozenset({self.round, *(hand.row for hand in hands)})
+
+    @property
+    def needed(self) -> int:
+        """The oldest of them."""
+        return min(self.begins)
+
     def identity(self) -> tuple[Any, ...]:
-        """What two commits of the same work share: all but the writer, times and places."""
-        updates = [(p, u.digest, u.weight, u.refused, u.match) for p, u in self.updates.items()]
-        return self.round, self.state, dict(self.tensors), updates, dict(self.carry_from), self.split
+        """What two commits of the same work share: all but the writer, times and places, and what is stored."""
+        updates = [(p, u.digest, u.weight, u.refused, u.match, u.arrival) for p, u in self.updates.items()]
+        carried = dict(self.carry_from)
+        return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -108,16 +161,28 @@ class Commit:
     def from_json(cls, text: str) -> Commit:
         """The inverse of `to_json`."""
         value = from_json(text)
-        updates = {int(p): UpdateRecord(**u) for p, u in value.pop("updates").items()}
+        updates = {int(p): _update_record(u) for p, u in value.pop("updates").items()}
         carry_from = {int(p): r for p, r in value.pop("carry_from").items()}
-        split, score = value.pop("split"), value.pop("score")
+        split, server, score = value.pop("split"), value.pop("server"), value.pop("score")
         return cls(
             **value,
             updates=updates,
             carry_from=carry_from,
             split=SplitRecord(**split) if split else None,
+            server=_server(**server) if server else None,
             score=Score(**score) if score else None,
         )
+
+
+def _update_record(value: dict[str, Any]) -> UpdateRecord:
+    arrival = value.pop("arrival")
+    if arrival is None:
+        return UpdateRecord(**value)
+    return UpdateRecord(**value, arrival=Arrival(**{**arrival, "places": tuple(arrival["places"])}))
+
+
+def _server(hands: Mapping[str, Any], steps: int, unsound: Sequence[int]) -> ServerRecord:
+    return ServerRecord({int(p): Hand(**hand) for p, hand in hands.items()}, steps, tuple(unsound))
 
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")

@@ -32,6 +32,7 @@ class History:
         self.fsync = fsync
         self._arrays = schema.history(rows)
         self._written: dict[str, np.ndarray] = {}
+        self._unwritten: set[tuple[str, int]] = set()
         self._last: int | None = None
 
     def names(self, group: str) -> list[str]:
@@ -113,25 +114,39 @@ class History:
         told = np.concatenate([empty if chunk is None else chunk for chunk in chunks])
         return self._records([round for round in rounds if not told[round]])
 
-    def add(self, commit: Commit, ours: bool) -> None:
-        """Write the row of a commit, whose record is in the log; `ours` says that it was created just now."""
+    def add(self, commit: Commit, ours: bool, more: bool = False) -> None:
+        """Write the row of a commit, whose record is in the log; `ours` says that it was created just now.
+
+        Where `more` come at once, it is written with the last of them: a reader has it from the record until then.
+        """
         index, row = divmod(commit.round, self.schema.block)
         # What this process wrote for the round before is what lies there: no other may have made a round since.
         if not ours or self._last != commit.round - 1 or row == 0:
+            self._write_rows()
             self._written.clear()
         self._last = None
         told = rows_of(commit, self.schema.partitions)
         unread = [path for path in told if path not in self._written]
         self._written |= self._chunks(unread, index) if row else {p: empty_chunk(self._spec(p)) for p in unread}
+        for path, numbers in told.items():
+            self._written[path][row] = numbers
+        self._unwritten |= {(path, index) for path in told}
+        if not more:
+            self._write_rows()
+        self._last = commit.round if ours else None
 
-        def put(path: str) -> None:
-            self._written[path][row] = told[path]
+    def _write_rows(self) -> None:
+        """Write the chunks with rows that are not written yet; that rounds are committed comes last."""
+
+        def put(chunk: tuple[str, int]) -> None:
+            path, index = chunk
             self._write(self._described(path), index, self._written[path])
 
-        *others, committed = told
+        others = [chunk for chunk in self._unwritten if chunk[0] != "committed"]
         together(self.place, put, others)
-        put(committed)
-        self._last = commit.round if ours else None
+        for chunk in self._unwritten.difference(others):
+            put(chunk)
+        self._unwritten.clear()
 
     def write_rounds(self) -> None:
         """Write the coordinate of rounds, which is the only array that is written ahead."""

@@ -23,6 +23,10 @@ SEALED = re.compile(
 it, and its own."""
 
 
+UNSTORED = ', "stored": false, "seconds": '
+"""What a record says where the state was not stored; within its texts quotes are escaped."""
+
+
 ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
 """The name of a record that was set aside: its round, and the beginning of the SHA-256 of its bytes."""
 
@@ -35,6 +39,11 @@ class Link:
     numbers: str
     before: str
     chain: str
+
+    @property
+    def stored(self) -> bool:
+        """Whether the round's state was stored, told without reading all of a record, which may be a long one."""
+        return UNSTORED not in self.text
 
 
 FIRST = Link("", "", "", "")

@@ -62,6 +62,19 @@ class Pruned:
         )
 
 
+def there(log: CommitLog, pruned: Pruned, round: int) -> bool:
+    """Whether the state of a round was stored, and stays; of one whose record is lost nothing is known."""
+    try:
+        return pruned.has_state(round) and log.read(round).stored
+    except (RoundMissing, StoreDamaged):
+        return False
+
+
+def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
+    """The last round up to this one whose state is there, and from which later ones are made again."""
+    return next((earlier for earlier in range(round, 0, -1) if there(log, pruned, earlier)), 0)
+
+
 def read_pruned(log: CommitLog) -> Pruned:
     """What was let go of the run of a log; raises `StoreDamaged` for a record that was not written so."""
     return _read(log)[0]
@@ -84,8 +97,14 @@ def check_pruned(log: CommitLog) -> None:
     if link != chain:
         raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
     carried = (pruned.has_update(round, partition) for partition, round in commit.carry_from.items())
-    if not (pruned.has_state(0) and pruned.has_state(newest) and all(carried)):
+    stays = pruned.has_state(0) and pruned.has_state(newest) and _can_be_made(log, pruned, newest)
+    if not (stays and all(carried)):
         raise StoreDamaged(f"{log.place}/{KEY}: it tells that went what no pruning lets go")
+
+
+def _can_be_made(log: CommitLog, pruned: Pruned, round: int) -> bool:
+    """Whether the state of a round is there, or the updates that it is made again from."""
+    return all(map(pruned.has_update, range(base_of(log, pruned, round) + 1, round + 1)))
 
 
 def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:

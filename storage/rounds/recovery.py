@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from storage.errors import RoundMissing, StoreDamaged
+from storage.rounds.commits import Commit
 from storage.rounds.packed import unpack
-from storage.rounds.pruned import forget_pruned
+from storage.rounds.pruned import Pruned, base_of, forget_pruned
 from storage.rounds.store import RoundStore
 
 
@@ -42,8 +43,25 @@ def newest_whole(store: RoundStore) -> int:
 
 
 def _check(store: RoundStore, round: int) -> None:
-    """Raise where a round cannot be gone on from: its state and what the partitions carry."""
-    commit = store.log.read(round)
-    store.tensors.read_state(commit)
+    """Raise where a round cannot be gone on from: a state, its own or in hand, or what makes it, or a carry."""
+    commit, known = store.log.read(round), _known(store)
+    bases = {row: base_of(store.log, known, row) for row in commit.begins}
+    for base in set(bases.values()):
+        store.tensors.read_state(base)
+    for later in {later for row, base in bases.items() for later in range(base + 1, row + 1)}:
+        _check_updates(store, store.log.read(later))
     for partition, source in commit.carry_from.items():
         store.tensors.read_update(source, partition)
+
+
+def _check_updates(store: RoundStore, commit: Commit) -> None:
+    for partition in commit.accepted:
+        store.tensors.read_update(commit, partition)
+
+
+def _known(store: RoundStore) -> Pruned:
+    """What was pruned; of a damaged record nobody knows, and what it told of is lost."""
+    try:
+        return store.tensors.pruned()
+    except StoreDamaged:
+        return Pruned()

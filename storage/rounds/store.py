@@ -130,14 +130,15 @@ class RoundStore:
             round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors
         )
 
-    def commit(self, commit: Commit, before: Link | None = None) -> Commit:
+    def commit(self, commit: Commit, before: Link | None = None, more: bool = False) -> Commit:
         """Make a round exist, whose tensors are written; `before` is the sealed record before it, where known.
 
+        Where `more` are made at once, the numbers of all are written with the last one's.
         Raises `WriterFenced` when another writer was first, `UsageError` for a metric that cannot be kept.
         """
         check_names(commit)
         kept = self.log.create(commit, self.fsync, before)
-        self.history.add(kept, ours=kept is commit)
+        self.history.add(kept, ours=kept is commit, more=more)
         return kept
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from itertools import islice
 from math import prod
 
 import numpy as np
@@ -17,7 +18,7 @@ from storage.hierarchy.shards import read_packed
 from storage.places.together import together
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
-from storage.rounds.pruned import Pruned, read_pruned
+from storage.rounds.pruned import Pruned, read_pruned, there
 from storage.values.digests import (
     NOTHING_KEPT,
     match_digest,
@@ -69,7 +70,8 @@ class StoredTensors:
     def read_state(self, at: int | Commit) -> State:
         """A committed state, its vectors (element,) by dtype as the layout has them.
 
-        Raises `RoundMissing`, and `StoreDamaged` where the bits are not those committed.
+        Raises `RoundMissing`, `RoundPruned` where it is not stored, `StoreDamaged` where the bits are not those
+        committed.
         """
         commit = self.log.commit(at)
         paths = list(self.schema.state(1))
@@ -91,8 +93,10 @@ class StoredTensors:
         )
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
-        """One tensor of a committed state, (*shape); raises `StoreDamaged` where it is not what was committed."""
+        """One tensor of a committed state, (*shape); raises `RoundPruned`, `StoreDamaged` as `read_state` does."""
         spec, frozen = self.arrays[path], path.startswith("frozen/")
+        if not (frozen or commit.stored):
+            raise self._no_state(commit.round, self.pruned(), "was not stored, as the run keeps its updates")
         index = () if frozen else (commit.round,)
         array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
         tensor = from_numpy(array if frozen else array[0], spec.dtype)
@@ -220,10 +224,18 @@ class StoredTensors:
         pruned = self.pruned()
         if not spec.over_rounds or pruned.has_chunk(spec, index):
             return
-        what, first = ("the updates", 1) if spec.by_partition else ("the state", 0)
-        rounds = [round for round in self.log.rounds() if round >= first and pruned.has_chunk(spec, (round, -1))]
-        there = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
-        raise RoundPruned(f"{what} of round {index[0]} of {self.place} went when it was pruned; {there}")
+        if not spec.by_partition:
+            raise self._no_state(index[0], pruned, "went when it was pruned")
+        rounds = [round for round in self.log.rounds() if round and pruned.has_update(round)]
+        told = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
+        raise RoundPruned(f"the updates of round {index[0]} of {self.place} went when it was pruned; {told}")
+
+    def _no_state(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
+        """What to raise where the state of a round is not there; the nearest ones are named."""
+        sides = (range(round - 1, -1, -1), range(round + 1, self.log.rounds()[-1] + 1))
+        nearest = [n for side in sides for n in islice((n for n in side if there(self.log, pruned, n)), 1)]
+        told = f"the nearest are those of rounds {listed(sorted(nearest))}"
+        return RoundPruned(f"the state of round {round} of {self.place} {why}; {told}")
 
     def _write_vectors(self, round: int, partition: int, vectors: Mapping[str, torch.Tensor]) -> None:
         def write(path: str) -> None:

@@ -57,14 +57,14 @@ class StoredRows(BackendArray):
 class Arrays:
     """What is stored of some rounds of a run, ascending, of which `record` gives the commits.
 
-    What was `pruned` of them is shown as NaN.
+    What is `absent` of them is shown as NaN.
     """
 
     run: str
     store: RoundStore
     rounds: Sequence[int]
     record: Callable[[int], Commit]
-    pruned: Pruned
+    absent: Pruned
 
     def named(self, name: str) -> xr.DataArray:
         """One tensor of the state, (round, *shape); a frozen one, (*shape), is read at once; `TensorMissing`."""
@@ -123,10 +123,10 @@ class Arrays:
 
         def read(row: int = -1) -> np.ndarray:
             commit = self.record(self.rounds[row])
-            there = not axes or self.pruned.has_state(commit.round)
+            there = not axes or self.absent.has_state(commit.round)
             return _as_numpy(self.store.tensors.read_tensor(commit, path) if there else NOTHING)
 
-        whole = not axes or all(map(self.pruned.has_state, self.rounds))
+        whole = not axes or all(map(self.absent.has_state, self.rounds))
         shape = (len(self.rounds), *spec.shape[1:]) if axes else spec.shape
         return _lazy(shape, spec.dims, spec.dtype if whole else _with_nan(spec.dtype), axes, read)
 
@@ -146,7 +146,7 @@ class Arrays:
         groups |= {f"carry/{slot}": schema.layout.params for slot in schema.carry}
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
-            there = partition in commit.accepted and self.pruned.has_update(commit.round, partition)
+            there = partition in commit.accepted and self.absent.has_update(commit.round, partition)
             return _tensors_of(schema.layout, self.store.tensors.read_update(commit, partition)) if there else {}
 
         return {
@@ -161,7 +161,7 @@ class Arrays:
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
             record = commit.updates.get(partition)
             matched = record is not None and record.match is not None
-            there = matched and self.pruned.has_update(commit.round, partition)
+            there = matched and self.absent.has_update(commit.round, partition)
             return match_tensors(self.store.tensors.read_match(commit, partition)) if there else {}
 
         specs = self.schema.matching(1).values()
@@ -206,7 +206,7 @@ WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex12
 
 
 NOTHING = torch.tensor(torch.nan)
-"""What is shown of an update that was not accepted, and of what was pruned."""
+"""What is shown of an update that was not accepted, and of what is not stored."""
 
 
 def _with_nan(dtype: str) -> str:

@@ -63,6 +63,9 @@ class Drawn(Protocol):
     def divergence(self) -> pd.DataFrame:
         """Distances of updates, a row a round."""
 
+    def arrivals(self) -> pd.DataFrame:
+        """Updates that came to a parameter server, a row each."""
+
 
 @dataclass(frozen=True)
 class Plots:
@@ -129,6 +132,32 @@ class Plots:
         legend_aside(ax, [Patch(color=colour, label=verdict) for verdict, colour in VERDICTS.items()])
         return ax
 
+    def staleness(self, ax: Axes | None = None) -> Axes:
+        """How many updates came to a parameter server at each staleness, by partition, and the refused ones.
+
+        Raises `UsageError` where rounds waited for all partitions.
+        """
+        arrivals = self.run.arrivals()
+        if arrivals.empty:
+            raise UsageError(f"{self.run.name} has no staleness: its rounds waited for all partitions")
+        several = 1 < self.run.partitions <= LINES
+        verdict = arrivals["accepted"].map({True: "accepted", False: "refused"})
+        kind = arrivals["partition"].where(arrivals["accepted"], "refused") if several else verdict
+        counts = arrivals.groupby(["staleness", kind.rename("kind")]).size().unstack(fill_value=0)
+        counts = counts.reindex(range(counts.index.max() + 1), fill_value=0)
+        ax = ax or new_axes()
+        below = 0 * counts.iloc[:, 0]
+        for name in sorted(counts.columns, key=lambda name: (isinstance(name, str), name)):
+            colour = VERDICTS["refused"] if name == "refused" else None
+            ax.bar(counts.index, counts[name], bottom=below, label=str(name), color=colour)
+            below = below + counts[name]
+        ax.use_sticky_edges = False  # a bar without height at the top would leave no margin above it
+        ax.set_ylim(bottom=0)
+        _whole_numbers(ax)
+        ax.set(title=f"{self.run.name}: staleness of updates", xlabel="staleness", ylabel="updates")
+        legend_aside(ax, ax.get_legend_handles_labels()[0], "partition" if several else None)
+        return ax
+
 
 def new_axes(rows: int = 0) -> Axes:
     """Axes of a new figure, as high as so many named rows need."""
@@ -181,7 +210,11 @@ def legend_aside(ax: Axes, handles: Sequence[Artist], title: str | None = None) 
 
 
 def _over_rounds(ax: Axes) -> None:
+    ax.set_xlabel("round")
+    _whole_numbers(ax)
+
+
+def _whole_numbers(ax: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    ax.set_xlabel("round")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

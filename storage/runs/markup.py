@@ -77,7 +77,10 @@ def run_card(name: str, status: str, told: str, facts: Mapping[str, str | None],
 
 
 def round_card(commit: Commit) -> str:
-    """A round as HTML: its score and state, and below what became of each partition's update."""
+    """A round as HTML: its score and state, and below what became of each partition's update.
+
+    Where it came to a parameter server, at which turn, and from which row it began.
+    """
     updates, accepted = commit.updates, len(commit.accepted)
     rows = {
         "updates": f"{accepted} accepted, {len(updates) - accepted} refused" if updates else None,
@@ -85,11 +88,16 @@ def round_card(commit: Commit) -> str:
         "state": commit.state[:16],
     }
     metrics = list(dict.fromkeys(name for record in updates.values() for name in record.metrics))
+    came = ("turn", "began") if any(record.arrival for record in updates.values()) else ()
     lines = [
-        (p, u.weight, u.refused or "accepted", *(f"{u.metrics[m]:.4g}" if m in u.metrics else "" for m in metrics))
+        (
+            *(p, u.weight, u.refused or "accepted"),
+            *(getattr(u.arrival, name, "") for name in came),
+            *(f"{u.metrics[m]:.4g}" if m in u.metrics else "" for m in metrics),
+        )
         for p, u in list(updates.items())[:SHOWN_PARTITIONS]
     ]
-    below = table(("partition", "weight", "verdict", *metrics), lines) if updates else ""
+    below = table(("partition", "weight", "verdict", *came, *metrics), lines) if updates else ""
     more = len(updates) - len(lines)
     below += f'<span style="opacity:.65">and {more} more partitions</span>' if more else ""
     return card(f"Round {commit.round}", " · ".join(score_parts(commit.score)), rows, below)

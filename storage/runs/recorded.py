@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,9 +94,7 @@ class RecordedRun:
     @property
     def committed(self) -> list[int]:
         """The committed rounds whose records are whole, ascending; each record is verified."""
-        if self._links is None:
-            self._links = self._store.log.links([round for round in self._rounds if round <= self.done])
-        return list(self._links)
+        return list(self._whole())
 
     @property
     def pruned(self) -> Pruned:
@@ -103,9 +102,15 @@ class RecordedRun:
         return self._store.tensors.pruned()
 
     @property
+    def absent(self) -> Pruned:
+        """Of which rounds states and updates are not there: let go, or of states never stored."""
+        pruned, links = self.pruned, self._whole()
+        return replace(pruned, states=pruned.states | {round for round, link in links.items() if not link.stored})
+
+    @property
     def kept(self) -> list[int]:
-        """The committed rounds whose states were not pruned."""
-        return list(filter(self.pruned.has_state, self.committed))
+        """The committed rounds whose states are there."""
+        return list(filter(self.absent.has_state, self.committed))
 
     @property
     def packed(self) -> bool:
@@ -161,6 +166,12 @@ class RecordedRun:
     def tensors(self) -> list[str]:
         """The names that ``run[name]`` knows; a parameter or buffer may drop its group."""
         return list(self._store.schema.state(1))
+
+    def _whole(self) -> dict[int, Link]:
+        """The whole records of the committed rounds, ascending."""
+        if self._links is None:
+            self._links = self._store.log.links([round for round in self._rounds if round <= self.done])
+        return self._links
 
     def _commit(self, round: int) -> Commit:
         """The record of a round, read once."""

@@ -13,7 +13,14 @@ from storage.runs.markup import run_card, run_line, score_parts
 from storage.runs.names import WhichRound, find_run, recorded_name, which_round
 from storage.runs.recorded import RecordedRun
 from storage.runs.round import Round
-from storage.runs.tables import best_round, history_table, state_changes, state_difference, update_divergence
+from storage.runs.tables import (
+    arrivals_table,
+    best_round,
+    history_table,
+    state_changes,
+    state_difference,
+    update_divergence,
+)
 from storage.upkeep.verifying.verify import Verification, verify
 from storage.values.state import Update
 
@@ -44,8 +51,8 @@ class Run(RecordedRun):
 
         bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
         """
-        pruned = self.pruned
-        return self._arrays(list(filter(pruned.has_state, self.committed)), pruned).named(name)
+        absent = self.absent
+        return self._arrays(list(filter(absent.has_state, self.committed)), absent).named(name)
 
     @property
     def ds(self) -> xr.Dataset:
@@ -54,7 +61,7 @@ class Run(RecordedRun):
         Parameters, buffers, scores, metrics and bookkeeping have their own names, of which the first of two has
         the name; all else its path, as ``memory/velocity/fc1.weight``.
         """
-        return self._arrays(self.committed, self.pruned).data_set()
+        return self._arrays(self.committed, self.absent).data_set()
 
     @property
     def tree(self) -> xr.DataTree:
@@ -64,12 +71,12 @@ class Run(RecordedRun):
         ``extras``, ``carry``, ``permutations`` and ``similarities``, each (round, partition, …), and
         ``partitions``, which example went where.
         """
-        return self._arrays(self.committed, self.pruned).data_tree()
+        return self._arrays(self.committed, self.absent).data_tree()
 
-    def _arrays(self, rounds: list[int], pruned: Pruned) -> Arrays:
+    def _arrays(self, rounds: list[int], absent: Pruned) -> Arrays:
         from storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
 
-        return Arrays(self.name, self._store, rounds, self._commit, pruned)
+        return Arrays(self.name, self._store, rounds, self._commit, absent)
 
     def history(self) -> pd.DataFrame:
         """A row for each committed round: loss and other scores, seconds, metrics, examples, accepted updates.
@@ -79,6 +86,14 @@ class Run(RecordedRun):
         """
         recorded = [round for round in self._store.shelf.filled if round <= self.done]
         return history_table(self._store.history, self._scored, recorded)
+
+    def arrivals(self) -> pd.DataFrame:
+        """A row for each update that came to a parameter server, none where rounds waited for all partitions.
+
+        Columns are round, partition, its turn, the row that it `began` from, staleness, whether it was accepted,
+        seconds that its map took, and the worker.
+        """
+        return arrivals_table(map(self._commit, self.committed))
 
     def round(self, round: WhichRound) -> Round:
         """One committed round; negative numbers count from the end; raises `RoundMissing`, `UsageError`.
@@ -111,9 +126,9 @@ class Run(RecordedRun):
     def changes(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
         """How much rounds whose predecessor is among them changed each parameter, relative to its norm before.
 
-        Without `rounds`, those whose states were not pruned.
+        Without `rounds`, those whose states are there.
         """
-        return state_changes(self._each(rounds, self.pruned.has_state))
+        return state_changes(self._each(rounds, self.absent.has_state))
 
     def divergence(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
         """How far each accepted update lies from their weighted mean: a row a round, columns (measure, partition).
@@ -140,7 +155,7 @@ class Run(RecordedRun):
 
     @property
     def plot(self) -> Plots:
-        """What can be drawn of it: ``run.plot.history(ax=None)``, divergence, changes, refusals."""
+        """What can be drawn of it: ``run.plot.history(ax=None)``, divergence, changes, refusals, staleness."""
         return Plots(self)
 
     def __repr__(self) -> str:

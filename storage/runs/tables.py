@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from storage.errors import RoundMissing, UsageError, nearest
+from storage.rounds.commits import Commit
 from storage.rounds.history import History
 from storage.runs.round import Round
 from storage.values.tensors import Vectors
@@ -35,8 +37,9 @@ def history_table(history: History, scores: Sequence[str], recorded: Sequence[in
         columns[column] = _weighted_mean(numbers[f"metrics/{name}"], weight)
     columns["examples"] = weight.sum(axis=1)
     columns["accepted"] = np.nansum(accepted, axis=1)
+    columns["refused"] = np.sum(accepted == 0, axis=1)
     table = pd.DataFrame(columns, index=pd.RangeIndex(rows, name="round"))
-    return table.loc[list(recorded)].astype({"examples": int, "accepted": int})
+    return table.loc[list(recorded)].astype(dict.fromkeys(("examples", "accepted", "refused"), int))
 
 
 def _reported(group: str, numbers: Mapping[str, np.ndarray]) -> list[str]:
@@ -45,7 +48,7 @@ def _reported(group: str, numbers: Mapping[str, np.ndarray]) -> list[str]:
     return sorted(name for kind, _, name in told if kind == group)
 
 
-COUNTS = {"examples", "accepted"}
+COUNTS = {"examples", "accepted", "refused"}
 """Further columns of a history."""
 
 
@@ -171,3 +174,41 @@ def _directions(round: Round) -> Iterator[tuple[int, torch.Tensor]]:
 def _whole(vectors: Vectors) -> torch.Tensor:
     """The vectors of all types as one, float64 (element,)."""
     return torch.cat([vectors[dtype].double() for dtype in sorted(vectors)])
+
+
+ARRIVAL = ("round", "partition", "turn", "began", "staleness", "accepted", "seconds", "worker")
+
+
+def arrivals_table(commits: Iterable[Commit]) -> pd.DataFrame:
+    """A row for each update of asynchronous rounds: see `Run.arrivals`."""
+    import pandas as pd
+
+    rows = [
+        (commit.round, p, a.turn, a.began, a.staleness, record.refused is None, record.seconds, record.worker)
+        for commit in commits
+        for p, record in commit.updates.items()
+        if (a := record.arrival) is not None
+    ]
+    return pd.DataFrame(rows, columns=list(ARRIVAL))
+
+
+def arrivals_by(arrivals: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Sums by ``worker`` or ``partition``: updates, their share, mean and largest staleness, refused, seconds."""
+    grouped = arrivals.groupby(column)
+    updates = grouped.size()
+    return updates.to_frame("updates").assign(
+        share=updates / len(arrivals),
+        staleness=grouped["staleness"].mean(),
+        largest=grouped["staleness"].max(),
+        refused=updates - grouped["accepted"].sum(),
+        seconds=grouped["seconds"].median(),
+        partitions=grouped["partition"].unique().map(sorted),
+    )
+
+
+def worker_rows(arrivals: pd.DataFrame) -> list[dict[str, Any]]:
+    """The sums by worker for machines, none where nothing arrived."""
+    rows: list[dict[str, Any]] = []
+    if not arrivals.empty:
+        rows = json.loads(arrivals_by(arrivals, "worker").reset_index().to_json(orient="records"))
+    return rows

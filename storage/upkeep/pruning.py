@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import chunk_bytes
@@ -11,10 +12,10 @@ from storage.hierarchy.schema import ArraySpec
 from storage.hierarchy.shards import packed_chunks, plain_chunks
 from storage.rounds.commits import Commit
 from storage.rounds.packed import is_packed
-from storage.rounds.pruned import Pruned, write_pruned
+from storage.rounds.pruned import Pruned, base_of, there, write_pruned
 from storage.rounds.recovery import newest_whole
 from storage.rounds.store import RoundStore
-from storage.upkeep.keeping import Keep
+from storage.upkeep.keeping import Asked, Keep, never
 from storage.upkeep.packing import held, pack
 
 
@@ -26,15 +27,16 @@ class LetGo:
     bytes: int
 
 
-def prune(store: RoundStore, keep: Keep, newest: Commit) -> None:
+def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -> None:
     """Let go of the tensors that are not to be kept, where the newest round is the one to go on from.
 
-    Only the holder of the lease may call this, while no work is under way that begins from an earlier round.
+    What `stays` is as in `Keep.prunes`. Only the holder of the lease may call this, while no work is under way
+    that begins from an earlier round.
     """
     if keep == Keep():
         return
     former = store.tensors.pruned()
-    pruned = keep.prunes(newest, former)
+    pruned = _prunes(store, keep, newest, former, stays)
     if pruned != former:
         write_pruned(store.log, pruned, newest.round, store.fsync)
     for spec in store.tensors.arrays.values():
@@ -66,8 +68,13 @@ def _newest(store: RoundStore) -> Commit:
     return store.log.read(newest)
 
 
+def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned, stays: Asked = never) -> Pruned:
+    base = base_of(store.log, former, newest.needed)
+    return keep.prunes(newest, former, base, partial(there, store.log, former), stays)
+
+
 def _goes(store: RoundStore, keep: Keep, newest: Commit) -> LetGo:
-    pruned = keep.prunes(newest, store.tensors.pruned())
+    pruned = _prunes(store, keep, newest, store.tensors.pruned())
     going = list(_going(store, pruned))
     return LetGo(tuple(sorted({round for round, _ in going})), sum(size for _, size in going))
 

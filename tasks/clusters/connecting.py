@@ -12,7 +12,7 @@ import dask
 from distributed import Client, LocalCluster
 
 from storage.errors import ClusterError
-from tasks.clusters.plugins import Loosen, PromptScheduler, PromptWorker
+from tasks.clusters.plugins import Loosen, prompt
 
 CONNECT_SECONDS = 10
 
@@ -37,7 +37,7 @@ LOCAL_SETTINGS = {
     "distributed.logging.distributed": "critical",
     # The first finds our packages before the user's, the next is for its `dask_setup`; the last brings torch,
     # while whose import a worker is silent.
-    "distributed.worker.preload": ["roundweave", "tasks.clusters.plugins", "tasks.rounds.committing"],
+    "distributed.worker.preload": ["roundweave", "tasks.clusters.plugins", "tasks.keeping.committing"],
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.scheduler.allowed-failures": 5,
@@ -58,8 +58,7 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
         yield _ready(current)
         return
     with local_cluster(workers) as cluster, Client(cluster, set_as_default=False) as client:
-        client.register_plugin(PromptScheduler())
-        client.register_plugin(PromptWorker())
+        prompt(client)
         yield _ready(client)
 
 

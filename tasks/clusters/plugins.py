@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from distributed import SchedulerPlugin, WorkerPlugin
+from distributed import Client, SchedulerPlugin, WorkerPlugin
 
 
 def dask_setup(worker: Any) -> None:
@@ -39,14 +39,16 @@ BATCHING_SECONDS = 0.0001
 
 
 class PromptScheduler(SchedulerPlugin):
-    """Sends to workers without delay. The interval is an attribute of Dask's, not a setting."""
+    """Sends to workers and clients without delay. The interval is an attribute of Dask's, not a setting."""
 
     name = "roundweave-prompt"
 
     async def start(self, scheduler: Any) -> None:
-        """Treat the workers that are there already."""
+        """Treat the workers and clients that are there already."""
         for worker in scheduler.stream_comms:
             self.add_worker(scheduler, worker)
+        for client in scheduler.client_comms.values():
+            client.interval = BATCHING_SECONDS
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
         """Treat a worker that joins."""
@@ -61,3 +63,11 @@ class PromptWorker(WorkerPlugin):
     def setup(self, worker: Any) -> None:
         """Treat the worker."""
         worker.batched_stream.interval = BATCHING_SECONDS
+
+
+def prompt(client: Client) -> None:
+    """Have a client and the scheduler of its own local cluster send all messages without delay."""
+    client.register_plugin(PromptScheduler())
+    client.register_plugin(PromptWorker())
+    if client.scheduler_comm is not None:
+        client.scheduler_comm.interval = BATCHING_SECONDS

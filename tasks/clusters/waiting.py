@@ -28,6 +28,21 @@ class DeadlyWork(LostWork):
     """Workers died at it, one after the other."""
 
 
+class Idleness:
+    """Counts the looks in a row at which no worker does anything, while work is waited for."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._looks = 0
+
+    def look(self) -> None:
+        """Look once; raises `LostWork` after too many, `ClusterError` where there are no workers."""
+        usable_workers(self.client)
+        self._looks = 0 if any(self.client.processing().values()) else self._looks + 1
+        if self._looks == IDLE_LOOKS:
+            raise LostWork("no worker is working on it")
+
+
 def usable_workers(client: Client) -> list[str]:
     """The addresses of the workers, in order; raises `ClusterError` for none."""
     # Not client.scheduler_info(): a periodic callback may empty what it returns.
@@ -52,23 +67,20 @@ def finished(
     client: Client,
     future: Future[Any],
     unless: Callable[[], bool] = lambda: False,
-    look: Callable[[], None] = lambda: None,
+    look: Callable[[], object] = lambda: None,
 ) -> Future[Any]:
     """Wait for a future, however long its work takes, or until `unless` says that it does not matter.
 
     Calls `look` now and then. Raises the task's own error; `LostWork` when Dask gave the work up or forgot it.
     """
-    idle = 0
+    idleness = Idleness(client)
     while future.status == "pending" and not unless():
         try:
             with client.as_current():
                 wait([future], timeout=LOOK_SECONDS)
         except TimeoutError:
             look()
-            usable_workers(client)
-            idle = 0 if any(client.processing().values()) else idle + 1
-            if idle == IDLE_LOOKS:
-                raise LostWork("no worker is working on it") from None
+            idleness.look()
         except FuturesCancelledError as error:
             raise LostWork("the connection to the scheduler was lost") from error
     if unless() or future.status == "finished":

@@ -94,10 +94,10 @@ class Partitions:
         targets = self.targets()
         return [targets[torch.from_numpy(rows)] for rows in _whole_rows(self, number)[0]]
 
-    def sample(self, partition: int) -> Examples:
-        """Two examples, to try a network on."""
+    def sample(self, partition: int, most: int = 2) -> Examples:
+        """The first examples, to try a network on."""
         dataset, _ = self._dataset(partition)
-        return dataset.take(np.arange(min(2, len(dataset.train))), self.dtype)
+        return dataset.take(np.arange(min(most, len(dataset.train))), self.dtype)
 
     def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
         """Rows to train on and rows held out, by partition of what the source loads at once."""

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from storage.rounds.commits import Commit
-from tasks.numerics import Fingerprint
+from tasks.evidence.verdicts import Verdict
 from tasks.rounds.job import Job
-from tasks.rounds.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -16,8 +15,8 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Runs the rounds of a plan somewhere; which one does changes no bits."""
 
-    def fingerprints(self) -> dict[str, Fingerprint]:
-        """What each of its processes may do to the bits."""
+    def each(self, function: Callable[[], T]) -> dict[str, T]:
+        """What a function gives in each process where maps run, all at once, in the order of their blocks."""
         ...
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 from storage.rounds.commits import Commit
+from tasks.arrivals.serving import Pushed
 from tasks.data.partitions import Partition
-from tasks.numerics import Fingerprint, fingerprint
-from tasks.rounds.committing import (
-    commit_round,
+from tasks.evidence.replaying import replay_block, replay_round
+from tasks.evidence.verdicts import Verdict
+from tasks.executors.turns import Turns
+from tasks.keeping.arriving import commit_served
+from tasks.keeping.committing import (
     load_and_keep,
     load_block,
     map_and_keep,
@@ -20,12 +24,20 @@ from tasks.rounds.committing import (
 )
 from tasks.rounds.job import Job
 from tasks.rounds.pace import Notice, log_notice, watched
-from tasks.rounds.replaying import replay_block, replay_round
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import Outcome
-from tasks.rounds.verdicts import Verdict
+from tasks.when import Asynchronous
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A round that is not kept yet: its outcome, its scores, and the updates that landed in it at a server."""
+
+    outcome: Outcome
+    tallies: Sequence[Sequence[Tally]]
+    pushed: Sequence[Pushed] = ()
 
 
 class InlineExecutor:
@@ -36,10 +48,11 @@ class InlineExecutor:
         self.notice = notice
         self._data: tuple[str, int, list[Partition]] | None = None
         self._outcome: tuple[str, Outcome] | None = None
+        self._turns: tuple[str, Turns] | None = None
 
-    def fingerprints(self) -> dict[str, Fingerprint]:
-        """What this process may do to the bits."""
-        return {"this process": fingerprint()}
+    def each(self, function: Callable[[], T]) -> dict[str, T]:
+        """What a function gives in this process."""
+        return {"this process": function()}
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
         """What a function gives for each partition."""
@@ -47,22 +60,24 @@ class InlineExecutor:
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
-        rounds = self._rounds(job, first, last)
+        asynchronous = isinstance(job.work.algorithm.when, Asynchronous)
+        rounds = (self._arrivals if asynchronous else self._rounds)(job, first, last)
         # Where a round takes its time to be kept, the next one's maps do not wait for it.
         ahead = job.attempt.open().tensors.slow
         commit, kept = None, next(rounds, None)
         with ThreadPoolExecutor(1) as pen:
             while kept:
-                waiting = pen.submit(commit_round, job, *kept, commit) if ahead else None
+                closing = kept.outcome.state.round == last
+                waiting = pen.submit(_commit, job, kept, commit, closing) if ahead else None
                 following = next(rounds, None) if ahead else None
-                commit = waiting.result() if waiting else commit_round(job, *kept, commit)
+                commit = waiting.result() if waiting else _commit(job, kept, commit, closing)
                 yield commit
                 if commit.stop:
                     return
                 kept = following if ahead else next(rounds, None)
 
-    def _rounds(self, job: Job, first: int, last: int) -> Iterator[tuple[Outcome, list[list[Tally]]]]:
-        """The outcome and the scores of each round, computed when it is asked for."""
+    def _rounds(self, job: Job, first: int, last: int) -> Iterator[Computed]:
+        """Each round, computed when it is asked for."""
         outcome = self._before(job, first)
         for round in range(first, last + 1):
             data = self._load(load_and_keep, job, round)
@@ -70,7 +85,22 @@ class InlineExecutor:
                 mapped = map_and_keep(job, outcome, data, 0)
             outcome = reduce_round(job, outcome, [mapped])
             self._outcome = job.attempt.token, outcome
-            yield outcome, [score_outcome(job, outcome, data)] if job.attempt.scored(round) else []
+            yield Computed(outcome, self._scored(job, outcome, data))
+
+    def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
+        """Each round of a parameter server, computed when it is asked for."""
+        made, self._turns = self._turns, None
+        if made is None or made[0] != job.attempt.token or made[1].outcome.state.round != first - 1:
+            made = job.attempt.token, Turns(job, first - 1)
+        data = self._load(load_and_keep, job, first)
+        with watched(self.patience, self.notice):
+            for outcome, pushed in made[1].rounds(data, last):
+                yield Computed(outcome, self._scored(job, outcome, data), pushed)
+        # Kept for the next window only now: turns that failed have lost an intake.
+        self._turns = made
+
+    def _scored(self, job: Job, outcome: Outcome, data: list[Partition]) -> list[list[Tally]]:
+        return [score_outcome(job, outcome, data)] if job.attempt.scored(outcome.state.round) else []
 
     def _before(self, job: Job, round: int) -> Outcome:
         """The outcome of the round before, which this executor may have made itself."""
@@ -92,3 +122,7 @@ class InlineExecutor:
         if self._data is None or self._data[:2] != (job.attempt.token, number):
             self._data = job.attempt.token, number, load(job, number, 0)
         return self._data[2]
+
+
+def _commit(job: Job, computed: Computed, previous: Commit | None, closing: bool) -> Commit:
+    return commit_served(job, computed.outcome, computed.pushed, computed.tallies, previous, closing)

@@ -8,12 +8,12 @@ from storage.errors import listed
 from tasks.clusters.watching import Lost
 
 
-def lost_line(lost: Lost, rounds: Sequence[int], partitions: Iterable[int]) -> str:
-    """Who is lost, and which partitions of which rounds are mapped again."""
+def lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of: str = "round") -> str:
+    """Who is lost, and which partitions are mapped again; the numbers are `of` rounds, or of their own turns."""
     why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
     if not lost.working and not lost.finished:
         return f"worker {lost.worker} {why}; it had no work"
     again = listed(partitions)
     if not again:
         return f"worker {lost.worker} {why}; its work is done again elsewhere"
-    return f"worker {lost.worker} {why}; mapped again in round {listed(rounds)}: partition {again}"
+    return f"worker {lost.worker} {why}; mapped again in {of} {listed(numbers)}: partition {again}"

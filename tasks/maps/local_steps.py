@@ -60,6 +60,11 @@ class LocalSteps(Map):
         if self.options:
             self._optimizer([torch.nn.Parameter(torch.zeros(1))], self.lr)
 
+    @property
+    def grows(self) -> bool:
+        """Passes over more examples take more steps."""
+        return self.steps is None
+
     def __call__(
         self,
         objective: Objective,
@@ -83,6 +88,12 @@ class LocalSteps(Map):
         self, objective: Objective, state: State, examples: Examples, seed: int, term: Term | None = None
     ) -> Update:
         """One round of local training, with a term added to every gradient before it is clipped."""
+        return self.walk(objective, state, examples, seed, term)[0]
+
+    def walk(
+        self, objective: Objective, state: State, examples: Examples, seed: int, term: Term | None = None
+    ) -> tuple[Update, Vectors]:
+        """The same, and the parameters where it arrives, one vector (elements,) per dtype."""
         own = self.init == "per-partition" and state.round == 0
         network = objective.network(objective.seeded(seed).initial() if own else state)
         named = {name: p for name, p in network.named_parameters() if p.requires_grad}
@@ -100,18 +111,19 @@ class LocalSteps(Map):
             step()
             total += loss.detach()
         arrived = pack(objective.layout.params, dict(network.named_parameters()))
-        return Update(
+        update = Update(
             direction={name: start - arrived[name] for name, start in state.params.items()},
             buffers=buffers_of(network, objective.layout),
             weight=len(examples),
             metrics={"train_loss": total.item() / steps},
         )
+        return update, arrived
 
     def _stepper(self, parameters: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
         """What takes a step along the gradients and clears them."""
         # Plain SGD without torch.optim: the same bits, less time a step, and torch.optim takes 1.2 s to start.
         if self.optimizer == "SGD" and not self.options:
-            return partial(_descend, parameters, lr)
+            return partial(descend, parameters, lr)
         optimizer = self._optimizer(parameters, lr)
 
         def step() -> None:
@@ -136,7 +148,8 @@ def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:
             parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
 
 
-def _descend(parameters: list[torch.nn.Parameter], lr: float) -> None:
+def descend(parameters: list[torch.nn.Parameter], lr: float) -> None:
+    """A step of plain SGD, which clears the gradients."""
     with torch.no_grad():
         for parameter in parameters:
             if parameter.grad is not None:

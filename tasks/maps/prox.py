@@ -39,6 +39,11 @@ class FedProx(Map):
         if self.mu < 0:
             raise UsageError(f"mu is a weight from 0, not {self.mu}")
 
+    @property
+    def grows(self) -> bool:
+        """As the local training does."""
+        return self.local.grows
+
     def __call__(
         self,
         objective: Objective,

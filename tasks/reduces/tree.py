@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from storage.values.state import State, Update
 from tasks.algebra import Node, Reduce
@@ -35,7 +35,17 @@ def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node
         return reduce.join(left, right)
 
 
+def fold_updates(reduce: Reduce, node: tuple[int, int], updates: Mapping[int, Node | None]) -> Node | None:
+    """Join a node of the tree from the updates of its partitions, None for those that are absent."""
+
+    def leaf(first: int, last: int) -> Node | None:
+        if last - first > 1:
+            raise KeyError(first, last)
+        return updates[first]
+
+    return fold(reduce, node, leaf)
+
+
 def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Update:
     """Reduce a list of updates in one go, ordered by partition."""
-    leaves = {(i, i + 1): update for i, update in enumerate(updates)}
-    return reduce.finish(state, fold(reduce, (0, len(updates)), lambda a, b: leaves[a, b]))
+    return reduce.finish(state, fold_updates(reduce, (0, len(updates)), dict(enumerate(updates))))

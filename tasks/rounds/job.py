@@ -12,6 +12,7 @@ from tasks.algebra import Algorithm
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
 from tasks.numerics import Fingerprint, derive_seed
+from tasks.rounds.landing import Order
 from tasks.rounds.plan import RoundPlan
 from tasks.user_code import Code, WithCode
 
@@ -34,9 +35,9 @@ class Work(WithCode):
     code: tuple[Code, ...] = ()
     before: int = 0
 
-    def map_seed(self, round: int, partition: int) -> int:
-        """What a map's randomness is drawn from; partition -1 is the reduce."""
-        return derive_seed(self.seed, self.before + round, partition)
+    def map_seed(self, turn: int, partition: int) -> int:
+        """What a map's randomness is drawn from, by the partition's turn; of the reduce, -1, by the round."""
+        return derive_seed(self.seed, self.before + turn, partition)
 
     def split(self, round: int) -> int:
         """The number of the split that a round uses."""
@@ -55,7 +56,8 @@ class Work(WithCode):
 class Attempt:
     """One writer's go at a run: where it keeps the rounds, how far it goes, and when it ends early.
 
-    `token` and `epoch` are of the lease; `started` is in seconds since the epoch.
+    `token` and `epoch` are of the lease; `started` is in seconds since the epoch. Of every `state_every`-th round
+    the state is stored.
     """
 
     store: str
@@ -66,6 +68,7 @@ class Attempt:
     target_accuracy: float | None = None
     patience: int | None = None
     fsync: bool = False
+    state_every: int = 1
     started: float = field(default_factory=time.time)
 
     def open(self) -> RoundStore:
@@ -75,6 +78,10 @@ class Attempt:
     def scored(self, round: int) -> bool:
         """Whether the network is scored after a round."""
         return round % self.evaluate_every == 0 or round == self.rounds
+
+    def stores_state(self, round: int) -> bool:
+        """Whether the state of a round is stored, wherever its window ends; runs stop at scored rounds."""
+        return round % self.state_every == 0 or self.scored(round)
 
     def stop_reason(self, commit: Commit) -> str | None:
         """Why the run ends with this round, None where it goes on."""
@@ -88,11 +95,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Job:
-    """What an executor is given: the work, the attempt, and the plan of a round."""
+    """What an executor is given: the work, the attempt, and the plan of a round.
+
+    `order` is the one in which updates arrive at a server where that is not left to the workers.
+    """
 
     work: Work
     attempt: Attempt
     plan: RoundPlan
+    order: Order | None = None
 
     def split(self, round: int) -> int:
         """The number of the split that a round uses."""

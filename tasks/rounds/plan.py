@@ -20,6 +20,11 @@ class RoundPlan:
     blocks: int = 1
     one_by_one: bool = False
 
+    @classmethod
+    def over(cls, partitions: int, workers: int) -> RoundPlan:
+        """A block for each worker, as long as there are partitions."""
+        return cls(partitions, min(workers, partitions))
+
     @property
     def root(self) -> tuple[int, int]:
         """The root of the tree over partitions."""
@@ -37,14 +42,23 @@ class RoundPlan:
         span = self.span(block)
         return cover(*self.root, span.start, span.stop)
 
+    def shares(self, speeds: Sequence[float]) -> list[float]:
+        """The sizes of partitions with which blocks are done at once, the largest 1, given the speed of each."""
+        spans = [self.span(block) for block in range(self.blocks)]
+        shares = [speed / len(span) for speed, span in zip(speeds, spans, strict=True) for _ in span]
+        return [share / max(shares) for share in shares]
+
 
 WINDOW_SECONDS, LONG_SECONDS = 1.0, 10.0
 """Seconds of rounds submitted at once, and of those that take long to be kept: the next window waits for it."""
 
-LARGEST_WINDOW = 50
+LARGEST_WINDOW, LARGEST_OF_SERVER = 50, 1000
+"""Rounds of a window at most; those of a server are not submitted at once, nor done again together."""
 
 
-def window_size(wanted: int | None, seconds_per_round: float | None, long: bool = False) -> int:
+def window_size(
+    wanted: int | None, seconds_per_round: float | None, long: bool = False, largest: int = LARGEST_WINDOW
+) -> int:
     """How many rounds to submit at once: as wanted, else about a second of them, and one to begin with.
 
     A window spares short rounds the way to the client and back. It is a `long` one where the store is far away or
@@ -56,7 +70,7 @@ def window_size(wanted: int | None, seconds_per_round: float | None, long: bool 
     if seconds_per_round is None:
         return 1
     seconds = LONG_SECONDS if long else WINDOW_SECONDS
-    return max(1, min(LARGEST_WINDOW, int(seconds / max(seconds_per_round, 1e-6))))
+    return max(1, min(largest, int(seconds / max(seconds_per_round, 1e-6))))
 
 
 REPLAYED_AT_ONCE = 32

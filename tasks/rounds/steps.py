@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from storage.errors import RoundFailed, failing_as, located
-from storage.rounds.commits import UpdateRecord
+from storage.rounds.commits import ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
@@ -20,7 +20,7 @@ from storage.values.tensors import Vectors
 from tasks.algebra import Node
 from tasks.data.partitions import Partition
 from tasks.numerics import pinned
-from tasks.reduces.tree import fold
+from tasks.reduces.tree import fold, fold_updates
 from tasks.rounds.guard import checked, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.pace import mapping
@@ -35,13 +35,14 @@ Nodes = Mapping[tuple[int, int], Node | None]
 class Outcome:
     """The state after a round, what its commit says of the updates, and how the reduce matched their units.
 
-    `carry_from` is as in `Commit`.
+    `carry_from` and `server` are as in `Commit`.
     """
 
     state: State
     records: Mapping[int, UpdateRecord] = field(default_factory=dict)
     carry_from: Mapping[int, int] = field(default_factory=dict)
     matches: Mapping[int, Match] = field(default_factory=dict)
+    server: ServerRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,23 @@ def map_block(
 ) -> Iterator[Mapped]:
     """Map partitions one after the other, each from the state, its examples and what it carries."""
     for partition, examples, carry in zip(partitions, data, carries, strict=True):
-        yield _map_partition(work, state, partition, examples, carry)
+        yield map_partition(work, state, state.round + 1, partition, examples, carry)
 
 
-def _map_partition(
-    work: Work, state: State, partition: int, examples: Partition, carry: Mapping[str, Vectors]
+def map_partition(
+    work: Work, state: State, turn: int, partition: int, examples: Partition, carry: Mapping[str, Vectors]
 ) -> Mapped:
+    """Map one partition at its own turn, from which its randomness is drawn; where all wait, it is the round."""
     round, rule = state.round + 1, work.algorithm.map
-    seed = work.map_seed(round, partition)
+    seed = work.map_seed(turn, partition)
     with pinned(seed, work.threads):
-        with _own_code(round, f"the map of partition {partition}"), mapping(round, partition):
+        with own_code(round, f"the map of partition {partition}"), mapping(round, partition):
             returned = rule(work.objective, work.counted(state), examples.train, carry, seed)
         return Mapped(partition, *checked(work.objective.layout, returned, state.buffers, rule.carry, rule.extras))
 
 
-def _own_code(round: int, what: str) -> AbstractContextManager[None]:
+def own_code(round: int, what: str) -> AbstractContextManager[None]:
+    """Within, what the user's code raises is told as `RoundFailed`."""
     return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {located(error)}"))
 
 
@@ -96,14 +99,8 @@ def fold_block(
     work: Work, round: int, nodes: Iterable[tuple[int, int]], updates: Mapping[int, Update | None]
 ) -> Nodes:
     """Nodes of a round's tree from the updates of their partitions, None for one that is refused."""
-
-    def leaf(first: int, last: int) -> Node | None:
-        if last - first > 1:
-            raise KeyError(first, last)
-        return updates[first]
-
-    with _own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
-        return {node: fold(work.algorithm.reduce, node, leaf) for node in nodes}
+    with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
+        return {node: fold_updates(work.algorithm.reduce, node, updates) for node in nodes}
 
 
 def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
@@ -112,12 +109,12 @@ def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> 
     records = dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
     accepted = _accepted(work, records, round)
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
-    with _own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
+    with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
         root = fold(rules.reduce, (0, len(records)), lambda first, last: nodes[first, last])
         start = work.counted(before.state)
         reduced = rules.reduce.finish(start, root)
         state = work.numbered(rules.apply(start, reduced))
-        _check_state(work.objective.layout, state, before.state)
+        check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
@@ -137,7 +134,8 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
     return accepted
 
 
-def _check_state(layout: Layout, state: State, before: State) -> None:
+def check_state(layout: Layout, state: State, before: State) -> None:
+    """Raise `RoundFailed` for a new state that is misshapen, or has new numbers that are not finite."""
     params, buffers = (layout.params, state.params), (layout.buffers, state.buffers)
     reason = misshapen(*params) or non_finite(*params)
     reason = reason or misshapen(*buffers) or non_finite(*buffers, before=before.buffers)
@@ -151,5 +149,5 @@ def _check_state(layout: Layout, state: State, before: State) -> None:
 def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
     """Score the network of a state on the held-out examples of some partitions."""
     network = work.objective.network(state).eval()
-    with _own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
+    with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
         return [tally(work.objective, network, partition.held_out) for partition in data]

@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows.config.replay import ReplayConfig
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.evidence.replay.config import ReplayConfig
 from flows.evidence.replay.preparing import plan_replay
 from flows.evidence.replay.rounds import replay_rounds
 from flows.training.preparing import prepared

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Commit, Score, UpdateRecord
+from storage.rounds.commits import Arrival, Commit, Hand, Score, ServerRecord, UpdateRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
@@ -91,6 +91,22 @@ class Tiny:
             "seconds": 2.0,
         } | fields
         return replace(commit, **fields)
+
+    def serve(self, store: RoundStore, staleness: list[dict[int, int]], refused: set[tuple[int, int]]) -> None:
+        """Commit rounds of a server: how stale each partition's update is, those of (round, partition) refused."""
+        for round, stale in enumerate(staleness, 1):
+            commit = self.write(store, round, tuple(p for number, p in refused if number == round))
+            updates = {
+                p: replace(
+                    commit.updates[p],
+                    arrival=Arrival(turn=round, began=round - 1, staleness=each),
+                    metrics={"staleness": float(each)},
+                    worker=f"worker {p}",
+                )
+                for p, each in stale.items()
+            }
+            hands = {p: Hand(round + 1, round, round) for p in range(2)}
+            store.commit(replace(commit, updates=updates, server=ServerRecord(hands, round)))
 
     def train(self, store: RoundStore, rounds: int) -> RoundStore:
         for round in range(1, rounds + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import get_type_hints
 
 import pytest
@@ -10,13 +11,17 @@ from pydantic import TypeAdapter
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm
-from tasks.algorithms import ALGORITHMS, build_algorithm
+from tasks.algorithms.table import ALGORITHMS, build_algorithm
+from tasks.applies.adaptive import Adagrad
 from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
+from tasks.maps.downpour import Downpour
+from tasks.maps.elastic import Elastic
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.reduces.mean import Mean
 from tasks.user_code import find_code
+from tasks.when import Asynchronous
 
 
 def test_names_stand_for_three_values() -> None:
@@ -29,6 +34,23 @@ def test_names_stand_for_three_values() -> None:
     )
     inner = LocalSteps(steps=50, optimizer="AdamW", lr=1e-3)
     assert build_algorithm("diloco", {}) == Algorithm(inner, Mean(), Sgd(0.7, 0.9, nesterov=True))
+
+
+def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
+    assert build_algorithm("async_sgd", {"lr": 0.2, "fetch_every": 3, "shards": 2}) == Algorithm(
+        Gradient(32), Mean(), Sgd(0.2), Asynchronous(fetch_every=3, shards=2)
+    )
+    options = {"fetch_every": 4, "push_every": 2, "max_staleness": 5, "stale": "scale"}
+    assert build_algorithm("downpour", options) == Algorithm(
+        Downpour(2, 32, 0.05, carries=True), Mean(), Adagrad(0.02, tau=0.1), Asynchronous(5, 4, 2, "scale")
+    )
+    assert build_algorithm("downpour", {"fetch_every": 2, "push_every": 2}).map == Downpour(2, 32, 0.05)
+    local = LocalSteps(10, batch_size=32, lr=0.1)
+    assert build_algorithm("easgd", {"elasticity": 0.2}) == Algorithm(
+        Elastic(local, 0.2), Mean(), Sgd(1.0), Asynchronous()
+    )
+    buffered = build_algorithm("fed_buff", {"buffer": 3, "local_steps": 5})
+    assert buffered == replace(build_algorithm("fed_avg", {"local_steps": 5}), when=Asynchronous(buffer=3))
 
 
 @pytest.mark.parametrize(

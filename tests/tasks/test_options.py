@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 
 from tasks.algebra import Algorithm
-from tasks.algorithms import fed_avg
+from tasks.algorithms.averaging import fed_avg
 from tasks.options import extending
 
 

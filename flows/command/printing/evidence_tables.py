@@ -7,7 +7,7 @@ from rich.table import Table
 from flows.command.printing.console import console
 from flows.evidence.differing import RunDifference
 from flows.reporting.scores import shown
-from tasks.rounds.recombining import Recombination
+from tasks.evidence.recombining import Recombination
 
 
 def print_recombination(result: Recombination) -> None:

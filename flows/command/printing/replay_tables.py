@@ -9,7 +9,7 @@ from rich.table import Table
 from flows.command.printing.console import console
 from flows.evidence.replay.result import Replay
 from storage.errors import listed
-from tasks.rounds.verdicts import Verdict
+from tasks.evidence.verdicts import Verdict
 
 SHOWN_ROUNDS = 20
 """So many rounds that differ are printed; `--json` has them all."""

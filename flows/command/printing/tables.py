@@ -5,19 +5,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from flows.command.printing.console import console
 from flows.reporting.scores import shown
-from storage.errors import StoreError, listed
+from storage.errors import StoreError, listed, spans
 from storage.places.addresses import full_address
 from storage.runs.run import Run
+from storage.runs.tables import arrivals_by, worker_rows
 from tasks.user_code import short_name
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SHOWN_ROUNDS = 12
-"""Rounds of a longer history that `show` prints: the first ones and the last ones."""
+"""Rounds of a longer history that `show` prints: the first ones and the last ones, of those that were scored."""
+
+SHOWN_REFUSALS = 24
+"""Refused updates that `show` names."""
+
+SHOWN_SPANS = 12
+"""So many stretches of rounds are named."""
 
 SHOWN_CLASSES = 12
 """So many labels are shown with their names."""
@@ -27,7 +38,6 @@ def run_summary(run: Run) -> dict[str, Any]:
     """What machines want to know of a run; loss and scores are the last ones there are, or None."""
     history = run.history()
     scored = history.dropna(subset=["loss"])
-    accepted = history.loc[history.index > 0, "accepted"]  # row 0 has what a fork brought along
     scores = {name: _last(scored[name]) for name in run.scores}
     return {
         "run": run.name,
@@ -39,10 +49,16 @@ def run_summary(run: Run) -> dict[str, Any]:
         "loss": _last(scored["loss"]),
         "accuracy": scores.get("accuracy"),
         "scores": scores,
-        "refused": int(run.partitions * len(accepted) - accepted.sum()),
+        "refused": int(history["refused"].sum()),
         "stop": run.stop,
         "failure": run.failure,
     }
+
+
+def arrivals_summary(run: Run) -> dict[str, Any]:
+    """What came to a parameter server from each worker; nothing where rounds waited for all partitions."""
+    rows = worker_rows(run.arrivals())
+    return {"arrivals": rows} if rows else {}
 
 
 def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
@@ -93,8 +109,8 @@ def _remarks(run: Run) -> list[str]:
         remarks.append(f"damaged: round {listed(after)}; `roundweave resume {run.name}` does it again")
     if run.damaged:
         remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
-    if run.pruned.rounds:
-        remarks.append(f"pruned: there are the states of rounds {listed(run.kept)}, {_sent(run)}")
+    if run.absent.rounds:
+        remarks.append(f"kept: the states of {_kept(run.kept)}, {_sent(run)}")
     if run.packed:
         remarks.append("packed: its tensors lie in shards of many rounds; going on unpacks them")
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
@@ -104,8 +120,16 @@ def _remarks(run: Run) -> list[str]:
     return remarks
 
 
+def _kept(rounds: Sequence[int]) -> str:
+    """Which rounds; of many that are no neighbours, how many and how far apart they are at most."""
+    if len(spans(rounds)) <= SHOWN_SPANS:
+        return f"rounds {listed(rounds)}"
+    apart = max(later - earlier for earlier, later in pairwise(rounds))
+    return f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}, at most {apart} apart"
+
+
 def _sent(run: Run) -> str:
-    """Of which rounds of a pruned run there are updates."""
+    """Of which rounds of a run that keeps less there are updates."""
     rounds = [number for number in run.committed if number and run.pruned.has_update(number)]
     carried = [number for number, _ in run.pruned.carried]
     more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
@@ -120,11 +144,22 @@ def print_run(run: Run) -> None:
         out.print(f"{name:10}", style="bold", end=" ")
         out.print(value, soft_wrap=True)
     out.print(_history_table(run))
+    arrivals = run.arrivals()
+    if not arrivals.empty:
+        out.print(_arrivals_table(arrivals))
     for remark in _remarks(run):
         out.print(remark, style="yellow")
-    for number in run.committed:
-        for partition, reason in run.round(number).refused.items():
-            out.print(f"round {number} refused partition {partition}: {reason}", style="yellow")
+    for line in _refusals(run):
+        out.print(line, style="yellow")
+
+
+def _refusals(run: Run) -> list[str]:
+    """A line for each of the first refused updates, and how many more there are."""
+    refused = [(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()]
+    lines = [f"round {n} refused partition {p}: {why}" for n, p, why in refused[:SHOWN_REFUSALS]]
+    if more := len(refused) - len(lines):
+        lines.append(f"and {more} more; `roundweave report {run.name} --out PAGE.html` has them all")
+    return lines
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -133,6 +168,7 @@ def _facts(run: Run) -> dict[str, str]:
     facts = {
         "algorithm": run.attributes["algorithm"],
         "data": f"{_reference(config['data'])}, {examples}",
+        "split": _split(config),
         "classes": _classes(data.get("class_names", ())),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")),
@@ -142,6 +178,12 @@ def _facts(run: Run) -> dict[str, str]:
     }
     facts |= {"failed": run.failure or ""}
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _split(config: Mapping[str, Any]) -> str:
+    """How examples were dealt; nothing for a merge, which deals none."""
+    every = config.get("resplit_every")
+    return f"{config['split']}{f', a new one every {every} rounds' if every else ''}" if "split" in config else ""
 
 
 def _parent(parent: Mapping[str, Any] | None) -> str:
@@ -171,6 +213,8 @@ def _history_table(run: Run) -> Table:
     history = run.history()
     rows = list(history.iterrows())
     if len(rows) > SHOWN_ROUNDS:
+        rows = list(history.dropna(subset=["loss"]).iterrows()) or rows
+    if len(rows) > SHOWN_ROUNDS:
         rows = [*rows[:3], *rows[3 - SHOWN_ROUNDS :]]
     scores = ["loss", *run.scores]
     table = Table("round", *scores, "train_loss", "updates", "seconds", box=None, pad_edge=False)
@@ -181,6 +225,16 @@ def _history_table(run: Run) -> Table:
         before = int(str(number))
         numbers = [shown(name, row.get(name, math.nan)) for name in (*scores, "train_loss")]
         table.add_row(str(number), *numbers, f"{int(row['accepted'])}", f"{row['seconds']:.3f}")
+    return table
+
+
+def _arrivals_table(arrivals: pd.DataFrame) -> Table:
+    """What each worker pushed to a parameter server, and how stale it was."""
+    columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
+    table = Table(*columns, box=None, pad_edge=False)
+    for worker, row in arrivals_by(arrivals, "worker").iterrows():
+        numbers = f"{row['share']:.1%}", f"{row['staleness']:.2f}", str(row["largest"]), str(row["refused"])
+        table.add_row(str(worker), listed(row["partitions"]), str(row["updates"]), *numbers)
     return table
 
 

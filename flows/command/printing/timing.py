@@ -11,7 +11,7 @@ import psutil
 
 from flows.config.train import TrainConfig
 from flows.reporting.listening import listening
-from flows.reporting.scores import shown_score
+from flows.reporting.scores import shown_commit
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
 
@@ -27,7 +27,7 @@ class Timed:
         """Keep a round, and print it where there is no bar."""
         self.rounds.append((self.elapsed(), commit))
         if not sys.stderr.isatty():
-            print(f"round {commit.round}/{rounds}  {shown_score(commit.score)}", file=sys.stderr)
+            print(f"round {commit.round}/{rounds}  {shown_commit(commit)}".rstrip(), file=sys.stderr)
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """The bar shows it."""

@@ -13,7 +13,7 @@ from flows.command.arguments import Json
 from flows.command.errors import clear_errors, print_json
 from flows.command.printing.console import console
 from flows.config.algorithms import options_of
-from tasks.algorithms import ALGORITHMS
+from tasks.algorithms.table import ALGORITHMS
 from tasks.applies.schedules import SCHEDULES
 from tasks.applies.table import APPLIES
 from tasks.data.sources.table import SOURCES

@@ -17,7 +17,7 @@ from flows.evidence.differing import diff
 from flows.evidence.recombine.config import RecombineConfig
 from storage.errors import UsageError
 from storage.runs.names import WhichRound, which_round
-from tasks.rounds.recombining import Recombination
+from tasks.evidence.recombining import Recombination
 
 
 @with_options(RecombineConfig, without=("run", "round", "name", "trust"))

@@ -12,8 +12,8 @@ from flows.command.errors import clear_errors, print_json
 from flows.command.options import given, with_options
 from flows.command.printing.replay_tables import print_replay
 from flows.command.printing.timing import quiet
-from flows.config.replay import ReplayConfig, Replaying
 from flows.config.train import Placement
+from flows.evidence.replay.config import ReplayConfig, Replaying
 from flows.evidence.replay.result import Replay
 from storage.errors import UsageError
 

@@ -44,7 +44,7 @@ def train_command(
         _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json)
 
 
-@with_options(Execution, without=("name", "root"))
+@with_options(Execution, without=("name", "root", "balance"))
 def resume_command(
     run: RunName,
     trust: Trust = False,

@@ -6,7 +6,7 @@ from flows.evidence.recombine.config import RecombineConfig
 from flows.evidence.recombine.recombining import plan_recombine, recombined
 from flows.reporting.progress import flow_page
 from flows.serving.ahead import started
-from tasks.rounds.recombining import Recombination
+from tasks.evidence.recombining import Recombination
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
 

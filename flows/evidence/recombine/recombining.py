@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,23 +16,29 @@ from flows.evidence.replay.preparing import examples_wanted
 from flows.recording import create_run
 from storage.errors import UsageError, listed
 from storage.places.addresses import full_address
+from storage.rounds.store import RoundStore
 from storage.runs.names import is_run, run_address
 from storage.runs.run import Run, open_run
 from tasks.data.partitions import Description
+from tasks.evidence.recombining import Recombination, Recombining, keep_recombined, recombine_stored
 from tasks.executors.base import Executor
-from tasks.numerics import Fingerprint, check_fingerprint
-from tasks.rounds.recombining import Recombination, Recombining, keep_recombined, recombine_stored
+from tasks.keeping.remaking import remade
+from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
 from tasks.user_code import Code
 
 
 @dataclass(frozen=True)
 class RecombinePlan:
-    """Rounds of a run, and what its record stands for with other parts; `config` is what was asked for."""
+    """Rounds of a run, and what its record stands for with other parts; `config` is what was asked for.
+
+    `recorded` is what it stands for as it is.
+    """
 
     config: RecombineConfig
     run: Run
     rounds: tuple[int, ...]
     resolved: Resolved
+    recorded: Resolved
 
 
 def plan_recombine(config: RecombineConfig) -> RecombinePlan:
@@ -40,10 +47,13 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     if config.name and is_run(kept := run_address(config.root, config.name)):
         raise UsageError(f"{kept} exists already; keep the round under another name")
     rounds = _rounds(run, config)
-    training = _training(run, config)
+    training = _training(run, config, config.kept())
     _check_without(run, rounds, config.without, training.quorum)
     with examples_wanted():
-        return RecombinePlan(config, run, rounds, resolve(training))
+        resolved = resolve(training)
+        whole = {number - before for number in rounds for before in (0, 1)} <= set(run.kept)
+        recorded = resolved if whole or not config.kept() else resolve(_training(run, config, {}))
+        return RecombinePlan(config, run, rounds, resolved, recorded)
 
 
 def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
@@ -52,7 +62,8 @@ def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
         work, description = work_of(plan.resolved, executor)
         check_examples(plan.run, description.digest)
     without = frozenset(plan.config.without)
-    subject = Recombining(work, full_address(plan.run.address), plan.rounds, without)
+    recorded = work if plan.recorded is plan.resolved else work_of(plan.recorded, executor)[0]
+    subject = Recombining(work, recorded, full_address(plan.run.address), plan.rounds, without)
     rounds = tuple(executor.gather(partial(recombine_stored, subject), range(len(plan.rounds))))
     result = Recombination(plan.run.name, rounds)
     return _saved(plan, result, subject, description, executor) if plan.config.name else result
@@ -72,11 +83,10 @@ def _rounds(run: Run, config: RecombineConfig) -> tuple[int, ...]:
     return (run.round(number - 1).number + 1,)
 
 
-def _training(run: Run, config: RecombineConfig) -> TrainConfig:
-    """The recorded configuration with the parts and the place of the data that were asked for."""
+def _training(run: Run, config: RecombineConfig, parts: Mapping[str, Any]) -> TrainConfig:
+    """The recorded configuration with these parts, and the place of the data that was asked for."""
     changes = {} if config.data is None else {"data": config.data}
     experiment = recorded_experiment(run, config.root, config.trust, changes)
-    parts = config.kept()
     if parts:
         own = Recombined(**experiment.get("recombined") or {})
         experiment["recombined"] = own.model_copy(update=parts)
@@ -92,6 +102,8 @@ def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], 
     for number in rounds:
         accepted = run.round(number).commit.accepted
         left = set(accepted) - set(without)
+        if len(left) < quorum and not without:
+            raise UsageError(f"round {number} accepted {len(left)} updates, and {quorum} must be; name another")
         if len(left) < quorum:
             raise UsageError(
                 f"round {number}: without {listed(without)} there are {len(left)} of {len(accepted)} accepted "
@@ -108,9 +120,10 @@ def _saved(
     parts = parts.model_copy(update={"before": subject.work.before + number - 1})
     config = config.model_copy(update={"recombined": parts, "rounds": 1})
     address = full_address(run_address(config.root, plan.config.name or ""))
-    initial, carried = plan.run.round(number - 1).state, plan.run.carried(number - 1)
+    before = remade(subject.recorded, RoundStore(subject.store), number - 1)
+    carried = plan.run.carried(number - 1)
     recorded = {"parent": _parent(plan), "fingerprint": _fingerprint(plan.run, executor)}
-    create_run(address, config, subject.work, description, initial, carried, **recorded)
+    create_run(address, config, subject.work, description, before.state, carried, **recorded)
     executor.gather(partial(keep_recombined, subject, address, result.rounds[0].score), range(1))
     return replace(result, saved=address)
 
@@ -118,7 +131,7 @@ def _saved(
 def _fingerprint(run: Run, executor: Executor) -> Fingerprint | None:
     """What a run recorded of the machines that its updates are of; raises `NumericsMismatch` on others."""
     recorded: Fingerprint | None = run.attributes["fingerprint"]
-    for place, found in executor.fingerprints().items():
+    for place, found in executor.each(fingerprint).items():
         check_fingerprint(recorded or found, found, place)
     return recorded
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from flows.evidence.recombine.config import RecombineConfig
 from flows.evidence.recombine.recombining import plan_recombine, recombined
 from flows.serving.ahead import ahead
+from tasks.evidence.recombining import Recombination
 from tasks.executors.choice import open_executor
-from tasks.rounds.recombining import Recombination
 
 
 def recombine(config: RecombineConfig) -> Recombination:

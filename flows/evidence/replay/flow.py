@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from flows.config.replay import ReplayConfig
+from flows.evidence.replay.config import ReplayConfig
 from flows.evidence.replay.preparing import plan_replay
 from flows.evidence.replay.result import Replay
 from flows.evidence.replay.rounds import replay_rounds, replay_window

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flows.config.recorded import recorded_config
-from flows.config.replay import ReplayConfig
 from flows.config.resolving import Resolved, resolve
+from flows.evidence.replay.config import ReplayConfig
 from flows.evidence.replay.key import with_code_now
 from storage.errors import DataError, RoundMissing, UsageError
 from storage.runs.run import Run, open_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import listed
-from tasks.rounds.verdicts import Verdict, difference_as_json
+from tasks.evidence.verdicts import Verdict, difference_as_json
 
 IDENTICAL, DIFFERS, KEY_DIFFERS = 0, 1, 3
 """Exit codes: all is identical; something differs, though the key is the same; it differs, and so does the key."""

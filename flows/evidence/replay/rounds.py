@@ -13,10 +13,11 @@ from flows.reporting.listening import tell_progress
 from storage.errors import RoundMissing, listed
 from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
+from tasks.evidence.verdicts import Difference, Verdict
 from tasks.executors.base import Executor
+from tasks.numerics import fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan, replay_windows
-from tasks.rounds.verdicts import Difference, Verdict
 
 Window = Callable[[Executor, Job, Sequence[int], int, int], list[Verdict]]
 
@@ -34,7 +35,7 @@ def replay_rounds(plan: ReplayPlan, executor: Executor, window: Window = replay_
     """Replay the rounds of a plan; raises `RoundMissing` where a round that was asked for is no longer there."""
     with examples_wanted():
         work, description = work_of(plan.resolved, executor)
-    key = key_differences(plan.stored, plan.code, description, executor.fingerprints())
+    key = key_differences(plan.stored, plan.code, description, executor.each(fingerprint))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(plan.stored.address), secrets.token_hex(4), epoch=0, rounds=plan.stored.rounds)
     job = Job(work, attempt, RoundPlan(plan.resolved.config.partitions))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.config.replay import ReplayConfig
+from flows.evidence.replay.config import ReplayConfig
 from flows.evidence.replay.preparing import plan_replay
 from flows.evidence.replay.result import Replay
 from flows.evidence.replay.rounds import replay_rounds

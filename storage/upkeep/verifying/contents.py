@@ -47,7 +47,7 @@ def _frozen(store: RoundStore, commits: Iterable[Commit]) -> Iterator[Sealed]:
 
 
 def _state(store: RoundStore, commit: Commit) -> Iterator[Sealed]:
-    for path in store.schema.state(1):
+    for path in store.schema.state(1) if commit.stored else ():
         if not path.startswith("frozen/"):
             read = partial(store.tensors.read_tensor, commit, path)
             yield Sealed((store.tensors.arrays[path],), (commit.round,), read)

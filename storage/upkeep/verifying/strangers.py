@@ -58,7 +58,8 @@ def why_left(stored: Stored, array: ArraySpec, index: tuple[int, ...]) -> str | 
     """Why a chunk that no record tells of may be there; None for what no writer leaves."""
     if not stored.keeps(array, index):
         return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
-    if index[0] in stored.commits:
-        return None
+    if commit := stored.commits.get(index[0]):
+        unstored = not (array.by_partition or commit.stored)
+        return f"it is of the state of round {index[0]}, which is not stored, and may go" if unstored else None
     state = "not committed" if index[0] > stored.newest else "lost"
     return f"it is of round {index[0]}, which is {state}"

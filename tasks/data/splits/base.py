@@ -46,6 +46,11 @@ class Deal(Protocol):
         """The column that it reads, which is then no input of the network."""
         return None
 
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions it deals to, None for any number."""
+        return None
+
     def taking_part(self, pool: Pool, partitions: int) -> Pool:
         """The examples that are used at all, before any are held out; the others belong to no partition."""
         return pool

@@ -27,6 +27,11 @@ class Split:
 
     def __post_init__(self) -> None:
         deal = find_split(self.kind)
+        if deal.partitions not in (None, self.partitions):
+            raise UsageError(
+                f"split {self.kind} is for {deal.partitions} partitions, and there are {self.partitions}; "
+                "give a number for each"
+            )
         if self.resplit_every and not deal.random:
             raise UsageError(f"resplit_every needs a random split, and {self.kind} is always the same")
 

@@ -19,6 +19,7 @@ SPLITS: Mapping[str, Entry] = {
     ),
     "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.shards:shards", "SHARDS"),
     "sizes": Entry("sizes by a power law: `power`, or its exponent", "tasks.data.splits.sizes:sizes", "EXPONENT"),
+    "proportions": Entry("sizes in proportions such as `3,1,1`", "tasks.data.splits.sizes:proportions", "NUMBERS"),
     "by": Entry("one partition for each value of a column", "tasks.data.splits.by:By", "COLUMN"),
     "largest": Entry("the values of a column with the most examples", "tasks.data.splits.by:Largest", "COLUMN"),
 }

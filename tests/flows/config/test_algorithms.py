@@ -10,11 +10,11 @@ import pytest
 
 from flows.config.algorithms import MODELS, options_of
 from flows.config.recorded import differences
-from flows.config.replay import ReplayConfig
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.evidence.replay.config import ReplayConfig
 from storage.errors import UsageError
-from tasks.algorithms import ALGORITHMS
+from tasks.algorithms.table import ALGORITHMS
 
 OWN = """
 from roundweave import Algorithm, Gradient, Mean, Sgd

@@ -15,7 +15,7 @@ from tests.flows.command.in_process import run as command
 
 SMALL = {"algorithm": "fed_avg", "partitions": 2, "rounds": 5, "local_steps": 1, "model_options": {"hidden": 4}}
 
-GONE = "the state of round {} of {} went when it was pruned; there are those of rounds 0, 4 to 5\n"
+GONE = "the state of round {} of {} went when it was pruned; the nearest are those of rounds 0, 4\n"
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:
 
 
 def test_show_tells_what_was_pruned_and_packed(pruned, train, capsys) -> None:
-    rows = "pruned: there are the states of rounds 0, 4 to 5, and the updates of rounds 4 to 5"
+    rows = "kept: the states of rounds 0, 4 to 5, and the updates of rounds 4 to 5"
     assert command(capsys, "show", "small")[1].splitlines()[-1] == rows
     pack_run(RoundStore(pruned.path))
     shown = command(capsys, "show", "small")[1].splitlines()[-2:]

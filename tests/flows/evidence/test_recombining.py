@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from flows.evidence.recombine.recombining import plan_recombine, recombined
 from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
-from tasks.algorithms import ALGORITHMS
+from tasks.algorithms.table import ALGORITHMS
 from tasks.data.partitions import _load
 from tasks.executors.inline import InlineExecutor
 from tasks.rounds.guard import LEFT_OUT
@@ -136,7 +137,7 @@ SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "round
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> None:
-    steps = {} if algorithm == "sync_sgd" else {"local_steps": 2}
+    steps = {"local_steps": 2} if "local_steps" in signature(ALGORITHMS[algorithm]).parameters else {}
     train(**SMALL, **steps, algorithm=algorithm, name="run", evaluate_every=2)
     run = rw.open_run("run")
     for round in run.recombine().rounds:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from storage.hierarchy.documents import NAME
 from storage.rounds.lease import hold_lease
 from storage.rounds.log import CommitLog
 from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
-from tasks.algorithms import ALGORITHMS
+from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import connect
 from tasks.maps.local_steps import LocalSteps
 from tests.counting import counting
@@ -61,7 +62,7 @@ def files(run) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_every_algorithm_replays_to_the_bit(train, cluster, algorithm: str) -> None:
-    local = {"batch_size": 8} if algorithm == "sync_sgd" else LOCAL
+    local = {name: value for name, value in LOCAL.items() if name in signature(ALGORITHMS[algorithm]).parameters}
     assert_bit_identical(train(**SMALL, **local, algorithm=algorithm, name="run"), 3)
 
 

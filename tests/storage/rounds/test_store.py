@@ -14,7 +14,7 @@ import xarray as xr
 import zarr
 
 from storage.errors import ExperimentDiffers, NotARun, RoundMissing, ShapeMismatch, StoreDamaged, WriterFenced
-from storage.hierarchy.schema import METRIC_ROWS, Schema
+from storage.hierarchy.schema import METRIC_ROWS, VERSION, Schema
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.recovery import recover
@@ -445,7 +445,7 @@ def test_a_run_of_a_later_version_is_refused(tiny) -> None:
     value = json.loads(path.read_text())
     value["attributes"]["version"] = 99
     path.write_text(json.dumps(value))
-    with pytest.raises(NotARun, match="has store version 99, this is version 5"):
+    with pytest.raises(NotARun, match=f"has store version 99, this is version {VERSION}"):
         RoundStore(store.path)
 
 

@@ -369,10 +369,11 @@ def test_the_history_has_a_column_for_every_metric_and_score(tiny) -> None:
         records = {p: replace(commit.updates[p], metrics=metrics) for p, metrics in told.items()}
         store.commit(replace(commit, updates=records))
     history = Run(store.path).history()
-    assert list(history) == ["loss", "f1", "seconds", "grad norm", "only", "examples", "accepted"]
+    assert list(history) == ["loss", "f1", "seconds", "grad norm", "only", "examples", "accepted", "refused"]
     np.testing.assert_array_equal(history["f1"], [np.nan, 0.75, 0.75])
     np.testing.assert_array_equal(history["grad norm"], [np.nan, 1.0, 2.0])
     np.testing.assert_array_equal(history["only"], [np.nan, 5.0, np.nan])
+    assert history[["accepted", "refused"]].values.tolist() == [[0, 0], [2, 0], [1, 1]]
 
 
 def test_a_metric_with_the_name_of_another_column_is_told_apart(tiny) -> None:
@@ -391,7 +392,7 @@ def test_a_run_without_scores_has_a_history_and_a_plot(tiny) -> None:
     store = tiny.create()
     store.commit(tiny.write(store, 1, score=None))
     run = Run(store.path)
-    assert list(run.history()) == ["loss", "seconds", "train_loss", "examples", "accepted"]
+    assert list(run.history()) == ["loss", "seconds", "train_loss", "examples", "accepted", "refused"]
     assert np.isnan(run.history()["loss"]).all()
     assert len(run.plot.history().figure.axes) == 1
 

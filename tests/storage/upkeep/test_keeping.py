@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
-from storage.rounds.commits import Commit
+from storage.rounds.commits import Commit, Hand, ServerRecord
 from storage.rounds.pruned import Pruned
 from storage.upkeep.keeping import Keep
 
 NOTHING = Pruned()
 KEEPS = st.one_of(
     st.sampled_from(["all", "states"]),
-    st.builds("{}:{}".format, st.sampled_from(["every", "last"]), st.integers(1, 6)),
+    st.builds("{}:{}".format, st.sampled_from(["updates", "every", "last"]), st.integers(1, 6)),
 ).map(Keep.of)
 
 
@@ -24,7 +25,9 @@ def newest(round: int, carry_from: dict[int, int] | None = None) -> Commit:
     return Commit(round, "writer", 1, "", {}, carry_from=carry_from or {})
 
 
-@pytest.mark.parametrize("text", ["all", "states", "every:1", "every:25", "last:1", "last:300"])
+@pytest.mark.parametrize(
+    "text", ["all", "states", "updates:1", "updates:10", "every:1", "every:25", "last:1", "last:300"]
+)
 def test_a_keep_is_a_value_that_is_written_as_it_is_read(text: str) -> None:
     keep = Keep.of(text)
     assert str(keep) == text
@@ -36,7 +39,7 @@ def test_a_keep_is_a_value_that_is_written_as_it_is_read(text: str) -> None:
     [
         ("lats:5", "keep 'lats:5': nothing is kept so; did you mean last?"),
         ("state", "keep 'state': nothing is kept so; did you mean states?"),
-        ("", "keep '': nothing is kept so; there are all, states, every:k, last:n"),
+        ("", "keep '': nothing is kept so; there are all, states, updates:k, every:k, last:n"),
         ("last", "keep 'last': give last:N with a number of rounds, 1 or more"),
         ("last:0", "keep 'last:0': give last:N with a number of rounds, 1 or more"),
         ("every:-2", "keep 'every:-2': give every:N with a number of rounds, 1 or more"),
@@ -56,6 +59,8 @@ def test_what_cannot_be_kept_is_said_in_one_line(text: str, said: str) -> None:
     [
         ("all", set(), set()),
         ("states", set(), {1, 2, 3, 4, 5, 6, 7}),
+        ("updates:3", {1, 2, 4, 5}, set()),
+        ("updates:9", {1, 2, 3, 4, 5, 6}, set()),
         ("every:3", {1, 2, 4, 5}, {1, 2, 4, 5, 7}),
         ("last:1", {1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}),
         ("last:3", {1, 2, 3, 4}, {1, 2, 3, 4}),
@@ -99,3 +104,54 @@ def test_what_went_never_comes_back_and_what_is_needed_never_goes(steps, data) -
         for source in range(1, round + 1):
             for partition in range(3):
                 assert before.has_update(source, partition) or not pruned.has_update(source, partition)
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.booleans(), min_size=1, max_size=9), KEEPS, st.integers(0, 9)), max_size=6),
+)
+def test_a_state_that_is_needed_is_there_or_can_be_made_again(steps) -> None:
+    """Rounds are made, their states stored or not, and less is kept of them, where an older one may be needed."""
+    stored, pruned = [True], NOTHING
+
+    def made(pruned: Pruned) -> set[int]:
+        """The rounds whose states are there or can be made again, one after the other."""
+        found = {0}
+        for round in range(1, len(stored)):
+            there = stored[round] and pruned.has_state(round)
+            if there or (round - 1 in found and pruned.has_update(round)):
+                found.add(round)
+        return found
+
+    for more, keep, back in steps:
+        stored += more
+        last = len(stored) - 1
+        before, needed = made(pruned), max(last - back, 0)
+        while needed not in before:
+            needed += 1
+        base = next(r for r in range(needed, -1, -1) if stored[r] and pruned.has_state(r))
+        former, pruned = pruned, keep.prunes(newest(last), pruned, base, stored.__getitem__)
+        wanted = before if keep.what in ("all", "updates") else {r for r in before if r >= needed}
+        assert wanted <= made(pruned)
+        assert last in made(pruned)
+        if keep.what == "updates":
+            assert pruned.updates == former.updates
+            going = {r for r in range(1, last) if r % keep.number and r != base} & before
+            kept = {r for r in going if pruned.has_state(r)}
+            assert all(not former.has_update(r) or r - 1 not in before for r in kept)
+
+
+def test_a_state_that_is_asked_for_stays() -> None:
+    gone = Keep.of("updates:4").prunes(newest(9), NOTHING, stays=lambda round: round % 3 == 0)
+    assert gone == Pruned(frozenset({1, 2, 5, 7}))
+    assert Keep.of("updates:4").prunes(newest(9), NOTHING, base=5).states == {1, 2, 3, 6, 7}
+    assert Keep.of("every:4").prunes(newest(9), NOTHING, base=7) == Pruned(
+        frozenset({1, 2, 3, 5, 6}), frozenset({1, 2, 3, 5, 6, 7})
+    )
+
+
+def test_states_since_one_that_a_partition_has_in_hand_are_there_or_made_again() -> None:
+    commit = replace(newest(8), server=ServerRecord({0: Hand(3, 8), 1: Hand(2, 5)}))
+    assert (commit.needed, newest(8).needed) == (5, 8)
+    gone = Keep.of("last:1").prunes(commit, NOTHING, commit.needed)
+    assert gone == Pruned(frozenset({1, 2, 3, 4, 6, 7}), frozenset({1, 2, 3, 4, 5}))
+    assert Keep.of("states").prunes(commit, NOTHING, commit.needed).updates == {1, 2, 3, 4, 5}

@@ -81,7 +81,7 @@ def test_what_was_pruned_is_told_from_what_was_lost(tiny) -> None:
     with pytest.raises(RoundPruned) as error:
         store.tensors.read_state(3)
     assert str(error.value) == (
-        f"the state of round 3 of {place} went when it was pruned; there are those of rounds 0, 2, 4 to 5"
+        f"the state of round 3 of {place} went when it was pruned; the nearest are those of rounds 2, 4"
     )
     with pytest.raises(RoundPruned) as error:
         store.tensors.read_update(5, 1)

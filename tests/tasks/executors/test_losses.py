@@ -21,11 +21,11 @@ from storage.errors import ClusterError
 from storage.runs.run import Run
 from tasks.clusters import waiting
 from tasks.clusters.connecting import connect
+from tasks.evidence.verdicts import Verdict
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.plan import RoundPlan
-from tasks.rounds.verdicts import Verdict
 
 SOURCE = """
 import os, signal, time

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from storage.errors import UsageError
-from tasks.algorithms import fed_avg, fed_prox
+from tasks.algorithms.averaging import fed_avg, fed_prox
 from tasks.data.examples import Examples
 from tasks.maps.local_steps import LocalSteps
 from tasks.maps.prox import FedProx

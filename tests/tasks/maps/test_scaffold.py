@@ -10,7 +10,8 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm
-from tasks.algorithms import build_algorithm, fed_avg, scaffold
+from tasks.algorithms.averaging import fed_avg, scaffold
+from tasks.algorithms.table import build_algorithm
 from tasks.applies.schedules import Schedule
 from tasks.clusters.connecting import connect
 from tasks.data.examples import Examples

@@ -14,7 +14,7 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import pack
-from tasks.algorithms import build_algorithm
+from tasks.algorithms.table import build_algorithm
 from tasks.clusters.connecting import connect
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits

@@ -8,7 +8,7 @@ import pytest
 
 from storage.errors import UsageError
 from tasks.algebra import Reduce
-from tasks.algorithms import build_algorithm
+from tasks.algorithms.table import build_algorithm
 from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust.geometric_median import GeometricMedian

@@ -11,7 +11,14 @@ from storage.errors import DataError
 from tasks.data.splits import SPLITS, Pool, Split
 
 KINDS = ["iid", "contiguous", "dirichlet:0.01", "dirichlet:0.3", "dirichlet:100", "shards:1", "shards:3"]
-KINDS += ["sizes:power", "sizes:0.2", "sizes:6", "by:place", "largest:place"]
+KINDS += ["sizes:power", "sizes:0.2", "sizes:6", "by:place", "largest:place", "proportions:7,1,2,5,1,0.5"]
+
+
+def split_of(partitions: int, kind: str, seed: int = 0) -> Split:
+    """The split, of which proportions are those of so many partitions."""
+    if kind.startswith("proportions"):
+        kind = ",".join(kind.split(",")[:partitions])
+    return Split(partitions, kind, seed)
 
 
 @st.composite
@@ -32,7 +39,7 @@ def test_every_split_of_the_table_is_tried_here() -> None:
 @settings(deadline=None, max_examples=200)
 def test_a_split_is_a_partition_of_its_pool(drawn, kind: str, seed: int, number: int) -> None:
     pool, partitions = drawn
-    parts = Split(partitions, kind, seed).rows(pool, number)
+    parts = split_of(partitions, kind, seed).rows(pool, number)
     assert len(parts) == partitions
     assert all(len(part) for part in parts)
     assert sorted(np.concatenate(parts)) == pool.rows.tolist()
@@ -42,8 +49,8 @@ def test_a_split_is_a_partition_of_its_pool(drawn, kind: str, seed: int, number:
 @settings(deadline=None)
 def test_a_split_does_not_depend_on_what_was_split_before(drawn, kind: str, numbers: list[int]) -> None:
     pool, partitions = drawn
-    split = Split(partitions, kind, seed=4)
-    alone = {n: [part.tolist() for part in Split(partitions, kind, seed=4).rows(pool, n)] for n in set(numbers)}
+    split = split_of(partitions, kind, 4)
+    alone = {n: [part.tolist() for part in split_of(partitions, kind, 4).rows(pool, n)] for n in set(numbers)}
     assert [[part.tolist() for part in split.rows(pool, n)] for n in numbers] == [alone[n] for n in numbers]
 
 
@@ -52,15 +59,15 @@ def test_a_random_split_and_no_other_is_new_with_seed_and_number(kind: str) -> N
     pool = Pool(np.arange(80), np.arange(80) % 5, {"place": np.arange(80) % 4})
 
     def dealt(seed: int, number: int) -> str:
-        return str([part.tolist() for part in Split(4, kind, seed).rows(pool, number)])
+        return str([part.tolist() for part in split_of(4, kind, seed).rows(pool, number)])
 
     different = {dealt(0, 0), dealt(1, 0), dealt(0, 1), dealt(0, 2)}
-    assert len(different) == (4 if Split(4, kind).deal.random else 1)
+    assert len(different) == (4 if split_of(4, kind).deal.random else 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_split_needs_is_refused_where_it_is_missing(kind: str) -> None:
-    split = Split(4, kind)
+    split = split_of(4, kind)
     pool = Pool(np.arange(80))
     if split.deal.labelled:
         with pytest.raises(DataError, match=f"split {kind} needs class labels, and the targets are none"):

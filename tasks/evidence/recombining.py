@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from storage.rounds.commits import Commit, Score, UpdateRecord
+from storage.rounds.commits import Commit, Hand, Score, ServerRecord, UpdateRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Partition, Partitions
+from tasks.keeping.remaking import reduce_again, remade
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
 from tasks.rounds.scoring import score
-from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply, score_block
+from tasks.rounds.steps import Outcome, score_block
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recombining:
-    """Rounds of the run that is stored at a path, to be reduced again `without` the updates of some partitions."""
+    """Rounds of the run that is stored at a path, to be reduced again `without` the updates of some partitions.
+
+    `recorded` is the work that made them, by which states that are not stored are made again.
+    """
 
     work: Work
+    recorded: Work
     store: str
     rounds: tuple[int, ...]
     without: frozenset[int] = frozenset()
@@ -77,12 +82,15 @@ class Recombination:
 
 
 def recombine(
-    work: Work, before: Outcome, records: Mapping[int, UpdateRecord], updates: Mapping[int, Update | None]
+    work: Work,
+    before: Outcome,
+    commit: Commit,
+    records: Mapping[int, UpdateRecord],
+    updates: Mapping[int, Update | None],
 ) -> Outcome:
-    """A round's outcome from that of the one before and its updates, None for those that are refused."""
+    """A recorded round's outcome from that of the one before and its updates, None for those that are refused."""
     before = replace(before, state=replace(before.state, memory=kept_memory(work.algorithm.apply, before.state)))
-    nodes = fold_block(work, before.state.round + 1, [(0, len(records))], updates)
-    return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
+    return reduce_again(work, before, commit, records, updates)
 
 
 def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
@@ -90,7 +98,7 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     state = _outcome(subject, store, commit).state
-    original = commit.score or _score(work, store.tensors.read_state(commit))
+    original = commit.score or _score(work, remade(subject.recorded, store, round).state)
     digest = state_digest(tensor_digests(state.named(work.objective.layout)), round)
     return RecombinedRound(round, digest, commit.state, _score(work, state), original)
 
@@ -109,7 +117,8 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     target.tensors.write_state(state)
     kept = replace(
         target.describe(state, "recombined", 0),
-        updates=after.records,
+        updates={p: replace(record, arrival=None) for p, record in after.records.items()},
+        server=after.server and _fetched_by_all(after.server),
         carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
         split=commit.split,
         score=scored,
@@ -119,6 +128,11 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     return target.commit(kept)
 
 
+def _fetched_by_all(server: ServerRecord) -> ServerRecord:
+    """Where a server stands after the first round of a new run: what was in hand began in another."""
+    return ServerRecord({partition: Hand(turn=2, row=1, steps=1) for partition in server.hands}, steps=1)
+
+
 def _copy_updates(source: RoundStore, commit: Commit, target: RoundStore) -> None:
     for partition, record in commit.updates.items():
         if record.digest != NOTHING_KEPT:
@@ -126,11 +140,10 @@ def _copy_updates(source: RoundStore, commit: Commit, target: RoundStore) -> Non
 
 
 def _outcome(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
-    previous = store.log.read(commit.round - 1)
-    before = Outcome(store.tensors.read_state(previous), carry_from=previous.carry_from)
+    before = remade(subject.recorded, store, commit.round - 1)
     records = {p: _record(record, p in subject.without) for p, record in commit.updates.items()}
     updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
-    return recombine(subject.work, before, records, updates)
+    return recombine(subject.work, before, commit, records, updates)
 
 
 def _record(record: UpdateRecord, left_out: bool) -> UpdateRecord:

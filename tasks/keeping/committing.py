@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from storage.places.together import beside
@@ -23,6 +24,7 @@ from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
 from tasks.data.partitions import Partition, Partitions
+from tasks.keeping.remaking import remade
 from tasks.numerics import check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
@@ -30,10 +32,8 @@ from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_blo
 
 
 def read_outcome(job: Job, round: int) -> Outcome:
-    """The outcome of a committed round, verified."""
-    store = job.attempt.open()
-    commit = store.log.read(round)
-    return Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from)
+    """The outcome of a committed round, verified; made again where its state is not stored."""
+    return remade(job.work, job.attempt.open(), round)
 
 
 def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
@@ -54,9 +54,9 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
 
     Unsound updates are refused: they are kept where they have the right shape, but not reduced.
     """
-    _check_machine(job)
+    check_machine(job)
     store, round, span = job.attempt.open(), before.state.round + 1, job.plan.span(block)
-    carries = (_carry(job, before, partition) for partition in span)
+    carries = (read_carry(job, before.carry_from.get(partition), partition) for partition in span)
     updates: dict[int, Update | None] = {}
     records: dict[int, Future[UpdateRecord]] = {}
     began = time.perf_counter()
@@ -71,20 +71,26 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     return BlockResult(nodes, kept, job.work.code)
 
 
-def _check_machine(job: Job) -> None:
+def check_machine(job: Job) -> None:
+    """Raise `NumericsMismatch` on a machine that would compute other bits than the run."""
     if job.work.fingerprint is not None:
         where = f"worker process {os.getpid()} on {socket.gethostname()}"
         check_fingerprint(job.work.fingerprint, fingerprint(), where)
 
 
-def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
-    source = before.carry_from.get(partition)
+def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:
+    """What a partition carried away from a round, vectors (element,) by slot; nothing from none."""
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
 def _keep(store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
     """Write an update, and give what the commit is to say of it."""
     store.tensors.write_update(round, mapped.partition, mapped.update)
+    return record_of(mapped, seconds)
+
+
+def record_of(mapped: Mapped, seconds: float) -> UpdateRecord:
+    """What the commit is to say of an update that took so many seconds to map."""
     metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
     return UpdateRecord(
         digest=update_digest(mapped.update),
@@ -113,14 +119,29 @@ def score_outcome(job: Job, after: Outcome, data: Sequence[Partition]) -> list[T
     return score_block(job.work, after.state, data)
 
 
-def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], previous: Commit | None) -> Commit:
-    """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it."""
+def commit_round(
+    job: Job,
+    after: Outcome,
+    tallies: Sequence[Sequence[Tally]],
+    previous: Commit | None,
+    closing: bool,
+    updates: Mapping[int, Update] = MappingProxyType({}),
+    more: bool = False,
+) -> Commit:
+    """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
+
+    Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
+    those, by partition, that were not kept when they were mapped. `more` says that others follow at once.
+    """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
     if previous.stop and previous.token == attempt.token:
         return previous
+    stored = closing or attempt.stores_state(state.round)
     with beside(store.place, store.tensors.state_bytes) as keep:
-        keep(_keep_state, store, after)
+        for partition, update in updates.items():
+            keep(store.tensors.write_update, state.round, partition, update)
+        keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch)
     now = time.time()
@@ -128,20 +149,24 @@ def commit_round(job: Job, after: Outcome, tallies: Sequence[Sequence[Tally]], p
         described,
         updates=after.records,
         carry_from=after.carry_from,
+        server=after.server,
         split=_split(job.work.partitions, job.split(state.round)),
         score=score([tally for block in tallies for tally in block]),
+        stored=stored,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )
-    return store.commit(_with_best(attempt, commit, previous), before)
+    commit = _with_best(attempt, commit, previous)
+    return store.commit(commit, before, more and not commit.stop)
 
 
-def _keep_state(store: RoundStore, after: Outcome) -> None:
-    """Write the state after a round, and its matches, unless the round is committed."""
+def _keep_state(store: RoundStore, after: Outcome, stored: bool) -> None:
+    """Write the state after a round where it is to be `stored`, and its matches, unless the round is committed."""
     round = after.state.round
     # Where this process made the round before, nobody else is at work, unless it takes over just now.
     if store.log.follows(round) or not store.log.has(round):
-        store.tensors.write_state(after.state)
+        if stored:
+            store.tensors.write_state(after.state)
         for partition, match in after.matches.items():
             store.tensors.write_match(round, partition, match)
 

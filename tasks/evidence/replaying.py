@@ -7,12 +7,13 @@ replayed in any order, and all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
 from storage.errors import RoundFailed, StoreDamaged, StoreError
-from storage.rounds.commits import Commit, UpdateRecord
+from storage.rounds.commits import Commit, Hand, UpdateRecord
 from storage.values.digests import (
     differing,
     match_tensors,
@@ -23,20 +24,28 @@ from storage.values.digests import (
 )
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
+from tasks.arrivals.ledger import recorded_intake, standing
+from tasks.arrivals.serving import Pushed, map_turn, rules, serve
 from tasks.data.partitions import Partition
-from tasks.rounds.committing import read_outcome
+from tasks.evidence.verdicts import Difference, Verdict, record_difference, tensor_difference
+from tasks.keeping.committing import read_outcome
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
-from tasks.rounds.verdicts import Difference, Verdict, record_difference, tensor_difference
 
 T = TypeVar("T")
 
 
-def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) -> BlockResult | Verdict:
+Again = BlockResult | tuple[Pushed, ...]
+"""A block's updates, made again: nodes of the tree over partitions, or what they pushed to a server."""
+
+
+def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) -> Again | Verdict:
     """Map a block's partitions again, and fold what can be folded; the verdict where an update is another one."""
 
-    def again(before: Outcome, stored: Commit) -> BlockResult | Verdict:
+    def again(before: Outcome, stored: Commit) -> Again | Verdict:
+        if stored.server is not None:
+            return _turns_again(job, before, stored, data, block)
         span = job.plan.span(block)
         carries = (_carry(job, before, partition) for partition in span)
         updates: dict[int, Update | None] = {}
@@ -54,18 +63,48 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
     return _judged(job, round, again)
 
 
-def replay_round(job: Job, round: int, blocks: Sequence[BlockResult | Verdict]) -> Verdict:
+def _turns_again(
+    job: Job, before: Outcome, stored: Commit, data: Sequence[Partition], block: int
+) -> tuple[Pushed, ...] | Verdict:
+    """The turns of a block's partitions whose updates landed in a round, each from the row that it began from."""
+    span, pushed = job.plan.span(block), list[Pushed]()
+    for partition in filter(span.__contains__, stored.updates):
+        arrival = stored.updates[partition].arrival
+        if arrival is None:
+            return Verdict(stored.round, lacking="its updates came to the server of another run")
+        fetched = read_outcome(job, arrival.began).state
+        hand, carry = Hand(arrival.turn, arrival.began), _carry(job, before, partition)
+        mapped = map_turn(job.work, fetched, hand, partition, data[partition - span.start], carry)
+        digest, update = update_digest(mapped.update), mapped.update
+        push = Pushed(partition, update, UpdateRecord(digest, update.weight, mapped.refused), code=job.work.code)
+        stale = rules(job.work).refusal(arrival.staleness)
+        record = replace(push.record, refused=push.record.refused or stale)
+        if difference := _of_update(job, mapped, record, stored):
+            return Verdict(stored.round, difference)
+        pushed.append(push)
+    return tuple(pushed)
+
+
+def replay_round(job: Job, round: int, blocks: Sequence[Again | Verdict]) -> Verdict:
     """Reduce and apply a round's blocks again, and compare what comes out; the verdict of a block stands."""
-    equal: list[BlockResult] = []
+    equal: list[Again] = []
     for block in blocks:
         if isinstance(block, Verdict):
             return block
         equal.append(block)
 
     def again(before: Outcome, stored: Commit) -> Verdict:
-        return Verdict(round, _of_outcome(job, reduce_apply(job.work, before, equal), stored))
+        return Verdict(round, _of_outcome(job, _reduced_again(job, before, stored, equal), stored))
 
     return _judged(job, round, again)
+
+
+def _reduced_again(job: Job, before: Outcome, stored: Commit, blocks: Sequence[Again]) -> Outcome:
+    if stored.server is None:
+        return reduce_apply(job.work, before, [block for block in blocks if isinstance(block, BlockResult)])
+    intake = recorded_intake(standing(before.server, job.plan.partitions), stored)
+    pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
+    return serve(job.work, before, intake, [pushed[partition] for partition in intake.partitions])
 
 
 def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | Verdict:
@@ -110,8 +149,20 @@ def _of_outcome(job: Job, after: Outcome, commit: Commit) -> Difference | None:
     of_matches = (_of_match(job, after, commit, partition) for partition in commit.updates)
     if difference := next(filter(None, of_matches), None) or _of_state(job, after.state, commit):
         return difference
+    if difference := _of_server(after, commit):
+        return difference
     now, then = dict(after.carry_from), dict(commit.carry_from)
     return None if now == then else Difference("carry_from", said=f"{now} instead of {then}")
+
+
+def _of_server(after: Outcome, commit: Commit) -> Difference | None:
+    """In what updates arrived otherwise than is recorded, or the server stands elsewhere."""
+    for partition, record in after.records.items():
+        if record.arrival != (then := commit.updates[partition].arrival):
+            return Difference("arrival", partition, said=f"{record.arrival} instead of {then}")
+    if after.server == commit.server:
+        return None
+    return Difference("server", said=f"{after.server} instead of {commit.server}")
 
 
 def _of_match(job: Job, after: Outcome, commit: Commit, partition: int) -> Difference | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage.rounds.commits import UpdateRecord
 from storage.values.digests import tensor_digest
-from tasks.rounds.verdicts import Difference, Verdict, largest_difference, record_difference, tensor_difference
+from tasks.evidence.verdicts import Difference, Verdict, largest_difference, record_difference, tensor_difference
 
 NAN, INF = math.nan, math.inf
 FLOATS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=3, max_size=3)

@@ -1,9 +1,7 @@
-"""The named algorithms, a function each: its signature is the only definition of its options."""
+"""The named algorithms whose rounds wait for all partitions, a function each."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,7 +20,6 @@ from tasks.matching.search.evidence import By
 from tasks.options import extending
 from tasks.reduces.matched import Matched, To
 from tasks.reduces.table import find_reduce
-from tasks.user_code import Code
 
 
 def sync_sgd(
@@ -186,35 +183,3 @@ def scaffold(**options: Any) -> Algorithm:
     averaging = fed_avg(**options)
     control = Scaffold(cast(LocalSteps, averaging.map))
     return Algorithm(control, averaging.reduce, KeepExtras(averaging.apply, control.extras))
-
-
-ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
-    make.__name__: make
-    for make in (
-        *(sync_sgd, fed_avg, diloco, matched),
-        *(fed_avgm, fed_adam, fed_adagrad, fed_yogi, fed_prox, scaffold),
-    )
-}
-
-
-def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
-    """Raise `UsageError` for options that an algorithm does not take."""
-    taken = list(taken)
-    if refused := sorted(set(given) - set(taken)):
-        raise UsageError(
-            f"algorithm {name} takes no {', '.join(refused)}; it takes {', '.join(taken) or 'no options'}"
-        )
-
-
-def build_algorithm(named: str | Code, options: Mapping[str, Any]) -> Algorithm:
-    """A named algorithm, or the user's own, with options; one that it does not take is refused by name."""
-    make, name = (named.load(), named.reference) if isinstance(named, Code) else (ALGORITHMS[named], named)
-    check_taken(name, options, inspect.signature(make).parameters)
-    try:
-        inspect.signature(make).bind(**options)
-    except TypeError as error:
-        raise UsageError(f"algorithm {name}: {error}; give every option a default") from error
-    algorithm = make(**options)
-    if not isinstance(algorithm, Algorithm):
-        raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")
-    return algorithm

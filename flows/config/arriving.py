@@ -1,0 +1,76 @@
+"""What a configuration says of a parameter server: whether it fits, and in what order updates arrive."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from flows.config.recorded import differences
+from flows.config.train import RECORDED, TrainConfig
+from storage.errors import UsageError
+from storage.places.addresses import full_address
+from storage.runs.run import open_run
+from tasks.algebra import Algorithm
+from tasks.arrivals.orders import Recorded, Seeded
+from tasks.rounds.landing import Order
+from tasks.when import Asynchronous
+
+KEPT = "updates:10"
+"""What is kept of a server's rounds, where nothing else is said."""
+
+SCORED_TURNS = 10
+"""Turns of each partition after which the server's network is scored, where nothing else is said."""
+
+
+def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+    """The configuration with what was left to the algorithm; raises `UsageError` for what does not go with it."""
+    if not isinstance(algorithm.when, Asynchronous):
+        return _without_server(config)
+    if algorithm.when.buffer > config.partitions:
+        raise UsageError(
+            f"a buffer of {algorithm.when.buffer} is never full: {config.partitions} partitions have one update "
+            "each in it; give a smaller buffer or more partitions"
+        )
+    if config.resplit_every is not None:
+        raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
+    if config.quorum > 1:
+        raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
+    if (config.order or config.speeds) and config.executor != "inline":
+        raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
+    _check_speeds(config)
+    return _filled(config, evaluate_every=SCORED_TURNS * config.partitions, keep=KEPT)
+
+
+def _without_server(config: TrainConfig) -> TrainConfig:
+    if config.order or config.speeds:
+        raise UsageError("order and speeds are of updates that arrive one by one; choose such an algorithm")
+    return _filled(config, evaluate_every=1, keep="all")
+
+
+def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:
+    """The configuration with defaults for the fields that were not given."""
+    return config.model_copy(update={name: getattr(config, name) or value for name, value in defaults.items()})
+
+
+def _check_speeds(config: TrainConfig) -> None:
+    if config.speeds is None:
+        return
+    if config.order and config.order.startswith(RECORDED):
+        raise UsageError("speeds are of a seeded order, and this one is recorded; leave one of them out")
+    if len(config.speeds) != config.partitions or not all(0 < speed < inf for speed in config.speeds):
+        raise UsageError(f"speeds needs {config.partitions} numbers above 0, one for each partition")
+
+
+def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
+    """The order in which updates arrive, None where that is left to the workers, or nothing arrives by itself.
+
+    Raises `UsageError` where it is recorded by a run of another experiment.
+    """
+    if config.executor != "inline" or not isinstance(algorithm.when, Asynchronous):
+        return None
+    if config.order is None or not config.order.startswith(RECORDED):
+        return Seeded(config.seed, config.speeds or ())
+    run = open_run(config.order.removeprefix(RECORDED), config.root)
+    if differing := differences(run.config, config.experiment):
+        raise UsageError(f"{run.name} is another experiment ({'; '.join(differing)}); its order does not fit")
+    return Recorded(full_address(run.address))

@@ -1,0 +1,1 @@
+"""The named algorithms, a function each: its signature is the only definition of its options."""

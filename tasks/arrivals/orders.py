@@ -1,0 +1,101 @@
+"""Orders of arrival that need no cluster: one that is simulated from a seed, and that of a recorded run.
+
+What comes next depends on what partitions have in hand and on nothing before, so a run that was killed goes on in
+the same order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from storage.errors import UsageError
+from storage.rounds.commits import Hand
+from storage.rounds.store import RoundStore
+from tasks.arrivals.ledger import Ledger, recorded_intake, standing
+from tasks.numerics import derive_seed
+from tasks.rounds.landing import Intake, Order
+from tasks.when import Asynchronous
+
+Arriving = tuple[float, int, int]
+"""When the update of a partition arrives at a shard: the time, the partition and the shard."""
+
+
+@dataclass(frozen=True)
+class Seeded(Order):
+    """A simulated process: a turn takes 1 / the partition's speed, times a factor of 0.5 to 1.5 drawn by the seed.
+
+    An update reaches each of several shards up to half a turn of speed 1 later. `speeds` has one for each
+    partition; without any, all are as fast.
+
+    >>> intakes = Seeded(0, speeds=(1.0, 0.1)).intakes(Asynchronous(), 1, {0: Hand(), 1: Hand()})
+    >>> [next(intakes).partitions[0] for _ in range(12)]
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    """
+
+    seed: int
+    speeds: tuple[float, ...] = ()
+
+    def intakes(self, when: Asynchronous, first: int, hands: Mapping[int, Hand]) -> Iterator[Intake]:
+        """What each round takes in, without end."""
+        ledger, turns = Ledger(when), {partition: hand.turn for partition, hand in hands.items()}
+        ends = {partition: self._end(partition, turn) for partition, turn in turns.items()}
+        coming = [each for p in hands for each in self._arriving(when, p, turns[p], ends[p])]
+        waiting: list[Arriving] = []
+        heapq.heapify(coming)
+        while True:
+            _, partition, shard = arriving = heapq.heappop(coming)
+            if not ledger.takes(partition):
+                waiting.append(arriving)
+                continue
+            closed = ledger.arrive(partition, shard)
+            if closed or not ledger.takes(partition):
+                turns[partition] += 1
+                ends[partition] += self._seconds(partition, turns[partition])
+                coming += self._arriving(when, partition, turns[partition], ends[partition])
+            if closed:
+                coming += waiting
+                waiting = []
+            heapq.heapify(coming)
+            if closed:
+                yield closed
+
+    def _arriving(self, when: Asynchronous, partition: int, turn: int, end: float) -> Iterator[Arriving]:
+        for shard in range(when.shards):
+            late = 0.5 * self._drawn(turn, partition, shard) if when.shards > 1 else 0.0
+            yield end + late, partition, shard
+
+    def _end(self, partition: int, turn: int) -> float:
+        """When a turn ends, added up as it is turn by turn."""
+        end = 0.0
+        for number in range(1, turn + 1):
+            end += self._seconds(partition, number)
+        return end
+
+    def _seconds(self, partition: int, turn: int) -> float:
+        speed = self.speeds[partition] if self.speeds else 1.0
+        return (0.5 + self._drawn(turn, partition, -1)) / speed
+
+    def _drawn(self, turn: int, partition: int, shard: int) -> float:
+        """A number from 0 to 1."""
+        return derive_seed(self.seed, "arrival", turn, partition, shard) / 2**63
+
+
+@dataclass(frozen=True)
+class Recorded(Order):
+    """The order of arrival that the run at an address has recorded."""
+
+    address: str
+
+    def intakes(self, when: Asynchronous, first: int, hands: Mapping[int, Hand]) -> Iterator[Intake]:
+        """What each round took in; raises `UsageError` where there are no more, or none of an asynchronous run."""
+        store = RoundStore(self.address)
+        before = standing(store.log.read(first - 1).server, len(hands))
+        for round in range(first, (store.shelf.newest or 0) + 1):
+            commit = store.log.read(round)
+            if commit.server is None:
+                raise UsageError(f"{self.address} has no order of arrival: its rounds waited for all partitions")
+            yield recorded_intake(before, commit)
+            before = commit.server
+        raise UsageError(f"{self.address} has no order beyond round {store.shelf.newest}; give fewer --rounds")

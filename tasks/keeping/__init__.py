@@ -1,0 +1,1 @@
+"""The steps of rounds with a pen: reading what they need from the store, and keeping what they gave."""

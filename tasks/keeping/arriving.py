@@ -1,0 +1,149 @@
+"""What surrounds the steps of asynchronous rounds: turns, the server's shards, and the rounds kept in the store.
+
+Where the server has several shards, each of its functions is given the outcomes of all of them, or of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from storage.rounds.commits import Commit, Hand
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.arrivals.serving import Pushed, carried, map_turn, rules, serve, serve_shard
+from tasks.arrivals.shards import joined, state_shard
+from tasks.data.partitions import Partition
+from tasks.keeping.committing import (
+    check_machine,
+    commit_round,
+    read_carry,
+    read_outcome,
+    record_of,
+    score_outcome,
+)
+from tasks.keeping.remaking import remember
+from tasks.rounds.job import Job
+from tasks.rounds.landing import Intake
+from tasks.rounds.scoring import Tally
+from tasks.rounds.steps import Outcome
+
+
+def read_shard(job: Job, round: int, shard: int) -> Outcome:
+    """The outcome of a committed round at one shard of the server."""
+    outcome = read_outcome(job, round)
+    return replace(outcome, state=state_shard(outcome.state, shard, rules(job.work).shards))
+
+
+Ref = tuple[Sequence[Pushed], int]
+"""One of the updates that were pushed together, by its place among them."""
+
+Due = tuple[int, Hand, Sequence[Outcome], Ref | int | None]
+"""A turn to take: whose, what is in hand, what was fetched of all shards, and what the partition carries.
+
+That is what it pushed at its turn before, else the round whose update has it, None for nothing.
+"""
+
+
+def take_turns(job: Job, data: Sequence[Partition], dues: Sequence[Due]) -> list[Pushed]:
+    """What partitions of a block with these examples push at their turns, one after the other."""
+    return [_take_due(job, data, *due) for due in dues]
+
+
+def _take_due(
+    job: Job,
+    data: Sequence[Partition],
+    partition: int,
+    hand: Hand,
+    parts: Sequence[Outcome],
+    before: Ref | int | None,
+) -> Pushed:
+    examples = data[partition - _first(job, partition)]
+    carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
+    return take_turn(job, joined([part.state for part in parts]), hand, partition, examples, carry)
+
+
+def at(ref: Ref) -> Pushed:
+    """The update itself."""
+    pushed, place = ref
+    return pushed[place]
+
+
+def _first(job: Job, partition: int) -> int:
+    """The first partition of the block that a partition is of."""
+    return next(span.start for span in map(job.plan.span, range(job.plan.blocks)) if partition in span)
+
+
+def take_turn(
+    job: Job, fetched: State, hand: Hand, partition: int, examples: Partition, carry: Mapping[str, Vectors]
+) -> Pushed:
+    """What a partition pushes at its turn; it is kept when it has landed, since its round is known only then."""
+    check_machine(job)
+    started = time.perf_counter()
+    mapped = map_turn(job.work, fetched, hand, partition, examples, carry)
+    record = record_of(mapped, time.perf_counter() - started)
+    began, kept = (hand.turn, hand.row), Update({}, carry=carried(job.work, hand, carry))
+    return Pushed(partition, mapped.update, record, kept, began, job.work.code)
+
+
+def parts_of(job: Job, pushed: Sequence[Pushed], shard: int) -> list[Pushed]:
+    """What of updates goes to one shard of the server."""
+    return [each.shard(shard, rules(job.work).shards) for each in pushed]
+
+
+def serve_intakes(
+    job: Job, before: Outcome, shard: int, intakes: Sequence[Intake], pushed: Sequence[Sequence[Ref]]
+) -> Outcome:
+    """The outcome of several rounds at one shard of the server, from its part of what was pushed in each."""
+    for intake, refs in zip(intakes, pushed, strict=True):
+        before = serve_shard(job.work, before, shard, intake, list(map(at, refs)))
+    return before
+
+
+def score_parts(job: Job, parts: Sequence[Outcome], data: Sequence[Partition]) -> list[Tally]:
+    """Score the state of all shards on the held-out examples of a block."""
+    return score_outcome(job, replace(parts[0], state=joined([part.state for part in parts])), data)
+
+
+def commit_intakes(
+    job: Job,
+    first: int,
+    intakes: Sequence[Intake],
+    pushed: Sequence[Sequence[Ref]],
+    tallies: Sequence[Sequence[Sequence[Tally]]],
+    last: int,
+) -> list[Commit]:
+    """Serve rounds again from the first one on, and keep each; ends early where a commit says stop.
+
+    `last` is the last round of the window.
+    """
+    outcome, commits = read_outcome(job, first - 1), list[Commit]()
+    for intake, refs, scores in zip(intakes, pushed, tallies, strict=True):
+        updates = list(map(at, refs))
+        outcome = serve(job.work, outcome, intake, updates)
+        previous, closing = commits[-1] if commits else None, outcome.state.round == last
+        commits.append(
+            commit_served(job, outcome, updates, scores, previous, closing, more=len(commits) + 1 < len(intakes))
+        )
+        if commits[-1].stop:
+            break
+    remember(job.attempt.open(), outcome)
+    return commits
+
+
+def commit_served(
+    job: Job,
+    after: Outcome,
+    pushed: Sequence[Pushed],
+    tallies: Sequence[Sequence[Tally]],
+    previous: Commit | None,
+    closing: bool,
+    more: bool = False,
+) -> Commit:
+    """Keep the updates that landed in a round and the state after it, and make the round exist.
+
+    `closing` and `more` are as in `commit_round`.
+    """
+    updates = {each.partition: each.update for each in pushed}
+    return commit_round(job, after, tallies, previous, closing, updates, more)

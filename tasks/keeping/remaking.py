@@ -1,0 +1,111 @@
+"""The outcome of a committed round: read where its state is stored, else made again from stored updates."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Lock
+
+from storage.errors import RoundFailed
+from storage.rounds.commits import Commit, UpdateRecord
+from storage.rounds.pruned import there
+from storage.rounds.store import RoundStore
+from storage.values.digests import state_digest, tensor_digests
+from storage.values.state import Update
+from tasks.arrivals.ledger import recorded_intake, standing
+from tasks.arrivals.serving import recorded_push, serve
+from tasks.rounds.guard import NOTHING
+from tasks.rounds.job import Work
+from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
+
+MOST = 3
+"""So many outcomes that were made again a process remembers: going through rounds in order costs an apply each."""
+
+
+class Remembered:
+    """The last outcomes that were made again, by the chains of their records, which vouch for all before."""
+
+    def __init__(self) -> None:
+        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, chain: str) -> Outcome | None:
+        """The outcome of the record with this chain, if it is remembered."""
+        with self._lock:
+            return self._outcomes.get(chain)
+
+    def put(self, chain: str, outcome: Outcome) -> None:
+        """Remember an outcome, and forget the oldest."""
+        with self._lock:
+            self._outcomes[chain] = outcome
+            while len(self._outcomes) > MOST:
+                self._outcomes.popitem(last=False)
+
+
+REMEMBERED = Remembered()
+
+
+def remade(work: Work, store: RoundStore, round: int) -> Outcome:
+    """The outcome of a committed round by the work that made it, verified.
+
+    Where the state is not stored, updates are reduced and applied again since the last one that is. Raises
+    `RoundMissing`, `RoundPruned`, `StoreDamaged`, and `RoundFailed` where another state comes out.
+    """
+    nearest, outcome = _nearest(store, round)
+    for later in range(nearest + 1, round + 1):
+        outcome = _again(work, store, outcome, store.log.read(later))
+        remember(store, outcome)
+    return outcome
+
+
+def remember(store: RoundStore, outcome: Outcome) -> None:
+    """Have this process remember the outcome of a committed round for a while."""
+    REMEMBERED.put(store.log.chain(outcome.state.round), outcome)
+
+
+def _nearest(store: RoundStore, round: int) -> tuple[int, Outcome]:
+    """The last round up to this one whose state is stored, or whose outcome is remembered, and the outcome."""
+    pruned = store.tensors.pruned()
+    for earlier in range(round, 0, -1):
+        if there(store.log, pruned, earlier):
+            return earlier, _read(store, earlier)
+        if outcome := REMEMBERED.get(store.log.chain(earlier)):
+            return earlier, outcome
+        if not pruned.has_update(earlier):
+            return round, _read(store, round)  # which raises, and tells what is there
+    return 0, _read(store, 0)
+
+
+def _read(store: RoundStore, round: int) -> Outcome:
+    commit = store.log.read(round)
+    return Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from, server=commit.server)
+
+
+def _again(work: Work, store: RoundStore, before: Outcome, commit: Commit) -> Outcome:
+    """The outcome of a round from that of the one before and its stored updates."""
+    records = {partition: replace(record, match=None) for partition, record in commit.updates.items()}
+    updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
+    state = reduce_again(work, before, commit, records, updates).state
+    if state_digest(tensor_digests(state.named(work.objective.layout)), state.round) != commit.state:
+        raise RoundFailed(
+            f"the state of round {commit.round} of {store.place} is not stored, and its updates give another one "
+            "on this machine and with this code; go on where it was made"
+        )
+    return Outcome(state, carry_from=commit.carry_from, server=commit.server)
+
+
+def reduce_again(
+    work: Work,
+    before: Outcome,
+    commit: Commit,
+    records: Mapping[int, UpdateRecord],
+    updates: Mapping[int, Update | None],
+) -> Outcome:
+    """A recorded round's outcome from that of the one before and its updates, None for those that are refused."""
+    if commit.server is None:
+        nodes = fold_block(work, before.state.round + 1, [(0, len(records))], updates)
+        return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
+    intake = recorded_intake(standing(before.server, len(commit.server.hands)), commit)
+    pushed = [recorded_push(work, p, records[p], updates[p] or NOTHING) for p in intake.partitions]
+    return serve(work, before, intake, pushed)

@@ -1,0 +1,81 @@
+"""A replica's turn at a parameter server: gradients added up on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors, pack
+from tasks.algebra import Map
+from tasks.applies.schedules import CONSTANT, Schedule
+from tasks.data.examples import Examples
+from tasks.maps.batches import batches
+from tasks.maps.local_steps import descend
+from tasks.networks.objective import Objective, buffers_of
+
+
+@dataclass(frozen=True)
+class Downpour(Map):
+    """`steps` of SGD, of which the sum of the gradients is pushed (Dean et al. 2012, Algorithm 1).
+
+    The replica goes on from where it is, which it carries as ``replica``, until it fetches the server's
+    parameters; one that fetches at every turn `carries` nothing. `lr` is that of the replica's own steps.
+
+    >>> Downpour(steps=2, carries=True).carry, Downpour(steps=2).carry
+    (('replica',), ())
+    """
+
+    steps: int = 1
+    batch_size: int | None = 32
+    lr: float = 0.1
+    carries: bool = False
+    schedule: Schedule = CONSTANT
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The replica's parameters, one vector (elements,) per dtype."""
+        return ("replica",) if self.carries else ()
+
+    @property
+    def forgets(self) -> bool:
+        """A fetch replaces the replica."""
+        return True
+
+    @property
+    def grows(self) -> bool:
+        """So many steps a turn, whatever the size."""
+        return False
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        carry: Mapping[str, Vectors],
+        seed: int,
+    ) -> Update:
+        """Train; the direction is the sum of the gradients, one vector (elements,) per dtype."""
+        network = objective.network(replace(state, params=carry.get("replica", state.params)))
+        parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        lr = self.lr * self.schedule(state.round + 1)
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        total, seen = torch.zeros(()), 0
+        for batch in batches(examples, self.batch_size, self.steps, seed):
+            loss = objective.value(network(batch.inputs), batch.targets)
+            loss.backward()
+            for name, parameter in parameters.items():
+                if parameter.grad is not None:
+                    sums[name].add_(parameter.grad)
+            descend(list(parameters.values()), lr)
+            total, seen = total + loss.detach(), seen + len(batch)
+        specs = objective.layout.params
+        return Update(
+            direction=pack(specs, sums),
+            buffers=buffers_of(network, objective.layout),
+            weight=seen,
+            metrics={"train_loss": total.item() / self.steps},
+            carry={"replica": pack(specs, dict(network.named_parameters()))} if self.carries else {},
+        )

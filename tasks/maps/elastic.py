@@ -1,0 +1,63 @@
+"""A replica's turn at a parameter server to which it is tied by an elastic force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.algebra import Map
+from tasks.data.examples import Examples
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import Objective
+from tasks.numerics import accumulator
+
+FORCE = 0.9
+"""The elasticity of all partitions together, as in the paper's experiments (section 5)."""
+
+
+@dataclass(frozen=True)
+class Elastic(Map):
+    """Elastic averaging: a partition keeps its own parameters x (Zhang et al. 2015, Algorithm 1).
+
+    At its turn x and the server's parameters move towards each other by `elasticity` times their difference, and
+    then x takes its `local` steps. The server is pushed its part of the move when the turn ends. Without an
+    elasticity, it is 0.9 by the number of partitions.
+
+    >>> Elastic(LocalSteps(steps=10)).carry
+    ('own',)
+    """
+
+    local: LocalSteps
+    elasticity: float | None = None
+
+    carry = ("own",)
+
+    def bound(self, objective: Any, partitions: Any) -> Elastic:
+        """With the elasticity for so many partitions."""
+        return replace(self, elasticity=self.elasticity or FORCE / partitions.split.partitions)
+
+    @property
+    def grows(self) -> bool:
+        """As the local training does."""
+        return self.local.grows
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        carry: Mapping[str, Vectors],
+        seed: int,
+    ) -> Update:
+        """Train; direction and own parameters are one vector (elements,) per dtype."""
+        assert self.elasticity is not None
+        own, moves = carry.get("own", state.params), dict[str, Any]()
+        for name, server in state.params.items():
+            wide = accumulator(name)
+            moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
+        start = {name: own[name] - move for name, move in moves.items()}
+        update, arrived = self.local.walk(objective, replace(state, params=start), examples, seed)
+        return replace(update, direction={name: -move for name, move in moves.items()}, carry={"own": arrived})

@@ -1,0 +1,72 @@
+"""When updates are applied: once all partitions have sent theirs, or as each arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from storage.errors import UsageError
+
+Stale = Literal["drop", "scale"]
+"""What becomes of updates that are too stale."""
+
+
+@dataclass(frozen=True)
+class Synchronous:
+    """A round waits for the updates of all partitions."""
+
+
+@dataclass(frozen=True)
+class Asynchronous:
+    """Partitions push to a parameter server when they are ready, and go on without waiting for one another.
+
+    A partition fetches the server's state every `fetch_every` steps and pushes every `push_every` (Dean et al.
+    2012, Algorithm 1). The staleness of an update counts the server rounds since the fetched state that took one.
+    Beyond `max_staleness` an update is refused, or where `stale` is ``scale`` taken times 1 / (1 + staleness)
+    (Zhang et al. 2016, section 3), which without a bound are all. With a `buffer` of K a server round is the mean
+    of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else each is applied by itself. The
+    parameters lie in `shards` parts, each with an order of arrival of its own.
+
+    >>> when = Asynchronous(max_staleness=2, fetch_every=4, push_every=2, stale="scale")
+    >>> [when.factor(staleness) for staleness in (0, 2, 3)], [when.fetches(turn) for turn in (1, 2, 3)]
+    ([1.0, 1.0, 0.25], [True, False, True])
+    """
+
+    max_staleness: int | None = None
+    fetch_every: int = 1
+    push_every: int = 1
+    stale: Stale = "drop"
+    buffer: int = 1
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.fetch_every, self.push_every, self.buffer, self.shards, (self.max_staleness or 0) + 1) < 1:
+            raise UsageError(f"{self}: staleness begins at 0, the other numbers at 1")
+        if self.stale not in get_args(Stale):
+            raise UsageError(f"stale {self.stale!r}: updates are dropped or scaled; give drop or scale")
+        if self.fetch_every % self.push_every:
+            raise UsageError(
+                f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "
+                "a partition fetches only when it has pushed"
+            )
+        if self.buffer > 1 and self.shards > 1:
+            raise UsageError("a buffer is of whole updates; give shards or a buffer, not both")
+
+    def fetches(self, turn: int) -> bool:
+        """Whether a partition begins its turn (from 1) with a fetch, else it goes on from where it is."""
+        return (turn - 1) * self.push_every % self.fetch_every == 0
+
+    def refusal(self, staleness: int) -> str | None:
+        """Why an update that is so stale is refused, None where it is taken."""
+        if self.max_staleness is None or self.stale == "scale" or staleness <= self.max_staleness:
+            return None
+        return f"staleness {staleness} is above {self.max_staleness}"
+
+    def factor(self, staleness: int) -> float:
+        """By what the direction of an update that is so stale is multiplied."""
+        return 1 / (1 + staleness) if self.stale == "scale" and staleness > (self.max_staleness or 0) else 1.0
+
+
+When = Synchronous | Asynchronous
+
+SYNCHRONOUS = Synchronous()

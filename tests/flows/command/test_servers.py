@@ -1,0 +1,137 @@
+"""Every command on runs of a parameter server, which store the state of each tenth round alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from storage.runs.run import Run, open_run
+from tests.flows.command.in_process import run
+
+FIELDS = {"algorithm": "async_sgd", "model": "logistic", "rounds": 24, "max_staleness": 3, "evaluate_every": 12}
+SHORT = ("--rounds", "4", "--executor", "inline")
+
+
+@pytest.fixture
+def first(train) -> Run:
+    return train(**FIELDS, name="first", speeds="1,1,1,0.2")
+
+
+def test_show_has_a_table_of_arrivals_and_the_rounds_that_were_scored(first, capsys) -> None:
+    code, out, _ = run(capsys, "show", "first")
+    arrivals = first.arrivals()
+    refused = arrivals[~arrivals["accepted"]]
+    assert (code, len(refused) > 0) == (0, True)
+    words = [line.split() for line in out.splitlines()]
+    at = words.index(["worker", "partitions", "updates", "share", "staleness", "largest", "refused"])
+    mean, largest = f"{arrivals['staleness'].mean():.2f}", str(arrivals["staleness"].max())
+    worker = arrivals["worker"][0]
+    assert words[at + 1] == [worker, "0", "to", "3", "24", "100.0%", mean, largest, str(len(refused))]
+    assert [line[0] for line in words[:at] if line[0].isdigit()] == ["12", "24"]
+    for number, partition, staleness in refused[["round", "partition", "staleness"]].itertuples(index=False):
+        assert f"round {number} refused partition {partition}: staleness {staleness} is above 3\n" in out
+
+
+def test_show_as_json_has_what_each_worker_sent(first, train, capsys) -> None:
+    (row,) = json.loads(run(capsys, "show", "first", "--json")[1])["arrivals"]
+    assert (row["updates"], row["share"], row["partitions"]) == (24, 1.0, [0, 1, 2, 3])
+    train(model="logistic", rounds=1, name="waits")
+    assert "arrivals" not in json.loads(run(capsys, "show", "waits", "--json")[1])
+
+
+def test_of_many_refused_updates_show_names_the_first(first, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("flows.command.printing.tables.SHOWN_REFUSALS", 1)
+    _, out, _ = run(capsys, "show", "first")
+    more = len(first.arrivals().query("not accepted")) - 1
+    assert out.count(" refused partition ") == 1
+    assert out.endswith(f"and {more} more; `roundweave report first --out PAGE.html` has them all\n")
+
+
+def test_what_asks_for_a_state_between_names_the_nearest_that_are_stored(first, capsys) -> None:
+    said = "the state of round 15 of "
+    for arguments in (
+        ("export", "first@15", "--to", "out.safetensors"),
+        ("train", "--from", "first@15", *SHORT),
+        ("train", "--start-from", "first@15", "--model", "logistic", *SHORT),
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out, err.count("\n")) == (1, "", 1), arguments
+        assert said in err
+        assert "the nearest are those of rounds 12, 20" in err
+
+
+def test_a_fork_and_an_export_begin_with_a_stored_state(first, capsys, tmp_path: Path) -> None:
+    assert run(capsys, "export", "first@20", "--to", str(tmp_path / "out.safetensors"))[0] == 0
+    code, _, _ = run(capsys, "train", "--from", "first@20", "--name", "fork", *SHORT, "--max-staleness", "9")
+    fork = open_run("fork")
+    assert (code, len(fork.arrivals()), fork.round(0).state.params.keys()) == (0, 4, {"float32"})
+    assert fork.round(0).params["1.bias"].equal(first.round(20).params["1.bias"])
+    assert fork.arrivals()["began"].min() == 0
+
+
+def test_a_round_between_is_reduced_again_and_replayed(first, capsys) -> None:
+    between = first.arrivals().query("accepted and 13 <= round <= 18")["round"].iloc[0]
+    code, out, _ = run(capsys, "recombine", "first", "--round", str(between), "--reduce", "median")
+    assert (code, "the same bits" in out) == (0, True), out
+    refused = first.arrivals().query("not accepted")["round"].iloc[0]
+    code, _, err = run(capsys, "recombine", "first", "--round", str(refused), "--reduce", "median")
+    said = f"error: round {refused} accepted 0 updates, and 1 must be; name another\n"
+    assert (code, err) == (2, said)
+    code, out, _ = run(capsys, "replay", "first", "--all", "--executor", "inline")
+    assert (code, "round 1 to 24: bit-identical" in out) == (0, True), out
+
+
+def test_a_recorded_order_has_no_difference_and_another_seed_has(first, train, capsys) -> None:
+    train(**FIELDS, name="again", order="recorded:first")
+    assert run(capsys, "diff", "first", "again")[0] == 0
+    train(**FIELDS, name="other", seed=1)
+    code, out, _ = run(capsys, "diff", "first", "other")
+    assert (code, "seed 0 -> 1" in out) == (1, True)
+
+
+def test_it_is_packed_copied_pruned_and_verified(first, capsys, tmp_path: Path) -> None:
+    assert run(capsys, "pack", "first")[0] == 0
+    assert run(capsys, "verify", "first")[0] == 0
+    assert run(capsys, "cp", "first", str(tmp_path / "there"))[0] == 0
+    assert run(capsys, "prune", "first", "--keep", "last:2")[0] == 0
+    assert run(capsys, "verify", "first")[0] == 0
+    assert len(open_run("first").arrivals()) == 24
+    copy = Run(tmp_path / "there/first.zarr")
+    assert copy.arrivals().equals(first.arrivals())
+    assert run(capsys, "resume", "first", "--rounds", "26")[0] == 0
+    assert open_run("first").done == 26
+
+
+def test_its_report_has_the_plot_of_staleness(first, capsys, tmp_path: Path) -> None:
+    assert run(capsys, "report", "first", "--out", str(tmp_path / "first.html"), "--replay", "1")[0] == 0
+    page = (tmp_path / "first.html").read_text()
+    assert '<img alt="How stale updates were"' in page
+    assert "staleness" in page
+
+
+def test_compared_runs_have_their_staleness_side_by_side(first, train) -> None:
+    import roundweave as rw
+
+    other = train(**FIELDS, name="other", seed=1)
+    table = rw.compare([rw.open_run(first.address), rw.open_run(other.address)]).history["staleness"]
+    assert table["first"].dropna().tolist() == first.history()["staleness"].dropna().tolist()
+    assert table["other"].notna().any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("replay", "first", "--round", "25"), 1, "25"),
+        (("recombine", "first", "--round", "0", "--reduce", "median"), 2, "name a later one"),
+        (("recombine", "first", "--round", "3", "--reduce", "medain"), 2, "did you mean median?"),
+        (("export", "first@99", "--to", "out.pt"), 1, "99"),
+        (("resume", "first", "--max-staleness", "9"), 2, "max-staleness"),
+        (("prune", "first", "--keep", "updates:0"), 2, "updates"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_is_one_line(first, capsys, arguments, code, said) -> None:
+    found, _, err = run(capsys, *arguments)
+    assert (found, err.count("\n"), said in err) == (code, 1, True), err

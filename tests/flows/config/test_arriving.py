@@ -1,0 +1,127 @@
+"""What a configuration says of a parameter server: each thing that does not go with one, in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flows.config.arriving import order_of
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from storage.errors import RoundweaveError, UsageError
+from storage.places.addresses import full_address
+from tasks.arrivals.orders import Recorded, Seeded
+from tests.flows.command.in_process import run as command
+
+SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"resplit_every": 2}, "resplit_every needs rounds in which all partitions begin together; leave it out"),
+        ({"quorum": 2}, "quorum 2 needs rounds of all partitions; leave it out"),
+        (
+            {"algorithm": "fed_buff", "buffer": 5},
+            "a buffer of 5 is never full: 4 partitions have one update each in it; "
+            "give a smaller buffer or more partitions",
+        ),
+        (
+            {"executor": "graph", "order": "seeded"},
+            "on a cluster updates arrive as they do; order and speeds need executor inline",
+        ),
+        (
+            {"executor": "graph", "speeds": "1,1,1,1"},
+            "on a cluster updates arrive as they do; order and speeds need executor inline",
+        ),
+        ({"speeds": "1,1"}, "speeds needs 4 numbers above 0, one for each partition"),
+        ({"speeds": "1,1,1,0"}, "speeds needs 4 numbers above 0, one for each partition"),
+        ({"speeds": "1,1,1,nan"}, "speeds needs 4 numbers above 0, one for each partition"),
+        ({"speeds": "1,1,1,inf"}, "speeds needs 4 numbers above 0, one for each partition"),
+        (
+            {"speeds": "1,1,1,1", "order": "recorded:other"},
+            "speeds are of a seeded order, and this one is recorded; leave one of them out",
+        ),
+        ({"order": "sorted"}, "'sorted' is no order of arrival; there are seeded and recorded:RUN"),
+        ({"order": "recorded:"}, "recorded needs a run: recorded:RUN"),
+        (
+            {"algorithm": "sync_sgd", "order": "seeded"},
+            "order and speeds are of updates that arrive one by one; choose such an algorithm",
+        ),
+        (
+            {"algorithm": "sync_sgd", "speeds": "1,1,1,1"},
+            "order and speeds are of updates that arrive one by one; choose such an algorithm",
+        ),
+        (
+            {"algorithm": "downpour", "fetch_every": 3, "push_every": 2},
+            "fetch_every 3 is no multiple of push_every 2: a partition fetches only when it has pushed",
+        ),
+        ({"max_staleness": -1}, "max_staleness = -1: Input should be greater than or equal to 0"),
+        ({"shards": 0}, "shards = 0: Input should be greater than or equal to 1"),
+        ({"stale": "scaled"}, "stale = 'scaled': Input should be 'drop' or 'scale'"),
+        ({"buffer": 2}, "algorithm async_sgd takes no buffer; it takes lr"),
+    ],
+)
+def test_what_does_not_go_with_a_server_is_refused_in_one_line(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(TrainConfig(**SERVER | fields))
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--speeds", "1,1"], 2, "speeds needs 4 numbers above 0"),
+        (["--speeds", "fast"], 2, "speeds"),
+        (["--order", "sorted"], 2, "'sorted' is no order of arrival"),
+        (["--order", "recorded:nowhere"], 1, "nowhere"),
+        (["--quorum", "3"], 2, "quorum 3 needs rounds of all partitions"),
+        (["--resplit-every", "3"], 2, "resplit_every needs rounds in which all partitions begin together"),
+        (["--executor", "graph", "--order", "seeded"], 2, "order and speeds need executor inline"),
+        (["--algorithm", "fed_buff", "--buffer", "9"], 2, "a buffer of 9 is never full"),
+        (["--algorithm", "downpour", "--push-every", "2"], 2, "fetch_every 1 is no multiple of push_every 2"),
+    ],
+)
+def test_the_command_ends_in_one_line_and_leaves_no_run_behind(capsys, tmp_path, arguments, code, says) -> None:
+    given = ["--algorithm", "async_sgd", "--model", "logistic", "--executor", "inline", *arguments]
+    found, out, err = command(capsys, "train", *given)
+    assert (found, out) == (code, "")
+    assert err.startswith("error: ")
+    assert says in err
+    assert err.count("\n") == 1, "one line, no traceback"
+    assert not list((tmp_path / "runs").glob("*.zarr"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "every"),
+    [({}, 40), ({"partitions": 3}, 30), ({"evaluate_every": 7}, 7), ({"algorithm": "sync_sgd"}, 1)],
+)
+def test_what_is_left_to_the_algorithm_is_recorded(fields: dict[str, Any], every: int) -> None:
+    assert resolve(TrainConfig(**SERVER | fields)).config.evaluate_every == every
+
+
+def test_an_order_is_seeded_or_recorded_or_left_to_the_workers(train, tmp_path) -> None:
+    def order(**fields: object) -> object:
+        resolved = resolve(TrainConfig(**{"root": tmp_path / "runs"} | SERVER | fields))
+        return order_of(resolved.config, resolved.algorithm)
+
+    run = train(algorithm="async_sgd", model="logistic", rounds=2, name="first")
+    assert order(seed=3) == order(seed=3, order="seeded") == Seeded(3)
+    assert order(speeds="1,0.5,1,1") == Seeded(0, (1.0, 0.5, 1.0, 1.0))
+    assert order(order="recorded:first") == Recorded(full_address(run.address))
+    assert order(executor="graph") is None
+    assert order(algorithm="sync_sgd") is None
+    for differing in ({"seed": 1}, {"algorithm": "downpour"}, {"partitions": 5}, {"shards": 2}):
+        with pytest.raises(UsageError, match=r"first is another experiment \(.*\); its order does not fit"):
+            order(order="recorded:first", **differing)
+    with pytest.raises(RoundweaveError, match="nowhere"):
+        order(order="recorded:nowhere")
+
+
+def test_a_run_that_cannot_have_its_order_leaves_none_behind(train, tmp_path) -> None:
+    train(algorithm="sync_sgd", model="logistic", rounds=1, name="first")
+    with pytest.raises(UsageError, match="its order does not fit"):
+        train(algorithm="async_sgd", model="logistic", rounds=1, name="second", order="recorded:first")
+    assert [path.name for path in (tmp_path / "runs").glob("*.zarr")] == ["first.zarr"]

@@ -1,0 +1,117 @@
+"""Updates that came to a parameter server: what is told of them, counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_hex
+
+from storage.errors import UsageError
+from storage.runs.figures import VERDICTS
+from storage.runs.run import Run
+from storage.runs.tables import ARRIVAL, arrivals_by, worker_rows
+from tests.storage.runs.test_markup import Cells
+
+STALENESS = [{0: 0, 1: 0}, {0: 1, 1: 0}, {0: 1, 1: 2}]
+REFUSED = {(3, 0)}
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def run(tiny) -> Run:
+    """Three rounds of two updates each, of which that of partition 0 is refused in the last."""
+    store = tiny.create()
+    tiny.serve(store, STALENESS, REFUSED)
+    return Run(store.path)
+
+
+@pytest.fixture
+def waiting(tiny) -> Run:
+    """Two rounds that waited for all partitions."""
+    return Run(tiny.train(tiny.create("waiting"), 2).path)
+
+
+def test_each_update_that_arrived_has_a_row(run) -> None:
+    table = run.arrivals()
+    assert tuple(table.columns) == ARRIVAL
+    assert table.values.tolist() == [
+        [1, 0, 1, 0, 0, True, 0.5, "worker 0"],
+        [1, 1, 1, 0, 0, True, 1.5, "worker 1"],
+        [2, 0, 2, 1, 1, True, 0.5, "worker 0"],
+        [2, 1, 2, 1, 0, True, 1.5, "worker 1"],
+        [3, 0, 3, 2, 1, False, 0.5, "worker 0"],
+        [3, 1, 3, 2, 2, True, 1.5, "worker 1"],
+    ]
+
+
+def test_they_add_up_by_worker_and_by_partition(run) -> None:
+    summed = {"updates": 3, "share": 0.5, "largest": 1, "refused": 1, "seconds": 0.5, "partitions": [0]}
+    first, second = worker_rows(run.arrivals())
+    assert first == summed | {"worker": "worker 0", "staleness": pytest.approx(2 / 3)}
+    assert (second["staleness"], second["largest"], second["refused"]) == (pytest.approx(2 / 3), 2, 0)
+    assert arrivals_by(run.arrivals(), "partition")["updates"].to_dict() == {0: 3, 1: 3}
+
+
+def test_the_history_has_the_mean_staleness_of_what_was_accepted_by_weight(run) -> None:
+    """Partition 0 has 10 examples and partition 1 has 11."""
+    assert run.history()["staleness"].loc[1:].tolist() == pytest.approx([0, 10 / 21, 2])
+
+
+def test_where_rounds_waited_nothing_arrived(waiting) -> None:
+    table = waiting.arrivals()
+    assert (len(table), tuple(table.columns)) == (0, ARRIVAL)
+    assert worker_rows(table) == []
+    assert "staleness" not in waiting.history()
+    with pytest.raises(UsageError, match="waiting has no staleness: its rounds waited for all partitions"):
+        waiting.plot.staleness()
+
+
+def bars(axes: plt.Axes) -> dict[str, list[tuple[float, float]]]:
+    """Where the bars of each label begin, and how high they are, from staleness 0 on."""
+    return {
+        group.get_label(): [(bar.get_y(), bar.get_height()) for bar in group.patches] for group in axes.containers
+    }
+
+
+def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(run) -> None:
+    axes = run.plot.staleness()
+    assert bars(axes) == {
+        "0": [(0, 1), (0, 1), (0, 0)],
+        "1": [(1, 2), (1, 0), (0, 1)],
+        "refused": [(3, 0), (1, 1), (1, 0)],
+    }
+    assert to_hex(axes.containers[-1].patches[1].get_facecolor()) == VERDICTS["refused"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0", "1", "refused"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("staleness", "updates")
+    bottom, top = axes.get_ylim()
+    assert (bottom, top > 3) == (0, True)
+
+
+def test_of_many_partitions_what_was_accepted_is_one_bar(run, monkeypatch) -> None:
+    monkeypatch.setattr("storage.runs.figures.LINES", 1)
+    assert bars(run.plot.staleness()) == {
+        "accepted": [(0, 3), (0, 1), (0, 1)],
+        "refused": [(3, 0), (1, 1), (1, 0)],
+    }
+
+
+def test_it_is_drawn_on_the_axes_that_it_is_given(run) -> None:
+    axes = plt.figure().subplots()
+    assert run.plot.staleness(axes) is axes
+    axes.figure.canvas.draw()
+    assert len(plt.get_fignums()) == 1
+
+
+def test_the_card_of_a_round_tells_of_turns_and_staleness(run, waiting) -> None:
+    texts = Cells(run.round(3)._repr_html_()).texts
+    head = texts.index("partition")
+    assert texts[head : head + 6] == ["partition", "weight", "verdict", "turn", "began", "staleness"]
+    assert texts[head + 6 :] == ["0", "10", "not sound", "3", "2", "1", "1", "11", "accepted", "3", "2", "2"]
+    assert "turn" not in Cells(waiting.round(1)._repr_html_()).texts

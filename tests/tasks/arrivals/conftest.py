@@ -1,0 +1,48 @@
+"""Fixtures: a run whose updates arrive in an order that the test gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from storage.rounds.commits import Hand
+from storage.runs.run import Run
+from tasks.executors.inline import InlineExecutor
+from tasks.rounds.landing import Intake, Landing, Order
+from tasks.when import Asynchronous
+
+Serve = Callable[..., Run]
+
+
+@dataclass(frozen=True)
+class Given(Order):
+    """These partitions one after the other, again and again; each goes on from the round in which it lands."""
+
+    partitions: tuple[int, ...]
+
+    def intakes(self, when: Asynchronous, first: int, hands: Mapping[int, Hand]) -> Iterator[Intake]:
+        """One partition a round."""
+        for round in count(first):
+            partition = self.partitions[(round - 1) % len(self.partitions)]
+            yield Intake((Landing(partition, (0,) * when.shards),), frozenset({partition}))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Serve:
+    """Run a configuration inline, in the order in which these partitions arrive."""
+
+    def run(*partitions: int, rounds: int, **fields: object) -> Run:
+        executor = InlineExecutor()
+        config = TrainConfig(root=tmp_path / "runs", executor="inline", rounds=rounds, **fields)
+        with prepared(resolve(config), executor) as ready:
+            list(executor.run(replace(ready.job, order=Given(partitions)), 1, rounds))
+        return Run(ready.store.address)
+
+    return run

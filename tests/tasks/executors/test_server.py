@@ -1,0 +1,237 @@
+"""Asynchronous runs on a cluster: workers race and die, and their order of arrival gives the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+import roundweave as rw
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from storage.errors import ClusterError, RoundFailed
+from storage.runs.run import Run
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
+
+ROUNDS = 12
+SMALL = {"model": "logistic", "partitions": 3, "rounds": ROUNDS}
+
+RUNS: dict[str, dict[str, object]] = {
+    "async_sgd": {"algorithm": "async_sgd", "fetch_every": 2, "momentum": 0.5, "stale": "scale"},
+    "async_sgd-2": {"algorithm": "async_sgd", "shards": 2, "momentum": 0.5},
+    "async_sgd-4": {"algorithm": "async_sgd", "shards": 4, "max_staleness": 1},
+    "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
+    "downpour-4": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "shards": 4},
+    "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
+    "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "outer_momentum": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with connect(None, 2) as client:
+        yield client
+
+
+def identities(run: Run) -> list[tuple[object, ...]]:
+    """What the rounds of a run are, whoever made them."""
+    return [run.round(round).commit.identity() for round in range(run.done + 1)]
+
+
+def staleness_by_the_rows(run: Run, partitions: int) -> None:
+    """An update is as stale as rounds that took one came between the row that it began from and its own."""
+    commits = [run.round(round).commit for round in range(run.done + 1)]
+    took = [any(update.refused is None for update in commit.updates.values()) for commit in commits]
+    turns = dict.fromkeys(range(partitions), 0)
+    for commit in commits[1:]:
+        for partition, update in commit.updates.items():
+            turns[partition] += 1
+            arrival = update.arrival
+            assert arrival.turn == turns[partition]
+            assert arrival.began < commit.round
+            assert arrival.staleness == sum(took[arrival.began + 1 : commit.round])
+
+
+@pytest.fixture
+def proven(train: Callable[..., Run]) -> Callable[[Run], None]:
+    """A run is sound, its rounds replay, and its recorded order gives the same run without a cluster."""
+
+    def prove(run: Run, **fields: object) -> None:
+        assert run.verify().sound
+        assert rw.open_run(run.path).replay("all", trust=True).identical
+        again = train(**fields, order=f"recorded:{run.path}", name=f"{run.name}-again")
+        assert identities(again) == identities(run)
+        assert again.digest == run.digest
+        staleness_by_the_rows(run, int(str(fields["partitions"])))
+
+    return prove
+
+
+@pytest.mark.parametrize("fields", RUNS.values(), ids=RUNS)
+def test_a_clusters_run_is_that_of_its_recorded_order(train, client, proven, fields) -> None:
+    run = train(GraphExecutor(client), 5, **SMALL, **fields, name="run")
+    assert run.done == ROUNDS
+    assert {p for round in range(1, ROUNDS + 1) for p in run.round(round).commit.updates} <= {0, 1, 2}
+    proven(run, **SMALL, **fields)
+
+
+@pytest.mark.parametrize(("window", "partitions"), [(1, 2), (3, 5), (100, 1)])
+def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven, window, partitions) -> None:
+    """Fewer partitions than workers, as many, and more."""
+    fields = SMALL | RUNS["async_sgd-2"] | {"partitions": partitions}
+    proven(train(GraphExecutor(client), window, **fields, name="run"), **fields)
+
+
+@pytest.mark.parametrize("name", ["downpour-4", "fed_buff"])
+def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
+    run = train(GraphExecutor(client), 5, **SMALL, **RUNS[name], name="run")
+    address = client.scheduler.address
+    replay = rw.open_run(run.path).replay("all", executor="graph", scheduler=address)
+    assert replay.identical
+    assert replay.replayed == list(range(1, ROUNDS + 1))
+
+
+@pytest.mark.parametrize("name", ["async_sgd", "downpour-4", "easgd", "fed_buff"])
+def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
+    """The generator is dropped within a window, by executors that know of nothing before."""
+    fields = SMALL | RUNS[name]
+    config = TrainConfig(root=tmp_path / "runs", name="run", **fields)
+    for stop in (2, 5, 6, ROUNDS):
+        executor = GraphExecutor(client)
+        with prepared(resolve(config), executor) as ready:
+            before = ready.store.log.read(ready.done)
+            for commit in executor.run(ready.job, ready.done + 1, ROUNDS):
+                for partition, update in commit.updates.items():
+                    hand = before.server.hands[partition] if before.server else None
+                    if hand:
+                        assert (update.arrival.turn, update.arrival.began) == (hand.turn, hand.row)
+                before = commit
+                if commit.round >= stop:
+                    break
+    run = Run(ready.store.address)
+    assert run.done == ROUNDS
+    proven(run, **fields)
+
+
+def test_rounds_that_are_scored_have_the_scores_of_the_recorded_order(train, client) -> None:
+    fields = SMALL | RUNS["async_sgd-2"] | {"evaluate_every": 4}
+    run = train(GraphExecutor(client), 12, **fields, name="run")
+    again = train(**fields, order="recorded:run", name="again")
+    assert [round for round in range(ROUNDS + 1) if run.round(round).score] == [4, 8, 12]
+    assert [run.round(n).score for n in (4, 8, 12)] == [again.round(n).score for n in (4, 8, 12)]
+
+
+def test_a_run_stops_at_its_target(train, client) -> None:
+    fields = SMALL | RUNS["async_sgd"] | {"rounds": 200, "evaluate_every": 5, "target_accuracy": 0.5}
+    run = train(GraphExecutor(client), 50, **fields, name="run")
+    assert run.round(run.done).score.values["accuracy"] >= 0.5
+    assert run.done % 5 == 0
+    assert run.done < 200
+    assert identities(train(**fields, order="recorded:run", name="again")) == identities(run)
+
+
+FAILING = """
+import torch
+from pathlib import Path
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(40, 3, generator=generator)
+    inputs[:, 0] = partition
+    return inputs, (inputs[:, 1] > 0).long()
+class Network(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+    def forward(self, inputs):
+        if self.training and inputs[0, 0] == 2:
+            for mark in sorted(Path(__file__).parent.glob("do-*")):
+                deed = mark.read_text()
+                if not mark.name.startswith("do-always"):
+                    mark.unlink()
+                exec(deed, globals())
+        return super().forward(inputs)
+"""
+KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.fixture
+def deeds(own) -> dict[str, object]:
+    """An experiment whose partition 2 does what a file beside its code says."""
+    path = own(FAILING)
+    return {"data": f"{path}:data", "model": f"{path}:Network", "partitions": 3, "held_out": 0}
+
+
+@pytest.fixture
+def arm(tmp_path: Path) -> Callable[..., Callable[[object], None]]:
+    """Have partition 2 do something after each of some rounds."""
+
+    def after(rounds: tuple[int, ...], deed: str, name: str = "do-once") -> Callable[[object], None]:
+        def armed(commit) -> None:
+            if commit.round in rounds:
+                (tmp_path / name).write_text(deed)
+
+        return armed
+
+    return after
+
+
+@pytest.mark.parametrize("name", ["async_sgd", "async_sgd-4", "fed_buff"])
+def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) -> None:
+    armed = arm((2,), "raise ValueError('too hot')", "do-always")
+    fields = deeds | RUNS[name] | {"rounds": 100}
+    says = r"round \d+: the map of partition 2 failed with ValueError: too hot"
+    with pytest.raises(RoundFailed, match=says) as caught:
+        train(GraphExecutor(client), 50, armed, **fields, name="failing")
+    assert "\n" not in str(caught.value)
+    assert rw.open_run("failing").verify().sound
+
+
+def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, deeds, arm, proven, tmp_path) -> None:
+    fields = deeds | RUNS["downpour-4"] | {"rounds": 30}
+    with pytest.raises(RoundFailed):
+        train(GraphExecutor(client), 50, arm((2,), "raise ValueError('hot')", "do-always"), **fields, name="run")
+    (tmp_path / "do-always").unlink()
+    run = train(GraphExecutor(client), 50, **fields, name="run")
+    assert run.done == 30
+    proven(run, **fields)
+
+
+def test_a_partition_of_nan_is_refused_and_one_of_all_ends_the_run(train, client, own, proven) -> None:
+    source = FAILING.replace("inputs[:, 0] = partition", "inputs[:, 2] *= torch.nan if partition in {bad} else 1")
+    fields = {"model": "logistic", "partitions": 3, "rounds": 9, "held_out": 0, **RUNS["async_sgd-2"]}
+    some = fields | {"data": f"{own(source.replace('{bad}', '[2]'))}:data", "rounds": 30}
+    run = train(GraphExecutor(client), 9, **some, name="some")
+    assert {p for round in range(1, 31) for p in run.round(round).refused} == {2}
+    proven(run, **some)
+    every = fields | {"data": f"{own(source.replace('{bad}', '[0, 1, 2]'), 'every')}:data"}
+    says = r"round \d: no partition has a sound update left; partition \d: direction of 1.weight has"
+    with pytest.raises(RoundFailed, match=says):
+        train(GraphExecutor(client), 9, **every, name="every")
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_sgd", "async_sgd-4", "easgd", "fed_buff")]
+
+
+@pytest.mark.parametrize("name", ["downpour-4", *SLOW])
+def test_killed_workers_cost_what_was_in_hand_and_all_replays(train, deeds, arm, proven, caplog, name) -> None:
+    fields = deeds | RUNS[name] | {"rounds": 40}
+    with connect(None, 2) as client:
+        run = train(GraphExecutor(client), 20, arm((3, 15), KILL), **fields, name="killed")
+        assert run.done == 40
+    assert "is lost; mapped again in turn " in caplog.text
+    proven(run, **fields)
+
+
+def test_a_partition_that_ends_every_worker_is_named(train, deeds, arm) -> None:
+    """Whoever else had bad luck before; the others would go on for a thousand rounds."""
+    fields = deeds | RUNS["async_sgd"] | {"rounds": 1000}
+    says = r"round \d+ was lost \d times \(workers died at partition 2: .*`roundweave resume` goes on"
+    with connect(None, 2) as client, pytest.raises(ClusterError, match=says) as caught:
+        executor = GraphExecutor(client)
+        executor.pool.deaths.update([0, 1, 1])
+        train(executor, 1000, arm((6,), KILL, "do-always"), **fields, name="deadly")
+    assert "\n" not in str(caught.value)
+    assert rw.open_run("deadly").verify().sound

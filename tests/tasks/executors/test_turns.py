@@ -1,0 +1,234 @@
+"""Asynchronous runs in this process: killed anywhere, in an order that was recorded, and keeping less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import roundweave as rw
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from storage.errors import RoundFailed
+from storage.rounds.pruned import check_pruned
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run
+from tasks.executors.inline import InlineExecutor
+
+SMALL = {"model": "logistic", "partitions": 4, "executor": "inline"}
+ROUNDS = 14
+
+RUNS: dict[str, dict[str, object]] = {
+    "async_sgd": {"algorithm": "async_sgd", "fetch_every": 2, "momentum": 0.5},
+    "async_sgd-2": {"algorithm": "async_sgd", "shards": 2, "stale": "scale"},
+    "async_sgd-4": {"algorithm": "async_sgd", "shards": 4, "max_staleness": 1},
+    "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
+    "downpour-2": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "shards": 2},
+    "downpour-4": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "shards": 4},
+    "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
+    "easgd-2": {"algorithm": "easgd", "local_steps": 2, "shards": 2},
+    "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 3, "outer_momentum": 0.5},
+}
+
+
+@pytest.fixture
+def some(tmp_path: Path) -> Callable[..., Run]:
+    """Train for so many rounds, and be killed then: nothing is closed, and nobody is told."""
+
+    def run(rounds: int, name: str, last: int = ROUNDS, window: int = 5, **fields: object) -> Run:
+        executor = InlineExecutor()
+        config = TrainConfig(root=tmp_path / "runs", name=name, rounds=last, **SMALL, **fields)
+        with prepared(resolve(config), executor) as ready:
+            done = 0
+            while done < rounds and ready.done + done < last:
+                first = ready.done + done + 1
+                commits = executor.run(ready.job, first, min(first + window - 1, last))
+                made = list(islice(commits, rounds - done))
+                commits.close()
+                ready.let_go(made[-1])
+                done += len(made)
+        return Run(ready.store.address)
+
+    return run
+
+
+def identities(run: Run) -> list[tuple[object, ...]]:
+    return [run.round(round).commit.identity() for round in range(run.done + 1)]
+
+
+@pytest.mark.parametrize("fields", RUNS.values(), ids=RUNS)
+def test_killed_at_any_round_a_run_goes_on_to_the_same_bits(some, fields) -> None:
+    whole = some(ROUNDS, "whole", **fields)
+    assert whole.done == ROUNDS
+    for cuts in ([1] * ROUNDS, [3, 4, ROUNDS], [6, 1, ROUNDS]):
+        for rounds in cuts:
+            run = some(rounds, f"cut-{cuts[0]}", **fields)
+        assert identities(run) == identities(whole)
+    assert run.verify().sound
+
+
+@pytest.mark.parametrize("window", [1, 4, ROUNDS])
+def test_windows_change_no_bits(some, window) -> None:
+    fields = RUNS["downpour-2"]
+    assert identities(some(ROUNDS, "some", window=window, **fields)) == identities(some(ROUNDS, "whole", **fields))
+
+
+@pytest.mark.parametrize("fields", RUNS.values(), ids=RUNS)
+def test_a_recorded_order_gives_the_bits_of_the_run_that_recorded_it(some, fields) -> None:
+    first = some(ROUNDS, "first", speeds=(1, 0.3, 2, 0.7), **fields)
+    assert identities(first) != identities(some(ROUNDS, "seeded", **fields)), "the speeds tell"
+    again = some(ROUNDS, "again", order="recorded:first", **fields)
+    assert identities(again) == identities(first)
+    some(5, "gone-on", speeds=(1, 0.3, 2, 0.7), **fields)
+    assert identities(some(ROUNDS, "gone-on", order="recorded:first", **fields)) == identities(first)
+
+
+@pytest.mark.parametrize("keep", ["last:1", "states", "every:3"])
+@pytest.mark.parametrize("name", ["async_sgd", "downpour", "easgd"])
+def test_what_partitions_have_in_hand_is_kept_to_go_on_from(some, name, keep) -> None:
+    """A slow partition goes on from a state of long ago, which stays till then, or can be made again."""
+    fields = RUNS[name] | {"speeds": (1, 1, 1, 0.2)}
+    whole = some(ROUNDS, "whole", **fields)
+    for rounds in (4, 5, ROUNDS):
+        run = some(rounds, "less", keep=keep, **fields)
+        check_pruned(RoundStore(run.path).log)
+        assert run.verify().sound
+    assert identities(run) == identities(whole)
+    assert len(run.kept) < ROUNDS + 1 or keep == "states"
+
+
+def test_a_run_falls_back_to_a_round_whose_states_in_hand_are_whole(some, flip) -> None:
+    fields = RUNS["async_sgd"] | {"speeds": (1, 1, 1, 0.2), "keep": "states"}
+    whole = some(ROUNDS, "whole", **fields)
+    run = some(8, "run", **fields)
+    row = max(run.round(8).commit.begins - {8})
+    chunk = next(path for path in (run.path / "params/1.weight/c" / str(row)).rglob("*") if path.is_file())
+    flip(chunk, 20)
+    assert identities(some(ROUNDS, "run", **fields)) == identities(whole)
+
+
+def test_the_history_tells_of_staleness_and_refusals(some) -> None:
+    run = some(ROUNDS, "run", **RUNS["async_sgd-4"])
+    history = run.history()
+    for round in range(1, ROUNDS + 1):
+        updates = run.round(round).commit.updates.values()
+        assert history["refused"][round] == sum(update.refused is not None for update in updates)
+        assert history["accepted"][round] == len(updates) - history["refused"][round]
+        taken = [(u.arrival.staleness, u.weight) for u in updates if u.refused is None]
+        if taken:
+            mean = sum(s * w for s, w in taken) / sum(w for _, w in taken)
+            assert history["staleness"][round] == pytest.approx(mean)
+    assert history["refused"].sum() > 0
+    assert history["staleness"].max() == 1
+
+
+def test_a_servers_network_is_scored_after_ten_turns_of_each_partition(some) -> None:
+    fields = RUNS["async_sgd"]
+    run = some(60, "run", last=60, **fields)
+    assert [round for round in range(61) if run.round(round).score] == [40, 60]
+    run = some(4, "often", last=4, evaluate_every=2, **fields)
+    assert [round for round in range(5) if run.round(round).score] == [2, 4]
+
+
+NAN = """
+import torch
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(40, 4, generator=generator)
+    labels = (inputs.sum(1) > 0).long()
+    if partition in {bad}:
+        inputs[:, 2] = float("nan")
+    return inputs, labels
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["async_sgd", "downpour", "easgd", "fed_buff"])
+def test_a_partition_of_nan_is_refused_by_name_and_the_others_go_on(train, own, algorithm) -> None:
+    data = f"{own(NAN.format(bad=[2]))}:data"
+    run = train(algorithm=algorithm, data=data, model="logistic", partitions=3, rounds=9)
+    refused = {p for round in range(1, 10) for p in run.round(round).refused}
+    assert refused == {2}
+    assert run.round(9).commit.server.unsound == (2,)
+
+
+@pytest.mark.parametrize("algorithm", ["async_sgd", "fed_buff"])
+def test_a_run_fails_by_name_once_every_partition_is_unsound(train, own, algorithm) -> None:
+    data = f"{own(NAN.format(bad=[0, 1, 2]))}:data"
+    says = r"round \d: no partition has a sound update left; partition \d: direction of 1.weight has 8 non-finite"
+    with pytest.raises(RoundFailed, match=says):
+        train(algorithm=algorithm, data=data, model="logistic", partitions=3, rounds=9)
+
+
+FAILING = """
+from dataclasses import dataclass
+from pathlib import Path
+from roundweave import Algorithm, Gradient, Map, Mean, Sgd
+from tasks.when import Asynchronous
+@dataclass(frozen=True)
+class Failing(Map):
+    def __call__(self, objective, state, examples, carry, seed):
+        mark = Path(__file__).with_name("fail")
+        if state.round == 2 and mark.exists():
+            mark.unlink()
+            raise ValueError("once")
+        return Gradient(8)(objective, state, examples, carry, seed)
+def algorithm():
+    return Algorithm(Failing(), Mean(), Sgd(0.1), Asynchronous())
+"""
+
+
+def test_a_round_that_failed_is_done_again_with_the_same_arrival(train, own, tmp_path) -> None:
+    """Also by the executor that it failed in."""
+    fields = {"algorithm": f"{own(FAILING)}:algorithm", "model": "logistic", "partitions": 2, "rounds": 6}
+    whole = train(**fields, name="whole")
+    (tmp_path / "fail").touch()
+    executor = InlineExecutor()
+    config = TrainConfig(root=tmp_path / "runs", name="failed", executor="inline", **fields)
+    with prepared(resolve(config), executor) as ready:
+        found = []
+        for _ in range(2):
+            first = len(found) + 1
+            try:
+                found += list(executor.run(ready.job, first, first))
+                for round in range(first + 1, 7):
+                    found += list(executor.run(ready.job, round, round))
+            except RoundFailed as error:
+                assert "ValueError: once" in str(error)
+    assert [commit.state for commit in found] == [whole.round(r).commit.state for r in range(1, 7)]
+
+
+FAULTY = """
+from dataclasses import dataclass, replace
+from roundweave import Algorithm, Mean, Sgd
+from tasks.maps.downpour import Downpour
+from tasks.numerics import derive_seed
+from tasks.when import Asynchronous
+FAULTS = {derive_seed(0, turn, 1) for turn in (3, 6, 7)}
+@dataclass(frozen=True)
+class Faulty(Downpour):
+    '''Partition 1 is unsound at turns 3, 6 and 7; tells whether it went on from a replica.'''
+    def __call__(self, objective, state, examples, carry, seed):
+        update = super().__call__(objective, state, examples, carry, seed)
+        if seed in FAULTS:
+            update = replace(update, direction={n: v * float("nan") for n, v in update.direction.items()})
+        return replace(update, metrics={"carried": len(carry)})
+def algorithm():
+    return Algorithm(Faulty(carries=True), Mean(), Sgd(0.1), Asynchronous(fetch_every=2))
+"""
+
+
+def test_a_replica_goes_on_from_what_it_fetched_though_its_update_was_unsound(some, own) -> None:
+    """It fetches at odd turns: at 6 it goes on from its turn 5, at 4 and 8 from what it fetched before."""
+    fields = {"algorithm": f"{own(FAULTY)}:algorithm", "last": 40}
+    whole = some(40, "whole", **fields)
+    updates = [whole.round(round).commit.updates.get(1) for round in range(1, 41)]
+    turns = {update.arrival.turn: update for update in updates if update}
+    assert [turn for turn, update in turns.items() if update.refused] == [3, 6, 7]
+    assert [turns[turn].metrics["carried"] for turn in range(1, 9)] == [0, 1, 0, 0, 0, 1, 0, 0]
+    for _ in range(40):
+        cut = some(1, "cut", **fields)
+    assert identities(cut) == identities(whole)
+    assert rw.open_run(cut.path).replay("all", trust=True).identical
