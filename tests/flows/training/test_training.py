@@ -19,6 +19,8 @@ from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.runs.run import Run
 
+NAME = "taught"
+"""A name that no other module gives to a run: all of them share one Prefect server."""
 SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2, "executor": "inline"}
 
 
@@ -30,12 +32,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(root: Path) -> Run:
-    return rw.train(rw.TrainConfig(**SMALL, rounds=4, name="first", root=root))
+    return rw.train(rw.TrainConfig(**SMALL, rounds=4, name=NAME, root=root))
 
 
 def test_the_flow_returns_the_run(run) -> None:
     assert isinstance(run, Run)
-    assert (run.name, run.status, run.done) == ("first", "complete", 4)
+    assert (run.name, run.status, run.done) == (NAME, "complete", 4)
 
 
 def test_prefect_keeps_a_bar_a_table_a_plot_and_every_round(run) -> None:
@@ -43,11 +45,11 @@ def test_prefect_keeps_a_bar_a_table_a_plot_and_every_round(run) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, TaskRunFilter, TaskRunFilterName
 
     with get_client(sync_client=True) as client:
-        of_this_run = ArtifactFilter(key=ArtifactFilterKey(like_="first-%"))
+        of_this_run = ArtifactFilter(key=ArtifactFilterKey(like_=f"{NAME}-%"))
         artifacts = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_this_run)}
-        assert artifacts["first-progress"].data == 100.0
-        assert '"round": 4' in artifacts["first-history"].data
-        assert "data:image/png;base64," in artifacts["first-plot"].data
+        assert artifacts[f"{NAME}-progress"].data == 100.0
+        assert '"round": 4' in artifacts[f"{NAME}-history"].data
+        assert "data:image/png;base64," in artifacts[f"{NAME}-plot"].data
         assert committed_rounds(client, run) == [1, 2, 3, 4]
         first_window = TaskRunFilter(name=TaskRunFilterName(any_=["rounds 1 to 1"]))
         assert client.read_task_runs(task_run_filter=first_window)
@@ -76,7 +78,7 @@ def test_a_flow_run_has_the_name_of_its_run_and_logs_the_scores(run) -> None:
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, LogFilter, LogFilterFlowRunId
 
     with get_client(sync_client=True) as client:
-        (flow,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=["first"])))
+        (flow,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[NAME])))
         assert flow.state_type == "COMPLETED"
         of_this = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow.id]))
         messages = [log.message for log in client.read_logs(of_this)]
@@ -106,7 +108,7 @@ def test_scores_that_are_no_numbers_are_reported(root) -> None:
 
 def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root) -> None:
     longer = rw.train(rw.TrainConfig(**SMALL, rounds=6, name="longer", root=root))
-    extended = rw.train(rw.TrainConfig(**SMALL, rounds=6, name="first", root=root))
+    extended = rw.train(rw.TrainConfig(**SMALL, rounds=6, name=NAME, root=root))
     assert extended.done == 6
     assert extended.digest == longer.digest
     assert extended.round(4).commit.token != extended.round(5).commit.token
@@ -114,14 +116,14 @@ def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root) -> None:
 
 def test_another_experiment_under_the_same_name_is_refused_by_its_fields(run, root) -> None:
     with pytest.raises(ExperimentDiffers, match=r"seed 0 -> 1; .*data: other examples|seed 0 -> 1") as refused:
-        rw.train(rw.TrainConfig(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name="first", root=root))
+        rw.train(rw.TrainConfig(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name=NAME, root=root))
     assert "local_steps 2 -> 5" in str(refused.value)
     assert "--name" in str(refused.value)
 
 
 def test_a_second_writer_is_refused_while_the_first_is_at_work(run, root) -> None:
     with hold_lease(place_of(run.path), "another"), pytest.raises(RunBusy, match="is being written by process"):
-        rw.train(rw.TrainConfig(**SMALL, rounds=9, name="first", root=root))
+        rw.train(rw.TrainConfig(**SMALL, rounds=9, name=NAME, root=root))
 
 
 def test_functions_of_a_notebook_are_kept_by_value(root) -> None:
