@@ -12,6 +12,8 @@ import typer
 
 from flows.command.errors import BAD_USAGE, FAILED, fail
 from flows.command.interrupts import ended_by_interrupts
+from flows.serving.process import warm_up
+from tasks.imports import kept
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
@@ -37,13 +39,20 @@ COMMANDS = {
 }
 """Where each subcommand is defined, and what the list of them says of it."""
 
+FLOWS = ("train", "resume", "replay", "recombine", "merge")
+"""Those that are Prefect flows."""
+
 
 def main() -> None:
     """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
     arguments = sys.argv[1:] or ["--help"]
     with ended_by_interrupts(partial(fail, "interrupted", FAILED)):
         try:
-            code = application(arguments)(arguments, standalone_mode=False)
+            with kept(own=True):
+                if _reports(arguments):
+                    warm_up()
+                app = application(arguments)
+            code = app(arguments, standalone_mode=False)
         except typer.TyperException as error:
             fail(error.format_message().replace("Value error, ", ""), BAD_USAGE)
         except typer.Abort:
@@ -54,13 +63,22 @@ def main() -> None:
 def application(arguments: list[str]) -> typer.Typer:
     """The command with its subcommands, of which only the one that is asked for is imported."""
     app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False)
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    asked = _asked(arguments)
     for name, (module, summary) in COMMANDS.items():
         if name == asked:
             app.command(name)(_loaded(name, module, arguments))
         else:
             app.command(name, help=summary)(_unloaded)
     return app
+
+
+def _asked(arguments: list[str]) -> str | None:
+    return next((argument for argument in arguments if not argument.startswith("-")), None)
+
+
+def _reports(arguments: list[str]) -> bool:
+    """Whether the subcommand is a Prefect flow: what it imports first takes as long as half of its server."""
+    return _asked(arguments) in FLOWS and "--help" not in arguments
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,6 +27,7 @@ from storage.rounds.commits import Commit
 from storage.runs.names import run_name
 from storage.runs.run import Run
 from storage.runs.tables import worker_rows
+from tasks.imports import kept
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +95,7 @@ def progress_reported(name: str, total: int, done: int = 0) -> Iterator[FlowPage
 @contextmanager
 def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
     """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
-    with progress_reported(run_name(address), rounds, done) as page:
+    with progress_reported(run_name(address), rounds, done) as page, listening(Drawing()):
         yield
         if page is None:
             return
@@ -102,6 +105,32 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
         if not (arrivals := run.arrivals()).empty:
             page.leave_table(worker_rows(arrivals), "arrivals")
             page.leave_plot(_figure(run.plot.staleness), "staleness")
+
+
+class Drawing:
+    """A listener that has what draws the plot imported beside the rounds: it takes a second."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Begin, once there is a round to be drawn."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=_import_drawing, daemon=True).start()
+
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """Of other work nothing is drawn."""
+
+    def notice(self, text: str) -> None:
+        """The page has it."""
+
+
+def _import_drawing() -> None:
+    with kept():
+        import_module("pandas")
+        import_module("matplotlib.figure")
+        import_module("matplotlib.backends.backend_agg")
 
 
 class Progress:

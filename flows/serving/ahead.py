@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from flows.config.train import Placement
 from flows.reporting.listening import notice
-from flows.serving.server import prefect_api, start_server
+from flows.serving.server import import_prefect, prefect_api, start_server
 from storage.errors import ClusterError
 from storage.places.schemes import place_of
 from tasks.executors.base import Executor
@@ -37,11 +37,13 @@ _ahead: ContextVar[tuple[Any, Executor] | None] = ContextVar("ahead", default=No
 def ahead(resolved: HasConfig) -> Iterator[None]:
     """Within, flows find these values and an executor, and report to Prefect if its server comes up.
 
-    The cluster comes up meanwhile, and neither is started for values that cannot be had.
+    All come up at once. A server that only imports may be there before; neither it nor a cluster is begun to be
+    used for values that cannot be had.
     """
     config = resolved.config
     place_of(config.root).make()
     start_server(config.root)
+    import_prefect(config.root)
     with _executor(config) as executor, ExitStack() as stack:
         try:
             stack.enter_context(prefect_api(config.root))

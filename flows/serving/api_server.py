@@ -1,19 +1,29 @@
 """Prefect's API server as a process of its own, which runs this file and imports nothing else of the project.
 
-Its settings come by the environment; it prints its port, and it ends when its standard input does, so it cannot
-outlive the process that started it, however that one ends.
+It is started before it is known where its files lie, and is told its home in the first line of its standard input;
+its other settings come by the environment. It prints its port, and it ends when its standard input does, so it
+cannot outlive the process that started it, however that one ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import gc
 import os
+import shutil
 import signal
 import socket
+import sqlite3
+import sys
 import threading
-import time
+from contextlib import closing, suppress
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+
+AHEAD = ("uvicorn", "fastapi", "sqlalchemy.ext.asyncio", "docket", "alembic.command")
+"""What Prefect imports and takes long to, and what needs no home."""
 
 
 def main() -> None:
@@ -21,24 +31,102 @@ def main() -> None:
     # Bound before the slow imports: a request waits in the backlog until the server accepts it.
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     print(listener.getsockname()[1], flush=True)
+    gc.disable()  # what is imported stays, and looking through it takes a quarter of the time
+    for name in AHEAD:
+        with suppress(ImportError):  # said below, where there is a log to say it in
+            import_module(name)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    home = Path(os.fsdecode(line.removesuffix(b"\n")))
+    os.environ |= {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
+    with (home / "server.log").open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    _serve(home, listener)
 
+
+def _serve(home: Path, listener: socket.socket) -> None:
     import uvicorn
     from prefect.server.api.server import create_app
 
-    app = create_app(ephemeral=True, final=True)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
     # Two servers that make the same new database at once would trip over one another.
-    with Path(os.environ["PREFECT_HOME"], "start.lock").open("w") as lock:
+    with Path(home, "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        threading.Thread(target=_unlock_when_started, args=(server, lock.fileno()), daemon=True).start()
-        server.run(sockets=[listener])
+        place_database(home / "prefect.db", template())
+    app = create_app(ephemeral=True, final=True)
+    gc.freeze()
+    gc.enable()
+    uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[listener])
 
 
-def _unlock_when_started(server: Any, lock: int) -> None:
-    while not server.started:
-        time.sleep(0.05)
-    fcntl.flock(lock, fcntl.LOCK_UN)
+def template() -> Path:
+    """Where an empty database of this version of Prefect is kept for new roots: making one takes seconds."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(cache, "roundweave", f"prefect-{version('prefect')}.db")
+
+
+def place_database(database: Path, template: Path) -> None:
+    """Bring a server's database up to date; a new one is a copy of the template, which is made if none is sound.
+
+    The template spares work and no more: where it cannot be read or written, the log says so.
+    """
+    from alembic.util import CommandError
+
+    new = not database.exists()
+    copied = new and _copy(template, database)
+    try:
+        _migrate()
+    except CommandError:
+        if not copied:
+            raise
+        database.unlink()  # the template is of another Prefect, whatever its name says
+        copied = False
+        _migrate()
+    if new and not copied:
+        _keep(database, template)
+
+
+def _migrate() -> None:
+    from prefect.server.database import provide_database_interface
+
+    asyncio.run(provide_database_interface().create_db())
+
+
+def _copy(template: Path, database: Path) -> bool:
+    """Whether the database is now a sound copy of the template; it comes to be at once or not at all."""
+    copy = database.with_name(f"{database.name}.partial")
+    try:
+        shutil.copyfile(template, copy)
+        with closing(sqlite3.connect(copy)) as connection:
+            sound = connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+            (revisions,) = connection.execute("SELECT count(*) FROM alembic_version").fetchone()
+        if not sound or revisions != 1:
+            raise sqlite3.DatabaseError("it is damaged")
+        copy.replace(database)
+        return True
+    except FileNotFoundError:
+        return False
+    except (OSError, sqlite3.Error) as error:
+        print(f"{template} is not used: {error}", file=sys.stderr)
+        return False
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _keep(database: Path, template: Path) -> None:
+    """Keep an empty database as the template; of several who do so at once, one is last."""
+    copy = template.with_name(f"{template.name}.{os.getpid()}")
+    try:
+        template.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("VACUUM INTO ?", [str(copy)])
+        copy.replace(template)
+    except (OSError, sqlite3.Error) as error:
+        print(f"{template} is not kept: {error}", file=sys.stderr)
+    finally:
+        with suppress(OSError):
+            copy.unlink(missing_ok=True)
 
 
 def _end_with_parent() -> None:

@@ -37,7 +37,7 @@ LOCAL_SETTINGS = {
     "distributed.logging.distributed": "critical",
     # The first finds our packages before the user's, the next is for its `dask_setup`; the last brings torch,
     # while whose import a worker is silent.
-    "distributed.worker.preload": ["roundweave", "tasks.clusters.plugins", "tasks.keeping.committing"],
+    "distributed.worker.preload": ["roundweave", "tasks.clusters.plugins", "tasks.clusters.ready"],
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.scheduler.allowed-failures": 5,

@@ -1,0 +1,6 @@
+"""Imported by each local worker before it says that it is there: it brings torch and all that maps need."""
+
+from tasks.imports import kept
+
+with kept(own=True):
+    import tasks.keeping.committing  # noqa: F401

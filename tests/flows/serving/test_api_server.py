@@ -1,0 +1,201 @@
+"""A new root's database: a copy of one that is kept for each version of Prefect, wherever that can be used."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+from alembic.util import CommandError
+
+from flows.serving import api_server
+from flows.serving.process import SETTINGS, Server, started_server, warm_up
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_server() -> None:
+    """None: these tests have servers of their own."""
+
+
+def tables(database: Path) -> set[str]:
+    with closing(sqlite3.connect(database)) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def change(database: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+MIGRATED = ("CREATE TABLE alembic_version (version_num TEXT)", "INSERT INTO alembic_version VALUES ('1')")
+
+
+class Homes:
+    """Homes of servers that share a cache; how often one of their databases was made from nothing."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.made = folder, 0
+        self.template = folder / "cache" / "prefect.db"
+        self._monkeypatch = monkeypatch
+
+    def new(self) -> Path:
+        """The database of a new home, once it is there."""
+        home = self.folder / f"home{len(list(self.folder.glob('home*')))}"
+        home.mkdir()
+        database = home / "prefect.db"
+
+        def migrate() -> None:
+            if not database.exists():
+                change(database, *MIGRATED)
+                self.made += 1
+            elif "of_another_prefect" in tables(database):
+                raise CommandError("no such revision")
+
+        self._monkeypatch.setattr(api_server, "_migrate", migrate)
+        api_server.place_database(database, self.template)
+        assert sorted(home.iterdir()) == [database]
+        return database
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Homes:
+    return Homes(tmp_path, monkeypatch)
+
+
+def test_the_second_home_has_a_copy_of_the_first_ones_empty_database(homes) -> None:
+    first = homes.new()
+    change(homes.template, "CREATE TABLE from_the_cache (number)")
+    assert tables(homes.new()) == tables(first) | {"from_the_cache"}
+    assert homes.made == 1
+    assert list(homes.template.parent.iterdir()) == [homes.template]
+
+
+def test_a_database_that_is_there_stays(homes) -> None:
+    database = homes.new()
+    change(database, "CREATE TABLE of_mine (number)")
+    change(homes.template, "CREATE TABLE from_the_cache (number)")
+    api_server.place_database(database, homes.template)
+    assert "of_mine" in tables(database)
+    assert "from_the_cache" not in tables(database)
+
+
+def cut(template: Path) -> None:
+    template.write_bytes(template.read_bytes()[:5000])
+
+
+def scramble(template: Path) -> None:
+    content = bytearray(template.read_bytes())
+    content[4096:4200] = bytes(range(104))
+    template.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut short": cut,
+    "scrambled": scramble,
+    "empty": lambda template: template.write_bytes(b""),
+    "no database": lambda template: template.write_text("nothing"),
+    "without a revision": lambda template: change(template, "DELETE FROM alembic_version"),
+    "of another Prefect": lambda template: change(template, "CREATE TABLE of_another_prefect (number)"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_template_that_cannot_be_used_is_made_anew(homes, how: str) -> None:
+    first = homes.new()
+    DAMAGE[how](homes.template)
+    assert tables(homes.new()) == tables(first)
+    assert homes.made == 2
+    assert tables(homes.new()) == tables(first)
+    assert homes.made == 2
+
+
+def test_a_database_of_another_prefect_that_is_the_users_is_never_deleted(homes) -> None:
+    database = homes.new()
+    change(database, "CREATE TABLE of_another_prefect (number)")
+    with pytest.raises(CommandError):
+        api_server.place_database(database, homes.template)
+    assert "of_another_prefect" in tables(database)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without_and_said(homes, capsys) -> None:
+    homes.template.parent.write_text("no folder")
+    assert tables(homes.new()) == tables(homes.new()) == {"alembic_version"}
+    assert homes.made == 2
+    assert f"{homes.template} is not kept" in capsys.readouterr().err
+
+
+def test_each_version_of_prefect_has_a_template_of_its_own(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    here = api_server.template()
+    monkeypatch.setattr(api_server, "version", lambda package: "0.0.1")
+    assert here.parent == api_server.template().parent == tmp_path / "roundweave"
+    assert here != api_server.template()
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Server]]:
+    """Begin to start servers, of which the cache is new."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    begun: list[Server] = []
+
+    def begin(home: str) -> Server:
+        begun.append(Server().settle(tmp_path / home))
+        return begun[-1]
+
+    yield begin
+    for server in begun:
+        server.stop()
+
+
+def test_servers_that_start_at_once_make_one_sound_template_that_others_copy(servers, tmp_path) -> None:
+    for server in [servers(home) for home in ("one", "two", "two")]:
+        assert httpx.post(f"{server.url()}/flows/", json={"name": "flow"}).status_code in (200, 201)
+    (template,) = (tmp_path / "cache" / "roundweave").iterdir()
+    change(template, "CREATE TABLE from_the_cache (number)")
+    third = servers("three").url()
+    assert httpx.post(f"{third}/flows/filter", json={}).json() == []
+    assert "from_the_cache" in tables(tmp_path / "three" / "prefect.db")
+
+
+def test_a_server_that_was_begun_before_its_root_was_known_is_used_once(monkeypatch, tmp_path) -> None:
+    for name in [name for name in os.environ if name.startswith("PREFECT")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "none.toml"))
+    warm_up()
+    first, second = started_server(tmp_path / "one"), started_server(tmp_path / "two")
+    try:
+        assert first.process.pid != second.process.pid
+        assert httpx.get(f"{first.url()}/health").json() is True
+    finally:
+        first.stop()
+        second.stop()
+
+
+def test_a_server_that_nobody_used_has_touched_nothing(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server = Server()
+    assert server.process.stdout is not None
+    server.process.stdout.readline()
+    server.stop()
+    assert not server.running
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
+    from prefect.settings import Settings
+
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    server = Settings().server
+    assert not server.register_blocks_on_start
+    assert not server.memoize_block_auto_registration
+    assert not server.database.migrate_on_start
+    assert not server.services.triggers.enabled
+    assert not server.ui.enabled
+    assert not server.analytics_enabled
