@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 
 
 @contextmanager
@@ -23,3 +25,25 @@ def kept(own: bool = False) -> Iterator[None]:
             gc.freeze()
         if collecting:
             gc.enable()
+
+
+class Importing:
+    """Modules that a thread imports, beside what takes its time otherwise; `join` it before any of them is used.
+
+    Two threads that import what imports one another may see half of it.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for it; who imports what failed is told why."""
+        self._thread.join()
+
+    def _work(self) -> None:
+        with kept():
+            for module in self._modules:
+                with suppress(ImportError):
+                    import_module(module)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -27,7 +25,7 @@ from storage.rounds.commits import Commit
 from storage.runs.names import run_name
 from storage.runs.run import Run
 from storage.runs.tables import worker_rows
-from tasks.imports import kept
+from tasks.imports import Importing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,10 +93,13 @@ def progress_reported(name: str, total: int, done: int = 0) -> Iterator[FlowPage
 @contextmanager
 def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
     """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
-    with progress_reported(run_name(address), rounds, done) as page, listening(Drawing()):
-        yield
+    with progress_reported(run_name(address), rounds, done) as page:
         if page is None:
+            yield
             return
+        with listening(drawing := Drawing()):
+            yield
+        drawing.join()
         run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         page.leave_plot(_figure(run.plot.history), "plot")
@@ -108,16 +109,16 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
 
 
 class Drawing:
-    """A listener that has what draws the plot imported beside the rounds: it takes a second."""
+    """A listener that has what draws the plot imported beside the rounds, once there is one: it takes a second."""
 
     def __init__(self) -> None:
-        self._begun = False
+        self._importing: Importing | None = None
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Begin, once there is a round to be drawn."""
-        if not self._begun:
-            self._begun = True
-            threading.Thread(target=_import_drawing, daemon=True).start()
+        """Begin with the first round."""
+        self._importing = self._importing or Importing(
+            "pandas", "matplotlib.figure", "matplotlib.backends.backend_agg"
+        )
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """Of other work nothing is drawn."""
@@ -125,12 +126,10 @@ class Drawing:
     def notice(self, text: str) -> None:
         """The page has it."""
 
-
-def _import_drawing() -> None:
-    with kept():
-        import_module("pandas")
-        import_module("matplotlib.figure")
-        import_module("matplotlib.backends.backend_agg")
+    def join(self) -> None:
+        """Wait until it can be drawn."""
+        if self._importing is not None:
+            self._importing.join()
 
 
 class Progress:

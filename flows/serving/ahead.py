@@ -43,8 +43,9 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
     config = resolved.config
     place_of(config.root).make()
     start_server(config.root)
-    import_prefect(config.root)
+    importing = import_prefect(config.root)
     with _executor(config) as executor, ExitStack() as stack:
+        importing.join()
         try:
             stack.enter_context(prefect_api(config.root))
         except ClusterError as error:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
 from flows.serving.process import Server, started_server, user_api
 from storage.places.addresses import Where
 from storage.runs.names import local_root
-from tasks.imports import kept
+from tasks.imports import Importing
 
 _servers: dict[Path, Server] = {}
 
@@ -45,16 +44,11 @@ def place_prefect_home(root: Where) -> None:
         os.environ.setdefault("PREFECT_HOME", str(_home(root)))
 
 
-def import_prefect(root: Where) -> None:
-    """Begin to import Prefect, without waiting: it takes as long as a cluster takes to start."""
+def import_prefect(root: Where) -> Importing:
+    """Begin to import Prefect, which takes as long as a cluster takes to start."""
     place_prefect_home(root)
-    threading.Thread(target=_import_prefect, daemon=True).start()
-
-
-def _import_prefect() -> None:
-    with kept(), suppress(ImportError):  # who imports it next is told
-        import_module("prefect.flows")
-        import_module("fastapi.encoders")  # with which it writes down what a flow is called with
+    # With the last one Prefect writes down what a flow is called with.
+    return Importing("prefect.flows", "fastapi.encoders")
 
 
 @contextmanager

@@ -33,6 +33,11 @@ WORKER_ENVIRONMENT = {
 
 LOCAL_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    # What Dask's own pages show. Looking as often as it does takes each process 25 ms a second, and disturbs maps.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.disk": False,
     # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
     "distributed.logging.distributed": "critical",
     # The first finds our packages before the user's, the next is for its `dask_setup`; the last brings torch,

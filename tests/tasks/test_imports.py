@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tasks.imports import kept
+from tasks.imports import Importing, kept
 
 OWN = """
 import gc
@@ -46,3 +46,11 @@ def test_who_collects_no_garbage_still_collects_none() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_a_thread_imports_is_there_once_it_is_joined(tmp_path, monkeypatch) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.2)\nvalue = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    Importing("nowhere_to_be_found", "slow_to_import").join()
+    assert sys.modules.pop("slow_to_import").value == 1
+    assert gc.isenabled()

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.serving.server import Server
+from flows.serving.process import Server
 from storage.runs.run import open_run
 from tests.flows.prefect_server import PrefectServer, until
 
@@ -91,7 +91,7 @@ def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environme
 
 
 def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> None:
-    server = Server(tmp_path / ".prefect")
+    server = Server().settle(tmp_path / ".prefect")
     try:
         port = int(server.url().split(":")[2].removesuffix("/api"))
         found = {

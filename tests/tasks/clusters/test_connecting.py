@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -135,3 +136,14 @@ def test_a_local_cluster_listens_to_this_machine_alone() -> None:
     # The scheduler's and its dashboard, the nanny's, the worker's and its own.
     assert len(opened) >= 5
     assert dashboard.startswith("http://127.0.0.1:")
+
+
+def looking(dask_worker: Any) -> tuple[bool, float]:
+    """Whether a worker is profiled, and how often in milliseconds its event loop is looked at."""
+    callbacks = dask_worker.periodic_callbacks
+    return "profile" in callbacks, callbacks["tick"].callback_time
+
+
+def test_a_local_clusters_workers_are_not_disturbed_to_show_how_they_work() -> None:
+    with connect(None, 1) as client:
+        assert list(client.run(looking).values()) == [(False, 1000.0)]
