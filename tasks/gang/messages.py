@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 
@@ -19,8 +20,15 @@ class Message:
     @classmethod
     def of(cls, value: Any) -> Message:
         """The message of a value whose tensors are in records (see `storage.values.tensors`)."""
+        try:
+            return cls._of(value, pickle.dumps)
+        except (pickle.PicklingError, AttributeError):  # a class of a notebook's, which only this one sends
+            return cls._of(value, cloudpickle.dumps)
+
+    @classmethod
+    def _of(cls, value: Any, dumps: Callable[..., bytes]) -> Message:
         buffers: list[pickle.PickleBuffer] = []
-        body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        body = dumps(value, protocol=5, buffer_callback=buffers.append)
         return cls((memoryview(body), *(buffer.raw() for buffer in buffers)))
 
     @property
