@@ -17,11 +17,11 @@ from distributed import Client, Future
 
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import Idleness, LostWork, finished
-from tasks.clusters.watching import LOOK_SECONDS
+from tasks.clusters.watching import LOOK_SECONDS, processes
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import step
 from tasks.executors.pool import Pool
-from tasks.executors.ranks import Told, process, take_part
+from tasks.executors.ranks import Told, take_part
 from tasks.gang.group import Seat
 from tasks.keeping.committing import load_and_keep
 from tasks.rounds.job import Job
@@ -76,9 +76,8 @@ class GangExecutor(GraphExecutor):
 
     def _separate(self) -> bool:
         """Whether the workers are processes of their own, which find each other over the network."""
-        processes = self.each(process)
-        hosts = [urlparse(worker).hostname for worker in processes]
-        return len(set(processes.values())) == len(processes) and all(hosts)
+        found = processes(self.client)
+        return len(set(found.values())) == len(found) and all(urlparse(worker).hostname for worker in found)
 
 
 class Gang:
@@ -87,7 +86,7 @@ class Gang:
     def __init__(self, pool: Pool, job: Job, round: int) -> None:
         self.pool = pool
         self.job = job
-        self.committed = round
+        self.committed = self._made = round
         self._workers = pool.workers[: job.plan.blocks]
         self._topic = f"roundweave-{secrets.token_hex(4)}"
         self._told: SimpleQueue[tuple[str, int]] = SimpleQueue()
@@ -106,13 +105,13 @@ class Gang:
         """The commits up to a round as they are made; raises `LostWork` where a rank is lost."""
         log = self.job.attempt.open().log
         while self.committed < last:
-            made = self._next()
-            for round in range(self.committed + 1, min(made, last) + 1):
-                commit = log.read(round)
-                self.committed = round
-                yield commit
-                if commit.stop:
-                    return
+            while self._made == self.committed:
+                self._hear_next()
+            commit = log.read(self.committed + 1)
+            self.committed = commit.round
+            yield commit
+            if commit.stop:
+                return
 
     def end(self) -> None:
         """Let go of it; ranks that are let go of end with the round that they are at."""
@@ -139,20 +138,19 @@ class Gang:
     def _hear(self, event: tuple[float, Told]) -> None:
         self._told.put(event[1])
 
-    def _next(self) -> int:
-        """Wait until a round is committed that was not; the last one that is."""
-        while True:
-            try:
-                what, number = self._told.get(timeout=LOOK_SECONDS)
-            except Empty:
-                self._look()
-                continue
-            if what == "door":
-                self._ranks |= {rank: self._submit(rank, number) for rank in range(1, len(self._workers))}
-            elif what == "end":
-                number = self._ended(number)
-            if what != "door" and number > self.committed:
-                return number
+    def _hear_next(self) -> None:
+        """Wait for what a rank tells, for so long."""
+        try:
+            what, number = self._told.get(timeout=LOOK_SECONDS)
+        except Empty:
+            self._look()
+            return
+        if what == "door":
+            self._ranks |= {rank: self._submit(rank, number) for rank in range(1, len(self._workers))}
+        elif what == "end":
+            self._ended(number)
+        else:
+            self._made = max(self._made, number)
 
     def _look(self) -> None:
         if self.pool.look(self.job):
@@ -161,9 +159,11 @@ class Gang:
             raise LostWork("a rank of the gang is lost")
         self._idleness.look()
 
-    def _ended(self, rank: int) -> int:
-        """The last round that a rank says is committed; raises its error."""
+    def _ended(self, rank: int) -> None:
+        """A rank has ended, and says which round is the last that is committed; raises its error."""
         last: int | None = finished(self.pool.client, self._ranks[rank]).result()
-        if last is None:
-            self._broken = self._broken or time.monotonic()
-        return last or 0
+        if last is not None:
+            self._made = max(self._made, last)
+        elif self._broken is None:
+            self._broken = time.monotonic()
+            self._look()

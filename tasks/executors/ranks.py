@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,11 +15,6 @@ from tasks.rounds.job import Job
 
 Told = tuple[str, int]
 """What a rank tells the client: at which port it is the others' ``door``, or which ``round`` is committed."""
-
-
-def process() -> tuple[str, int]:
-    """Machine and number of this process."""
-    return socket.gethostname(), os.getpid()
 
 
 def take_part(job: Job, data: list[Partition], seat: Seat, topic: str) -> int | None:
