@@ -138,7 +138,9 @@ def test_a_hanging_rank_is_named(train, client, fields, do, tmp_path, caplog, mo
     monkeypatch.setattr(logging.getLogger("roundweave"), "filters", [goes_on_after_the_second])
     do("while not Path(__file__).with_name('go-on').exists(): time.sleep(0.1)", 2, 2)
     train(GangExecutor(client, worker_timeout=2), 30, **fields, name="there")
-    assert [line.partition(" for ")[0] for line in lines(caplog)] == ["round 4: partition 2 has been mapping"] * 2
+    told = [line.partition(" for ")[0] for line in lines(caplog)]
+    assert len(told) == 2
+    assert re.fullmatch(r"round [34]: partition 2 has been mapping", *set(told))
 
 
 def test_the_same_ranks_go_on_over_windows(train, client, fields) -> None:
@@ -150,10 +152,12 @@ def test_the_same_ranks_go_on_over_windows(train, client, fields) -> None:
     assert len(set(formed)) == 1
 
 
-def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(train, fields, do) -> None:
+def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(train, fields, do, tmp_path) -> None:
     reference = train(**fields, name="reference")
-    do("time.sleep(0.15)", 2, 0, always=True)
     sizes = {3: 3, 18: 1}
+    for round in sizes:
+        do(f"while not Path(__file__).with_name('go-on-{round}').exists(): time.sleep(0.05)", 2, round)
+    do("time.sleep(0.02)", 2, 0, always=True)
     cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL")
     with cluster as local, connect(local.scheduler_address, 1) as client:
 
@@ -161,8 +165,9 @@ def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(tra
             if commit.round in sizes:
                 local.scale(sizes[commit.round])
                 until(lambda: len(client.nthreads()) == sizes[commit.round])
+                (tmp_path / f"go-on-{commit.round}").touch()
 
-        run = train(GangExecutor(client), 3, change, **fields | {"partitions": 4}, name="there")
+        run = train(GangExecutor(client), 3, change, **fields, name="there")
     assert run.digest == reference.digest
     counts = [len(each) for each in processes(run)]
     assert (counts[0], max(counts), counts[-1]) == (1, 3, 1)
