@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster
 from storage.errors import ClusterError, RoundFailed
 from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
+from tasks.executors import gang
 from tasks.executors.gang import GangExecutor
 from tests.tasks.executors.test_losses import foreign
 
@@ -171,6 +172,21 @@ def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(tra
     assert run.digest == reference.digest
     counts = [len(each) for each in processes(run)]
     assert (counts[0], max(counts), counts[-1]) == (1, 3, 1)
+
+
+def test_short_rounds_are_a_gangs_where_it_may_choose_and_long_ones_are_not(
+    train, client, fields, monkeypatch
+) -> None:
+    reference = train(**fields, name="reference")
+    for bound, by in ((60.0, ["graph"] * 3 + ["gang"] * 27), (0.0, ["graph"] * 30)):
+        monkeypatch.setattr(gang, "SHORT_SECONDS", bound)
+        executor = GangExecutor(client, choosing=True)
+        run = train(executor, 3, **fields, name=f"bound-{bound}")
+        executor.close()
+        assert run.digest == reference.digest
+        assert [run.round(n).commit.executor for n in range(1, 31)] == by
+    assert {reference.round(n).commit.executor for n in range(1, 31)} == {"inline"}
+    assert reference.round(0).commit.executor == ""
 
 
 @pytest.mark.parametrize("options", [{"workers": 1, "threads": 3}, {"workers": 2, "processes": False}])
