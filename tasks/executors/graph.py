@@ -23,7 +23,7 @@ from tasks.evidence.replaying import replay_block, replay_round
 from tasks.evidence.verdicts import Verdict
 from tasks.executors.on_worker import step, step_after, step_aside
 from tasks.executors.pool import PLACED, Key, Pool
-from tasks.executors.server import Server
+from tasks.executors.served.server import Server
 from tasks.keeping.committing import (
     commit_round,
     load_and_keep,
@@ -87,6 +87,7 @@ class GraphExecutor:
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        job = job.run_by("graph")
         if isinstance(job.work.algorithm.when, Asynchronous):
             yield from self._served(job, first, last)
             return
