@@ -44,7 +44,9 @@ class Bar:
     def __init__(self, console: Console, total: int) -> None:
         self.console = console
         shown = console.is_terminal and not console.is_jupyter
-        self.progress = Progress(*COLUMNS, console=console, transient=True, disable=not shown)
+        self.progress = Progress(
+            *COLUMNS, console=console, transient=True, refresh_per_second=4, disable=not shown
+        )
         self.task = self.progress.add_task("starting", total=total, score="")
         self._scored = ""
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
