@@ -40,6 +40,7 @@ class Server:
         self.process = subprocess.Popen(
             # Not as a module: the folder that the user is in may have flows of its own.
             [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
+            bufsize=0,  # what cannot be written to one that has ended is not kept until it is closed
             env=own | SETTINGS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -50,8 +51,9 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether its process has not ended."""
-        return self.process.poll() is None
+        """Whether its process has not ended, and was not told to."""
+        assert self.process.stdin is not None
+        return self.process.poll() is None and not self.process.stdin.closed
 
     def settle(self, home: Path) -> Server:
         """Have it serve with its files in a folder."""
@@ -60,7 +62,6 @@ class Server:
         self.home = home
         try:
             self.process.stdin.write(os.fsencode(home) + b"\n")
-            self.process.stdin.flush()
         except BrokenPipeError:
             self.process.wait()  # who asks for its address is told
         return self
@@ -88,8 +89,8 @@ class Server:
             self._end()
 
     def _end(self) -> None:
-        if self.process.stdin and not self.process.stdin.closed:
-            self.process.stdin.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
 
     def stop(self) -> None:
         """End it and wait for it."""

@@ -14,6 +14,7 @@ from alembic.util import CommandError
 
 from flows.serving import api_server
 from flows.serving.process import SETTINGS, Server, started_server, warm_up
+from storage.errors import ClusterError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -170,7 +171,13 @@ def test_a_server_that_was_begun_before_its_root_was_known_is_used_once(monkeypa
     first, second = started_server(tmp_path / "one"), started_server(tmp_path / "two")
     try:
         assert first.process.pid != second.process.pid
+        assert (first.once, second.once) == (True, False)
         assert httpx.get(f"{first.url()}/health").json() is True
+        second.release()
+        assert second.running
+        first.release()
+        assert not first.running
+        assert first.process.wait(60) is not None
     finally:
         first.stop()
         second.stop()
@@ -185,6 +192,15 @@ def test_a_server_that_nobody_used_has_touched_nothing(monkeypatch, tmp_path) ->
     server.stop()
     assert not server.running
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_died_before_its_root_was_known_is_one_clear_error(tmp_path) -> None:
+    server = Server()
+    server.process.kill()
+    server.process.wait()
+    with pytest.raises(ClusterError, match="Prefect's server did not start"):
+        server.settle(tmp_path / "home").url()
+    server.stop()
 
 
 def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
