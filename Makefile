@@ -32,7 +32,7 @@ test-slow: install
 	$(BIN)/pytest -m slow
 
 bench: install
-	$(BIN)/python tests/benchmarks/noop.py
+	$(BIN)/python tests/benchmarks/speed/noop.py
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

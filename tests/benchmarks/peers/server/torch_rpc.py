@@ -14,7 +14,7 @@ import torch.multiprocessing as processes
 from torch.distributed import rpc
 
 from tasks.clusters.connecting import HERE, WORKER_ENVIRONMENT
-from tests.benchmarks.peers.learning import Learner, Server, initial, rate
+from tests.benchmarks.peers.server.learning import Learner, Server, initial, rate
 
 NAMES = ("server", "trainer-0", "trainer-1")
 ENVIRONMENT = {**WORKER_ENVIRONMENT, "TP_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}

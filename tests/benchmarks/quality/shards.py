@@ -1,6 +1,6 @@
 """What algorithms for unlike partitions gain where each has two labels: the results' table of shards.
 
-    python tests/benchmarks/shards.py mnist:DIR [--rounds 20] [--seeds 5]
+    python tests/benchmarks/quality/shards.py mnist:DIR [--rounds 20] [--seeds 5]
 
 Ten partitions, each two shards of MNIST sorted by label (McMahan et al. 2017, section 3), train an mlp for one
 local epoch a round, in batches of 32 with one local lr for all. It takes 13 minutes on one core; `--choose`

@@ -1,6 +1,6 @@
 """Does matching hidden units before the mean save rounds: the README's table of matched rounds.
 
-    python tests/benchmarks/matched_rounds.py mnist:DIR [--rounds 15] [--seeds 3] [--match weights]
+    python tests/benchmarks/quality/matched_rounds.py mnist:DIR [--rounds 15] [--seeds 3] [--match weights]
 
 Ten partitions train an mlp apart for a number of epochs a round. A row shows, seed by seed, the rounds until the
 held-out accuracy is 97 % (or the best within the rounds it was given), what the first round reaches (mean over

@@ -1,6 +1,6 @@
 """What a bucket far away costs: requests and milliseconds a round, and what opening a long run takes.
 
-    python tests/benchmarks/objects.py [--delay 0.03] [--rounds 21] [--elements 100000]
+    python tests/benchmarks/speed/objects.py [--delay 0.03] [--rounds 21] [--elements 100000]
 
 Rounds of four partitions that take a second, on a disk and in a bucket: a server of S3 (moto) behind a proxy that
 makes each request wait, both processes of their own. Not a test: it asserts nothing.
@@ -30,7 +30,7 @@ from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.reduces.mean import Mean
 from tasks.rounds.plan import window_size
-from tests.benchmarks.constant import CONSTANT
+from tests.benchmarks.speed.constant import CONSTANT
 from tests.storage.places.far_away import Proxy, far_away
 from tests.storage.places.s3_server import s3_server
 

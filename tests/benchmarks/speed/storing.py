@@ -1,6 +1,6 @@
 """What storing every round costs: beside rounds that keep nothing, and against writing the same bytes.
 
-    python tests/benchmarks/storing.py [mnist:DIR] [--rounds 6] [--repeats 3]
+    python tests/benchmarks/speed/storing.py [mnist:DIR] [--rounds 6] [--repeats 3]
 
 Two kinds of rounds, in one process, stored and not stored in turn: federated averaging of an mlp over ten
 partitions, a local epoch a round in batches of 32; and a network of 50 MB over four partitions whose rounds take

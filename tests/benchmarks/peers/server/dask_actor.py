@@ -10,7 +10,7 @@ import torch
 from distributed import Client, LocalCluster, wait
 
 from tasks.clusters.connecting import WORKER_ENVIRONMENT
-from tests.benchmarks.peers.learning import Learner, Server, initial, rate
+from tests.benchmarks.peers.server.learning import Learner, Server, initial, rate
 
 
 def work(server: Any, file: Path, worker: int) -> None:

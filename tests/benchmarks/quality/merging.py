@@ -1,7 +1,7 @@
 """Two networks trained apart, each on its half of the data: the tables of merging in docs/results.md.
 
-    python tests/benchmarks/merging.py mnist:DIR [--epochs 10] [--seeds 3] [--model mlp | deep | resnet | vit]
-        [--annealed] [--split shards:1] [--every]
+    python tests/benchmarks/quality/merging.py mnist:DIR [--epochs 10] [--seeds 3]
+        [--model mlp | deep | resnet | vit] [--annealed] [--split shards:1] [--every]
 
 Each begins from initial weights of its own and trains by SGD in batches of 32 with lr 0.1, or `--annealed` along
 half a cosine towards 0. Prints means over seeds and standard deviations: held-out accuracy in per cent, and loss,
@@ -196,7 +196,7 @@ def main(
     seeds: int = 3,
     model: Annotated[
         Literal["mlp", "deep", "resnet", "vit"],
-        typer.Option(help="mlp of 256, or of tests/benchmarks/networks.py"),
+        typer.Option(help="mlp of 256, or of tests/benchmarks/quality/networks.py"),
     ] = "mlp",
     split: Annotated[
         str, typer.Option(help="how the halves are dealt; shards:1 gives each its own classes")

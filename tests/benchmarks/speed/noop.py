@@ -1,6 +1,6 @@
 """What a round costs that computes nothing: milliseconds a round with everything stored.
 
-    python tests/benchmarks/noop.py [--elements 100] [--rounds 60] [--window 8]
+    python tests/benchmarks/speed/noop.py [--elements 100] [--rounds 60] [--window 8]
 
 Not a test: it asserts nothing. It prints medians over the rounds after the first window.
 """
@@ -27,7 +27,7 @@ from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.reduces.mean import Mean
-from tests.benchmarks.constant import CONSTANT
+from tests.benchmarks.speed.constant import CONSTANT
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What staleness costs in accuracy: the results' two tables of a parameter server on MNIST.
 
-    python tests/benchmarks/staleness.py [mnist:DIR] [--examples 60000] [--seed 0]
+    python tests/benchmarks/quality/staleness.py [mnist:DIR] [--examples 60000] [--seed 0]
 
 An mlp, batches of 32; updates arrive in the seeded order. The first table has Downpour with push = fetch = 1
 beside synchronous SGD after the same number of examples, on as many partitions: a synchronous round has a batch

@@ -1,6 +1,6 @@
 """How often to average, and whether to deal the examples anew: the README's table of periodic averaging.
 
-    python tests/benchmarks/averaging.py mnist:DIR [--epochs 3]
+    python tests/benchmarks/quality/averaging.py mnist:DIR [--epochs 3]
 
 Every cell trains on the same number of examples, in batches of 32 with lr 0.1, and prints the held-out accuracy.
 """

@@ -1,6 +1,6 @@
 """What one slow worker of six does to the pace of training, and to how much each partition is heard.
 
-    PYTHONPATH=. python tests/benchmarks/slow_worker.py [sync_sgd async_sgd …] [--rounds 60]
+    PYTHONPATH=. python tests/benchmarks/speed/slow_worker.py [sync_sgd async_sgd …] [--rounds 60]
 
 Six worker processes are started by hand, a partition of the digits each. A map sleeps for 30 times a millisecond,
 so that six fit on two cores. Then one worker is slowed ten times: its process is stopped for 18 ms of every 20
@@ -36,8 +36,8 @@ from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import HERE, WORKER_ENVIRONMENT
 from tasks.clusters.plugins import prompt
 from tasks.when import Asynchronous
-from tests.benchmarks import pacing
-from tests.benchmarks.peers.learning import rate
+from tests.benchmarks.peers.server.learning import rate
+from tests.benchmarks.speed import pacing
 
 WORKERS = 6
 SLOWED = 10

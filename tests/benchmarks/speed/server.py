@@ -1,6 +1,6 @@
 """Updates a second of asynchronous SGD on two workers, beside parameter servers by a Dask actor and torch's RPC.
 
-    PYTHONPATH=. python tests/benchmarks/server.py [mnist:DIR] [--seconds 6] [--updates 600] [--repeats 3]
+    PYTHONPATH=. python tests/benchmarks/speed/server.py [mnist:DIR] [--seconds 6] [--updates 600] [--repeats 3]
 
 Each sends gradients of an mlp with 203,530 parameters of float32 in batches of 32, with one thread a process; the
 examples are MNIST's, as a default those in $ROUNDWEAVE_DATA, or without it noise of that shape. The peers keep
@@ -25,8 +25,8 @@ from rich.table import Table
 
 import roundweave as rw
 from tasks.data.sources.table import find_source
-from tests.benchmarks.peers import dask_actor, torch_rpc
-from tests.benchmarks.peers.learning import BATCH, LR, rate
+from tests.benchmarks.peers.server import dask_actor, torch_rpc
+from tests.benchmarks.peers.server.learning import BATCH, LR, rate
 
 EXAMPLES = 8000
 HELD_OUT = 100
