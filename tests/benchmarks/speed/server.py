@@ -45,7 +45,9 @@ def write_examples(data: str | None, file: Path) -> None:
     np.savez(file, x=x, y=y, x_held_out=x[:HELD_OUT], y_held_out=y[:HELD_OUT])
 
 
-def roundweave(file: Path, algorithm: str, options: dict[str, Any], updates: int) -> float:
+def roundweave(
+    file: Path, algorithm: str, options: dict[str, Any], updates: int, executor: str = "graph"
+) -> float:
     """Updates a second with two partitions, everything stored; of a synchronous algorithm a round has two."""
     with tempfile.TemporaryDirectory() as root:
         config = rw.TrainConfig(
@@ -59,12 +61,24 @@ def roundweave(file: Path, algorithm: str, options: dict[str, Any], updates: int
             partitions=2,
             rounds=updates,
             evaluate_every=updates,
-            executor="graph",
+            executor=executor,
             workers=2,
             root=root,
         )
         history = rw.train(config).history()
     return rate(history["seconds"].cumsum().tolist()) * history["accepted"].iloc[1:].mean()
+
+
+def contenders(
+    file: Path, seconds: float, updates: int, algorithm: str, options: dict[str, Any], executor: str = "graph"
+) -> dict[str, Callable[[], float]]:
+    """What measures the updates a second of each, by its name."""
+    return {
+        "Dask actor beside a worker": partial(dask_actor.updates_a_second, file, seconds),
+        "Dask actor, a process of its own": partial(dask_actor.updates_a_second, file, seconds, apart=True),
+        "torch RPC": partial(torch_rpc.updates_a_second, file, seconds),
+        OURS: partial(roundweave, file, algorithm, options, updates, executor),
+    }
 
 
 def default_data() -> str | None:
@@ -98,16 +112,10 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "examples.npz")
         write_examples(data or default_data(), file)
-        contenders: dict[str, Callable[[], float]] = {
-            "Dask actor beside a worker": partial(dask_actor.updates_a_second, file, seconds),
-            "Dask actor, a process of its own": partial(dask_actor.updates_a_second, file, seconds, apart=True),
-            "torch RPC": partial(torch_rpc.updates_a_second, file, seconds),
-            OURS: partial(roundweave, file, algorithm, options, updates),
-        }
         turns = []
         for turn in range(repeats):
             turns.append({})
-            for name, measured in contenders.items():
+            for name, measured in contenders(file, seconds, updates, algorithm, options).items():
                 console.print(f"turn {turn + 1}: {name}")
                 turns[-1][name] = measured()
     table = Table("", "updates a second", f"{OURS} ({algorithm}) of it")
