@@ -1,4 +1,4 @@
-"""What all contenders are given, and how they tell what they measured; needs numpy alone, as peers have no more."""
+"""What all contenders are given, and how they tell what they measured; peers may have numpy alone."""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ import hashlib
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
+
+import torch
 
 from tests.benchmarks.table.errors import NoReading
 
@@ -40,7 +41,7 @@ def _install(environment: str, made: Path, requirements: Path) -> None:
     _called(environment, str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements))
     if environment in SHARING:
         packages = next(made.glob("lib/python*/site-packages"))
-        (packages / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        (packages / "project.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
 
 
 def _called(environment: str, *command: str) -> None:

@@ -17,6 +17,9 @@ from tests.benchmarks.table.rows.base import Contender
 LONGEST_SECONDS = 900
 """A process that takes longer is ended, with those that it started."""
 
+SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Nothing is reported to anybody."""
+
 Readings = dict[str, float]
 
 
@@ -27,7 +30,7 @@ def read(contender: Contender, examples: Path, environments: Path) -> Readings:
     process = subprocess.Popen(
         [str(python), "-m", contender.module, str(examples), *contender.arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), BEGAN: str(began)},
+        env={**os.environ, **SILENT, "PYTHONPATH": str(ROOT), BEGAN: str(began)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

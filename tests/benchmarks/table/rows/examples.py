@@ -12,13 +12,14 @@ from tests.benchmarks.peers.recipes import CLIENTS, EXAMPLES_OF_CLIENT
 
 
 def mnist(data: str | None, file: Path) -> None:
-    """All of MNIST, flat, from 0 to 1. Raises `DataError` where it is not given."""
+    """All of MNIST, flat, with mean 0 and deviation 1. Raises `DataError` where it is not given."""
     if data is None:
         raise DataError("MNIST is not here: give mnist:DIR, or set ROUNDWEAVE_DATA to a folder with mnist/")
     dataset = find_source(data).load()
-    arrays = {}
+    pixels, arrays = dataset.train.inputs.float(), {}
+    mean, deviation = pixels.mean(), pixels.std()
     for suffix, examples in (("", dataset.train), ("_held_out", dataset.held_out)):
-        arrays[f"x{suffix}"] = examples.inputs.float().flatten(1).numpy() / np.float32(255)
+        arrays[f"x{suffix}"] = ((examples.inputs.float() - mean) / deviation).flatten(1).numpy()
         arrays[f"y{suffix}"] = examples.targets.numpy()
     np.savez(file, **arrays)
 

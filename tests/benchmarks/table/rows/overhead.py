@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.benchmarks.speed.server import write_examples
 from tests.benchmarks.table.rows.base import PEERS, SCRIPTS, Contender, Row, ours
-from tests.benchmarks.table.rows.examples import clients, mnist, none
+from tests.benchmarks.table.rows.examples import clients, none
 
 PARTITIONS = ("2", "10", "100")
 SERVERS = ("torch RPC", "Dask actor beside a worker", "Dask actor, a process of its own")
@@ -33,5 +34,5 @@ SERVER = Row(
     {"update": "ms an update"},
     tuple(Contender(name, f"{SCRIPTS}.updates", (name,)) for name in SERVERS),
     ours("updates", "Roundweave"),
-    mnist,
+    write_examples,
 )

@@ -56,12 +56,19 @@ def main(file: str, recipe: str, executor: str) -> None:
         [*command, *(f"--{key}={value}" for key, value in pairs)], stdout=subprocess.PIPE, text=True, check=False
     )
     ended = time.time()
+    told = json.loads(done.stdout.splitlines()[-1])
     if done.returncode:
-        sys.exit(json.loads(done.stdout.splitlines()[-1])["error"])
-    commits = (root / f"{name}.zarr" / "commits").glob("[0-9]*.json")
-    moments = [file.stat().st_mtime - began for file in sorted(commits, key=lambda file: int(file.stem))][1:]
-    shutil.rmtree(root / f"{name}.zarr")
-    tell(exit=ended - began, first=moments[0], **({"round": pace(moments)} if recipe == "fedavg" else {}))
+        sys.exit(told["error"])
+    run = root / f"{name}.zarr"
+    moments = [moment - began for moment in committed(run)]
+    shutil.rmtree(run)
+    tell(exit=ended - began, first=moments[0], round=pace(moments), accuracy=told["accuracy"])
+
+
+def committed(run: Path) -> list[float]:
+    """When each round was, in seconds of `time.time`."""
+    records = {int(file.stem): file for file in (run / "commits").glob("[0-9]*.json")}
+    return [records[round].stat().st_mtime for round in sorted(records) if round > 0]
 
 
 if __name__ == "__main__":

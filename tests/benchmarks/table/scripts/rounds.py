@@ -69,22 +69,21 @@ def paces(executor: Executor, run: Prepared) -> Iterator[float]:
         done = last
 
 
-def milliseconds(executor: Executor, fields: dict[str, Any]) -> float:
+def milliseconds(executor: Executor, name: str, fields: dict[str, Any]) -> float:
     """A round, the median over windows."""
-    with (
-        tempfile.TemporaryDirectory() as root,
-        prepared(resolve(TrainConfig(**fields, root=root)), executor) as run,
-    ):
-        return 1e3 * statistics.median(list(paces(executor, run))[UNTIMED:])
+    with tempfile.TemporaryDirectory() as root:
+        config = TrainConfig(**fields, executor=name, root=root)
+        with prepared(resolve(config), executor) as run:
+            return 1e3 * statistics.median(list(paces(executor, run))[UNTIMED:])
 
 
 def main(file: str, recipe: str, executor: str) -> None:
     """Tell of the milliseconds a round."""
     with open_executor(executor, None, WORKERS) as opened:
         if recipe in RECIPES:
-            tell(round=milliseconds(opened, {**RECIPES[recipe], "data": f"npz:{file}"}))
+            tell(round=milliseconds(opened, executor, {**RECIPES[recipe], "data": f"npz:{file}"}))
         else:
-            tell(**{number: milliseconds(opened, empty(int(number))) for number in recipe.split(",")})
+            tell(**{number: milliseconds(opened, executor, empty(int(number))) for number in recipe.split(",")})
 
 
 if __name__ == "__main__":
