@@ -17,6 +17,9 @@ PEERS = ROOT / "tests" / "benchmarks" / "peers"
 SHARING = ("flower",)
 """These find what they lack, such as torch, in the project's own environment."""
 
+PACKAGES = Path(torch.__file__).parents[1]
+"""Where that has its packages."""
+
 
 def python_of(environment: str | None, folder: Path) -> Path:
     """The interpreter of an environment, which is made where there is none with these requirements.
@@ -26,7 +29,8 @@ def python_of(environment: str | None, folder: Path) -> Path:
     if environment is None:
         return Path(sys.executable)
     requirements = PEERS / environment / "requirements.txt"
-    made = folder / f"{environment}-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:8]}"
+    decides = f"{sys.version} {PACKAGES if environment in SHARING else ''} {requirements.read_text()}"
+    made = folder / f"{environment}-{hashlib.sha256(decides.encode()).hexdigest()[:8]}"
     ready = made / "ready"
     if not ready.exists():
         shutil.rmtree(made, ignore_errors=True)  # what an interrupted installation left
@@ -41,7 +45,7 @@ def _install(environment: str, made: Path, requirements: Path) -> None:
     _called(environment, str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements))
     if environment in SHARING:
         packages = next(made.glob("lib/python*/site-packages"))
-        (packages / "project.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+        (packages / "project.pth").write_text(f"{PACKAGES}\n")
 
 
 def _called(environment: str, *command: str) -> None:

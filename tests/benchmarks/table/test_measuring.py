@@ -96,7 +96,7 @@ def test_what_pip_cannot_install_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 def test_every_contender_of_a_row_is_there_under_a_name_of_its_own(row: Row) -> None:
     names = [contender.name for contender in row.contenders]
     assert len(set(names)) == len(names)
-    assert tuple(contender.name for contender in row.ours) == EXECUTORS
+    assert {contender.name for contender in row.ours} <= {*EXECUTORS}
     for contender in row.contenders:
         assert find_spec(contender.module), contender.module
         if contender.environment:
