@@ -30,9 +30,8 @@ def draw(lines: Sequence[Line], file: Path) -> None:
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xscale("log")
     axes.margins(x=0.12)
-    axes.axvline(1, color="black", linewidth=0.8)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("time of Roundweave / time of the peer, everything stored; left of 1 Roundweave is faster")
+    axes.set_xlabel("time of Roundweave / time of the peer\nleft of 1 Roundweave is faster; black: the target")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(
         [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()],
@@ -48,7 +47,8 @@ def draw(lines: Sequence[Line], file: Path) -> None:
 
 
 def _group(axes: Axes, place: int, line: Line) -> None:
-    """The bars of one line, from 1 to their ratio."""
+    """The bars of one line, from 1 to their ratio, and its target."""
+    axes.vlines(line.target, place - 0.5, place + 0.5, color="black", linewidth=0.8)
     for offset, name in enumerate(EXECUTORS):
         ours = line.ours.get(name)
         if ours is None or ours.ratio is None:
