@@ -44,7 +44,7 @@ EXAMPLES_OF_CLIENT = 80
 ELEMENTS = 100
 """Of the vector that a round without work averages."""
 
-EMPTY_ROUNDS = 60
+EMPTY_ROUNDS = 160
 TARGET = 0.97
 EVALUATED_EVERY = 100
 """Steps between two looks at the held-out examples, on the way to the target."""
