@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster
 from storage.errors import ClusterError, RoundFailed
 from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
+from tasks.executors import gang
 from tasks.executors.gang import GangExecutor
 from tests.tasks.executors.test_losses import foreign
 
@@ -50,6 +51,19 @@ STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    with connect(None, 2) as client:
+        yield client
+
+
+@pytest.fixture
+def client(cluster: Client) -> Client:
+    """Of two workers: who was lost before is there again."""
+    until(lambda: len(cluster.nthreads()) == 2)
+    return cluster
+
+
 @pytest.fixture
 def fields(own) -> dict[str, object]:
     path = own(SOURCE)
@@ -76,13 +90,12 @@ def processes(run: Run) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("partitions", [(0,), (2,), (0, 2)])
-def test_a_gang_that_loses_ranks_forms_again_to_the_same_bits(train, fields, do, partitions, caplog) -> None:
+def test_a_gang_that_loses_ranks_gives_the_same_bits(train, client, fields, do, partitions, caplog) -> None:
     """Partition 0 is of the first rank, which commits; 2 is of the second."""
     reference = train(**fields, name="reference")
     for number, partition in enumerate(partitions):
         do(KILL, partition, 5 + 8 * number)
-    with connect(None, 2) as client:
-        run = train(GangExecutor(client), 30, **fields, name="there")
+    run = train(GangExecutor(client), 30, **fields, name="there")
     assert run.digest == reference.digest
     told = lines(caplog)
     assert len(told) == len(partitions)
@@ -90,26 +103,24 @@ def test_a_gang_that_loses_ranks_forms_again_to_the_same_bits(train, fields, do,
     assert processes(run)[0] - processes(run)[-1], "a rank that was killed is there at the end"
 
 
-def test_a_rank_that_is_stopped_is_given_up_and_the_gang_goes_on_without(train, fields, do, caplog) -> None:
+def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -> None:
     reference = train(**fields, name="reference")
     do(STOP, 2, 5)
-    with connect(None, 2) as client:
-        run = train(GangExecutor(client, worker_timeout=5), 30, **fields, name="there")
+    run = train(GangExecutor(client, worker_timeout=5), 30, **fields, name="there")
     assert run.digest == reference.digest
     (line,) = lines(caplog)
     assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
 
 
 @pytest.mark.parametrize("partition", [0, 2])
-def test_a_rank_that_raises_ends_the_run_with_its_error_and_frees_workers(train, fields, do, partition) -> None:
+def test_a_rank_that_raises_ends_the_run_and_frees_workers(train, client, fields, do, partition) -> None:
     do("raise ValueError('too hot')", partition, 3)
-    with connect(None, 2) as client:
-        wanted = rf"round \d+: the map of partition {partition} failed with ValueError: too hot"
-        executor = GangExecutor(client)
-        with pytest.raises(RoundFailed, match=wanted):
-            train(executor, 30, **fields, name="there")
-        assert client.submit(sum, [1, 2], workers=list(client.nthreads())[:1]).result(timeout=20) == 3
-        assert client.submit(sum, [3, 4], workers=list(client.nthreads())[1:]).result(timeout=20) == 7
+    wanted = rf"round \d+: the map of partition {partition} failed with ValueError: too hot"
+    executor = GangExecutor(client)
+    with pytest.raises(RoundFailed, match=wanted):
+        train(executor, 30, **fields, name="there")
+    assert client.submit(sum, [1, 2], workers=list(client.nthreads())[:1]).result(timeout=20) == 3
+    assert client.submit(sum, [3, 4], workers=list(client.nthreads())[1:]).result(timeout=20) == 7
     assert open_run("there").done >= 3
 
 
@@ -119,7 +130,7 @@ def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
         train(GangExecutor(client), 30, **fields, name="there")
 
 
-def test_a_rank_that_hangs_is_named_while_it_hangs(train, fields, do, tmp_path, caplog, monkeypatch) -> None:
+def test_a_hanging_rank_is_named(train, client, fields, do, tmp_path, caplog, monkeypatch) -> None:
     def goes_on_after_the_second(record: logging.LogRecord) -> bool:
         if lines(caplog):
             (tmp_path / "go-on").touch()
@@ -127,25 +138,27 @@ def test_a_rank_that_hangs_is_named_while_it_hangs(train, fields, do, tmp_path, 
 
     monkeypatch.setattr(logging.getLogger("roundweave"), "filters", [goes_on_after_the_second])
     do("while not Path(__file__).with_name('go-on').exists(): time.sleep(0.1)", 2, 2)
-    with connect(None, 2) as client:
-        train(GangExecutor(client, worker_timeout=2), 30, **fields, name="there")
-    assert [line.partition(" for ")[0] for line in lines(caplog)] == ["round 4: partition 2 has been mapping"] * 2
+    train(GangExecutor(client, worker_timeout=2), 30, **fields, name="there")
+    told = [line.partition(" for ")[0] for line in lines(caplog)]
+    assert len(told) == 2
+    assert re.fullmatch(r"round [34]: partition 2 has been mapping", *set(told))
 
 
-def test_the_same_ranks_go_on_over_windows(train, fields) -> None:
+def test_the_same_ranks_go_on_over_windows(train, client, fields) -> None:
     reference = train(**fields, name="reference")
     formed = []
-    with connect(None, 2) as client:
-        executor = GangExecutor(client)
-        run = train(executor, 4, lambda commit: formed.append(executor._gang), **fields, name="there")
+    executor = GangExecutor(client)
+    run = train(executor, 4, lambda commit: formed.append(executor._gang), **fields, name="there")
     assert run.digest == reference.digest
     assert len(set(formed)) == 1
 
 
-def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(train, fields, do) -> None:
+def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(train, fields, do, tmp_path) -> None:
     reference = train(**fields, name="reference")
-    do("time.sleep(0.15)", 2, 0, always=True)
     sizes = {3: 3, 18: 1}
+    for round in sizes:
+        do(f"while not Path(__file__).with_name('go-on-{round}').exists(): time.sleep(0.05)", 2, round)
+    do("time.sleep(0.02)", 2, 0, always=True)
     cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL")
     with cluster as local, connect(local.scheduler_address, 1) as client:
 
@@ -153,11 +166,27 @@ def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(tra
             if commit.round in sizes:
                 local.scale(sizes[commit.round])
                 until(lambda: len(client.nthreads()) == sizes[commit.round])
+                (tmp_path / f"go-on-{commit.round}").touch()
 
-        run = train(GangExecutor(client), 3, change, **fields | {"partitions": 4}, name="there")
+        run = train(GangExecutor(client), 3, change, **fields, name="there")
     assert run.digest == reference.digest
     counts = [len(each) for each in processes(run)]
     assert (counts[0], max(counts), counts[-1]) == (1, 3, 1)
+
+
+def test_short_rounds_are_a_gangs_where_it_may_choose_and_long_ones_are_not(
+    train, client, fields, monkeypatch
+) -> None:
+    reference = train(**fields, name="reference")
+    for bound, by in ((60.0, ["graph"] * 3 + ["gang"] * 27), (0.0, ["graph"] * 30)):
+        monkeypatch.setattr(gang, "SHORT_SECONDS", bound)
+        executor = GangExecutor(client, choosing=True)
+        run = train(executor, 3, **fields, name=f"bound-{bound}")
+        executor.close()
+        assert run.digest == reference.digest
+        assert [run.round(n).commit.executor for n in range(1, 31)] == by
+    assert {reference.round(n).commit.executor for n in range(1, 31)} == {"inline"}
+    assert reference.round(0).commit.executor == ""
 
 
 @pytest.mark.parametrize("options", [{"workers": 1, "threads": 3}, {"workers": 2, "processes": False}])
@@ -168,12 +197,11 @@ def test_workers_that_share_a_process_are_no_ranks_and_get_the_same_bits(train, 
     assert run.digest == reference.digest
 
 
-def test_a_gang_ends_where_a_commit_says_stop(train, fields) -> None:
+def test_a_gang_ends_where_a_commit_says_stop(train, client, fields) -> None:
     fields = fields | {"held_out": 0.2, "patience": 3, "lr": 1e-9}
     reference = train(**fields, name="reference")
-    with connect(None, 2) as client:
-        run = train(GangExecutor(client), 30, **fields, name="there")
-        until(lambda: not any(client.processing().values()))
+    run = train(GangExecutor(client), 30, **fields, name="there")
+    until(lambda: not any(client.processing().values()))
     assert (run.done, run.digest) == (reference.done, reference.digest)
     assert run.done < 30
 
