@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from storage.errors import UsageError
 from tasks.data.examples import Examples
+from tasks.maps.stepping.fusing import fused as fused_program
 from tasks.maps.stepping.programs import Place
 from tasks.maps.stepping.recording import Recorder
-from tasks.maps.stepping.replaying import Replay, differs, replay_of
+from tasks.maps.stepping.replaying import Replay, differs, replay_of, script_of, taken_back
 from tasks.maps.stepping.steady import unsteady
 from tasks.maps.stepping.watching import settings, watched
 from tasks.networks.objective import Objective
@@ -39,6 +41,7 @@ class Kind:
     taken: int = 0
     checked: int = 0
     replay: Replay | None = None
+    fused: Replay | None = None
 
 
 @dataclass
@@ -58,8 +61,8 @@ class Known:
 
 
 @functools.lru_cache(maxsize=16)
-def known_of(objective: Objective, settings: tuple[Any, ...]) -> Known:
-    """What is known of an objective's steps under some settings of torch."""
+def known_of(objective: Objective, fused: bool, settings: tuple[Any, ...]) -> Known:
+    """What is known of an objective's steps, exact or fused ones, under some settings of torch."""
     return Known()
 
 
@@ -67,19 +70,26 @@ class Backprop:
     """Takes steps of a network: forward and backward pass, by a replay once it is known to give the same bits.
 
     With `lr`, each is a step of plain SGD and leaves no gradients; without, the parameters have them. One thread
-    of a process at a time, as `pinned` sees to.
+    of a process at a time, as `pinned` sees to. `fused` ones have other bits, from the first step of any process:
+    `UsageError` where they cannot be replayed.
     """
 
-    def __init__(self, objective: Objective, network: nn.Module, lr: float | None = None) -> None:
+    def __init__(
+        self, objective: Objective, network: nn.Module, lr: float | None = None, fused: bool = False
+    ) -> None:
+        assert lr is not None or not fused
         self.objective, self.network, self.lr = objective, network, lr
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         self._tensors = [t.detach() for t in (*network.parameters(), *network.buffers())]
-        self._known = known_of(objective, settings())
+        self._fused = fused
+        self._known = known_of(objective, fused, settings())
         self._kinds: dict[Any, Kind] = {}
 
     def __call__(self, batch: Examples) -> torch.Tensor:
         """One step on a batch; gives its loss, of shape ()."""
         kind, known = self._kind(batch), self._known
+        if self._fused:
+            return self._taken_fused(kind, batch)
         if kind.replay is not None and kind.checked >= CHECKED and known.reason is None:
             return self._replayed(kind.replay, batch)
         kind.taken += 1
@@ -94,10 +104,9 @@ class Backprop:
         if name not in self._kinds:  # once in each map
             kinds = self._known.kinds
             self._kinds[name] = kind = kinds.setdefault(name, Kind())
-            changed = kind.replay is not None and kind.replay.changed
-            self._known.reason = self._known.reason or (
-                changed or (f"it has steps of more than {KINDS} kinds" if len(kinds) > KINDS else None)
-            )
+            if len(kinds) > KINDS and not self._fused:
+                self._known.reason = self._known.reason or f"it has steps of more than {KINDS} kinds"
+            self._known.reason = self._known.reason or (kind.replay.changed if kind.replay else None)
         return self._kinds[name]
 
     def _inputs(self, batch: Examples) -> list[torch.Tensor]:
@@ -149,12 +158,33 @@ class Backprop:
         program = recorder.program(loss, kept)
         if self.lr is not None:
             program = program.descending([self._place(number) for number in used])
+        program = program.needed
         made = watcher.reason or recorder.reason or self._unfit(batch) or replay_of(program, used, watcher.reads)
         kind.replay, self._known.reason = (None, made) if isinstance(made, str) else (made, None)
+        if self._fused and kind.replay is not None:
+            kind.fused = replace(kind.replay, script=script_of(fused_program(program)))
         self._keep(used, [gradient.clone(memory_format=torch.contiguous_format) for gradient in kept])
         if self.lr is not None:
             descend(self.parameters, self.lr)
         return loss.detach()
+
+    def _taken_fused(self, kind: Kind, batch: Examples) -> torch.Tensor:
+        """A fused step, the first ones after exact ones that are taken back."""
+        if kind.fused is None or kind.checked < CHECKED:
+            self._prepare(kind, batch)
+        assert kind.fused is not None and self.lr is not None
+        return kind.fused(self.lr, self._inputs(batch))[0]
+
+    def _prepare(self, kind: Kind, batch: Examples) -> None:
+        """Record an exact step, or compare one to its replay; `UsageError` where there is none."""
+        if kind.replay is None and self._known.reason is None:
+            with taken_back(self._inputs(batch)):
+                self._eager(batch)  # the first in a process may import
+        with taken_back(self._inputs(batch)):
+            if self._known.reason is None:
+                self._compared(kind, kind.replay, batch) if kind.replay else self._recorded(kind, batch)
+        if self._known.reason is not None:
+            raise UsageError(f"fused steps are replays, and these stay eager: {self._known.reason}")
 
     def _place(self, number: int) -> Place:
         """Where a parameter to train stands among the inputs."""
@@ -163,7 +193,7 @@ class Backprop:
     def _unfit(self, batch: Examples) -> str | None:
         """Why a step cannot be recorded, as far as network and batch tell."""
         tensors = self._inputs(batch)
-        if sum(tensor.numel() for tensor in tensors) >= LARGE:
+        if sum(tensor.numel() for tensor in tensors) >= LARGE and not self._fused:
             return "its operations take so long that there is little to gain"
         own = (*self.network.parameters(), *self.network.buffers())
         if [t.data_ptr() for t in own] != [t.data_ptr() for t in self._tensors]:

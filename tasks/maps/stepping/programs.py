@@ -31,6 +31,12 @@ class Operation:
     keywords: Mapping[str, Any]
     results: tuple[Place, ...]
 
+    @property
+    def places(self) -> list[Place]:
+        """The places of the tensors that it is given."""
+        given = leaves([self.arguments, list(self.keywords.values())])
+        return [value for value in given if isinstance(value, Place)]
+
 
 @dataclass(frozen=True)
 class Program:
@@ -52,6 +58,17 @@ class Program:
             for parameter, gradient in zip(parameters, gradients, strict=True)
         )
         return replace(self, operations=(*self.operations, *descents), outputs=(loss,))
+
+    @property
+    def needed(self) -> Program:
+        """The same without what nothing is made of: views that only the eager step took."""
+        needed, kept = set(self.outputs), list[Operation]()
+        for operation in reversed(self.operations):
+            draws = torch.Tag.nondeterministic_seeded in operation.function.tags
+            if draws or operation.function._schema.is_mutable or needed & set(operation.results):
+                needed |= set(operation.places)
+                kept.append(operation)
+        return replace(self, operations=tuple(reversed(kept)))
 
     @property
     def source(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +43,29 @@ class Replay:
             return self.script(-lr, *tensors, *self.constants)
 
 
+def script_of(program: Program) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The program in TorchScript; raises `RuntimeError` or `ValueError` for what that cannot say."""
+    script: Callable[..., tuple[torch.Tensor, ...]] = torch.jit.CompilationUnit(program.source).step
+    return script
+
+
 def replay_of(program: Program, used: tuple[int, ...], reads: Reads) -> Replay | str:
     """The replay of a program, or why there is none."""
     try:
-        script = torch.jit.CompilationUnit(program.source).step
+        script = script_of(program)
     except (RuntimeError, ValueError) as error:
         return f"TorchScript cannot say it: {error}"
     return Replay(script, tuple(program.constants.values()), used, tuple(reads))
+
+
+@contextmanager
+def taken_back(tensors: Tensors) -> Iterator[None]:
+    """What is done within to tensors and to torch's generator is undone after it."""
+    before, state = [tensor.clone() for tensor in tensors], torch.default_generator.get_state()
+    yield
+    for tensor, earlier in zip(tensors, before, strict=True):
+        tensor.copy_(earlier)
+    torch.default_generator.set_state(state)
 
 
 def differs(replay: Replay, lr: float, tensors: Tensors, step: Callable[[], Tensors]) -> str | None:
