@@ -30,6 +30,7 @@ from tasks.algorithms.table import ALGORITHMS, build_algorithm
 from tasks.applies.sgd import Sgd
 from tasks.clusters.connecting import connect, local_cluster
 from tasks.data.examples import Examples
+from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
@@ -154,7 +155,10 @@ def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
 # Law 3: the same bits, wherever and however often the work runs.
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+ON_WORKERS = pytest.mark.parametrize("executor", [GraphExecutor, GangExecutor])
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
     with connect_local(request.param) as client:
         yield client
@@ -178,16 +182,18 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
         return {commit.round: commit.state for commit in executor.run(ready.job, 1, config.rounds)}
 
 
+@ON_WORKERS
 @pytest.mark.parametrize("window", [1, 4])
-def test_any_number_of_workers_and_any_window_give_the_same_bits(train, wanted, cluster, window) -> None:
+def test_any_number_of_workers_and_any_window_give_the_same_bits(train, wanted, cluster, window, executor) -> None:
     found: dict[int, str] = {}
-    train(GraphExecutor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **DROPOUT)
+    train(executor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **DROPOUT)
     assert found == wanted
 
 
 @pytest.mark.parametrize("window", [1, 6])
 @pytest.mark.parametrize("killed", [1, 2])
-def test_workers_killed_in_mid_round_change_no_bits(train, own, window, killed) -> None:
+@ON_WORKERS
+def test_workers_killed_in_mid_round_change_no_bits(train, own, window, killed, executor) -> None:
     """Each worker that is killed dies inside a map: the loss kills its own process, once for each file."""
     source = """
 import os, signal
@@ -212,8 +218,8 @@ def loss(outputs, targets):
                 (folder / f"kill-{number}").touch()
 
     with connect_local(2) as client:
-        run = train(GraphExecutor(client), window, arm, **fields, name="killed")
-        if window == 1:
+        run = train(executor(client), window, arm, **fields, name="killed")
+        if window == 1 and executor is GraphExecutor:
             assert not list(folder.glob("kill-*")), "no worker was killed"
     assert run.digest == reference.digest
 

@@ -86,10 +86,21 @@ class Watch:
         return worker in self._silence and self._silence[worker][0] == heard
 
     def _ask(self, function: Any, *arguments: Any) -> Any:
-        try:
-            return self.client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
-        except (OSError, TimeoutError) as error:
-            raise scheduler_gone(error) from error
+        return _asked(self.client, function, *arguments)
+
+
+def processes(client: Client) -> dict[str, tuple[str, int]]:
+    """Machine and process of each worker, by address; raises `ClusterError` where the scheduler is gone."""
+    found: dict[str, tuple[str, int]] = _asked(client, _processes)
+    return found
+
+
+def _asked(client: Client, function: Any, *arguments: Any) -> Any:
+    """What a function gives on the scheduler."""
+    try:
+        return client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
+    except (OSError, TimeoutError) as error:
+        raise scheduler_gone(error) from error
 
 
 def scheduler_gone(error: Exception) -> ClusterError:
@@ -118,6 +129,11 @@ def _census(since: float, dask_scheduler: Any) -> tuple[float, dict[str, tuple[f
         if event["action"] == "remove-worker" and not event["expected"]
     ]
     return time.time(), heartbeats, lost[::-1]
+
+
+def _processes(dask_scheduler: Any) -> dict[str, tuple[str, int]]:
+    """On the scheduler: where each worker is."""
+    return {address: (state.host, state.pid) for address, state in dask_scheduler.workers.items()}
 
 
 async def _give_up(workers: list[str], dask_scheduler: Any) -> None:

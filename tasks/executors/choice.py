@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from tasks.executors.base import Executor
 from tasks.rounds.pace import Notice, log_notice
@@ -13,7 +13,7 @@ from tasks.rounds.pace import Notice, log_notice
 def open_executor(
     name: str, scheduler: str | None, workers: int, worker_timeout: float = 60.0, notice: Notice = log_notice
 ) -> Iterator[Executor]:
-    """`inline`, or `graph` on a Dask cluster (see `tasks.clusters`), which alone imports Dask.
+    """`inline`, or `graph` or `gang` on a Dask cluster (see `tasks.clusters`), which alone imports Dask.
 
     A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
     without a heartbeat for so long is given up. Either is told by `notice`.
@@ -27,4 +27,10 @@ def open_executor(
     from tasks.executors.graph import GraphExecutor
 
     with connect(scheduler, workers) as client:
-        yield GraphExecutor(client, worker_timeout, notice)
+        if name == "graph":
+            yield GraphExecutor(client, worker_timeout, notice)
+            return
+        from tasks.executors.gang import GangExecutor
+
+        with closing(GangExecutor(client, worker_timeout, notice)) as executor:
+            yield executor

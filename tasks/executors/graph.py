@@ -23,7 +23,7 @@ from tasks.evidence.replaying import replay_block, replay_round
 from tasks.evidence.verdicts import Verdict
 from tasks.executors.on_worker import step, step_after, step_aside
 from tasks.executors.pool import PLACED, Key, Pool
-from tasks.executors.server import Server
+from tasks.executors.served.server import Server
 from tasks.keeping.committing import (
     commit_round,
     load_and_keep,

@@ -12,7 +12,7 @@ from tasks.arrivals.serving import Pushed
 from tasks.data.partitions import Partition
 from tasks.evidence.replaying import replay_block, replay_round
 from tasks.evidence.verdicts import Verdict
-from tasks.executors.turns import Turns
+from tasks.executors.served.turns import Turns
 from tasks.keeping.arriving import commit_served
 from tasks.keeping.committing import (
     load_and_keep,

@@ -1,4 +1,4 @@
-"""Carry: what partitions keep from round to round is the same wherever and in whatever windows they run."""
+"""On workers of a cluster, by tasks or by ranks that stay: carry, windows, errors, classes of the user's own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from distributed import Client
 from storage.errors import RoundFailed
 from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
+from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
 from tasks.rounds.steps import BlockResult
 from tasks.user_code import find_code
@@ -26,6 +27,11 @@ ROUNDS = 7
 def client() -> Iterator[Client]:
     with connect(None, 2) as client:
         yield client
+
+
+@pytest.fixture(params=[GraphExecutor, GangExecutor])
+def kind(request: pytest.FixtureRequest) -> type[GraphExecutor]:
+    return request.param
 
 
 @pytest.fixture
@@ -57,22 +63,22 @@ def test_what_a_partition_carries_is_what_it_brought_back_when_it_was_last_accep
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_two_workers_carry_the_same_bits_in_any_window(train, fields, client, window) -> None:
+def test_two_workers_carry_the_same_bits_in_any_window(train, fields, client, window, kind) -> None:
     reference = train(**fields, name="reference")
-    assert digests(train(GraphExecutor(client), window, **fields, name="graph")) == digests(reference)
+    assert digests(train(kind(client), window, **fields, name="graph")) == digests(reference)
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_a_run_resumed_with_other_executors_carries_on(train, fields, client, window) -> None:
+def test_a_run_resumed_with_other_executors_carries_on(train, fields, client, window, kind) -> None:
     reference = train(**fields, name="reference")
-    for rounds, executor in ((2, None), (5, GraphExecutor(client)), (ROUNDS, None)):
+    for rounds, executor in ((2, None), (5, kind(client)), (ROUNDS, None)):
         train(executor, window, **fields | {"rounds": rounds}, name="resumed")
     assert digests(open_run("resumed")) == digests(reference)
     assert len({reference.round(n).commit.token for n in range(1, ROUNDS + 1)}) == 1
     assert len({open_run("resumed").round(n).commit.token for n in range(1, ROUNDS + 1)}) == 3
 
 
-def test_a_loss_that_fails_on_a_worker_fails_the_round_by_name(train, own, client) -> None:
+def test_a_loss_that_fails_on_a_worker_fails_the_round_by_name(train, own, client, kind) -> None:
     source = """
 def loss(outputs, targets):
     if outputs.requires_grad:
@@ -81,7 +87,7 @@ def loss(outputs, targets):
 """
     # Both maps fail, each on a worker of its own: which is heard of first is open.
     with pytest.raises(RoundFailed, match=r"round 1: the map of partition [01] failed with ValueError: too hot"):
-        train(GraphExecutor(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")
+        train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")
 
 
 FAILING = """
@@ -106,11 +112,11 @@ def loss(outputs, targets):
         ("deeper()", "RecursionError: maximum recursion depth exceeded"),
     ],
 )
-def test_what_would_end_a_worker_fails_the_round_and_no_worker_dies(train, own, client, how, told) -> None:
+def test_what_would_end_a_worker_fails_the_round_and_no_worker_dies(train, own, client, how, told, kind) -> None:
     workers = client.nthreads()
     path = own(FAILING.format(how=how))
     with pytest.raises(RoundFailed, match=rf"round 1: the map of partition [01] failed with {told}") as caught:
-        train(GraphExecutor(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{path}:loss")
+        train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{path}:loss")
     assert "\n" not in str(caught.value)
     assert client.nthreads() == workers
 
@@ -134,20 +140,22 @@ def algorithm():
 """
 
 
-def test_classes_of_ones_own_file_travel_to_workers(train, own) -> None:
+def test_classes_of_ones_own_file_travel_to_workers(train, own, kind) -> None:
     fields = {"algorithm": f"{own(REDUCE)}:algorithm", "model": "logistic", "partitions": 5, "rounds": 2}
     reference = train(**fields, name="here")
     with connect(None, 2) as client:
-        run = train(GraphExecutor(client), 2, **fields, name="there")
+        run = train(kind(client), 2, **fields, name="there")
     assert run.digest == reference.digest
 
 
-def test_classes_of_ones_own_file_travel_on_a_cluster_of_processes(train, own, dask_processes, tmp_path) -> None:
+def test_classes_of_ones_own_file_travel_on_a_cluster_of_processes(
+    train, own, dask_processes, tmp_path, kind
+) -> None:
     """The workers began elsewhere, and know of the file only by what they are sent."""
     fields = {"algorithm": f"{own(REDUCE)}:algorithm", "model": "logistic", "partitions": 5, "rounds": 4}
     reference = train(**fields, name="here")
     with connect(dask_processes(tmp_path), 2) as client:
-        run = train(GraphExecutor(client), 2, **fields, name="there")
+        run = train(kind(client), 2, **fields, name="there")
     assert run.digest == reference.digest
 
 
@@ -161,11 +169,11 @@ def test_what_a_block_gives_is_of_ones_own_classes_in_a_process_that_has_nothing
     assert done.stdout.decode().strip() == "('left', 'right')"
 
 
-def test_classes_of_a_notebook_travel_to_workers(train) -> None:
+def test_classes_of_a_notebook_travel_to_workers(train, kind) -> None:
     notebook: dict[str, object] = {"__name__": "__main__"}
     exec(REDUCE, notebook)
     fields = {"algorithm": notebook["algorithm"], "model": "logistic", "partitions": 5, "rounds": 2}
     reference = train(**fields, name="here")
     with connect(None, 2) as client:
-        run = train(GraphExecutor(client), 2, **fields, name="there")
+        run = train(kind(client), 2, **fields, name="there")
     assert run.digest == reference.digest

@@ -25,7 +25,7 @@ from tasks.clusters.waiting import Idleness, LostWork, finished
 from tasks.clusters.watching import LOOK_SECONDS
 from tasks.executors.on_worker import step, step_aside
 from tasks.executors.pool import Key, Pool
-from tasks.executors.submitting import (
+from tasks.executors.served.submitting import (
     Base,
     Begin,
     Closed,

@@ -1,0 +1,169 @@
+"""Rounds by a gang: a Dask task on each worker that stays, and the ranks talk to each other.
+
+What a gang cannot do is done by Dask's own tasks: asynchronous rounds, replays, and the round at which a rank was
+lost, so that a deadly partition is named.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+from urllib.parse import urlparse
+
+from distributed import Client, Future
+
+from storage.rounds.commits import Commit
+from tasks.clusters.waiting import Idleness, LostWork, finished
+from tasks.clusters.watching import LOOK_SECONDS, processes
+from tasks.executors.graph import GraphExecutor
+from tasks.executors.on_worker import step
+from tasks.executors.pool import Pool
+from tasks.executors.ranks import Told, take_part
+from tasks.gang.group import Seat
+from tasks.keeping.committing import load_and_keep
+from tasks.rounds.job import Job
+from tasks.rounds.pace import Notice, log_notice
+from tasks.when import Asynchronous
+
+FOLLOWING_SECONDS = 5
+"""How long after a rank has ended the others may take to tell why."""
+
+
+class GangExecutor(GraphExecutor):
+    """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`."""
+
+    def __init__(self, client: Client, worker_timeout: float = 60.0, notice: Notice = log_notice) -> None:
+        super().__init__(client, worker_timeout, notice)
+        self._gang: Gang | None = None
+
+    def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
+        if isinstance(job.work.algorithm.when, Asynchronous) or not self._separate():
+            yield from super().run(job, first, last)
+            return
+        while first <= last:
+            try:
+                for commit in self._gang_after(job, first - 1).commits(last):
+                    yield commit
+                    first = commit.round + 1
+                    if commit.stop:
+                        return
+            except LostWork:
+                self.close()
+                self.pool.forget()
+                for commit in super().run(job, first, first):
+                    yield commit
+                    first = commit.round + 1
+                    if commit.stop:
+                        return
+
+    def close(self) -> None:
+        """Let go of the gang, which then ends with the round that it is at."""
+        if self._gang is not None:
+            self._gang.end()
+            self._gang = None
+
+    def _gang_after(self, job: Job, round: int) -> Gang:
+        """The gang that is at work after a round, where it still has all workers; else a new one."""
+        spread = self.pool.spread(job)
+        if self._gang is None or not self._gang.goes_on(spread, round, self.pool.workers):
+            self.close()
+            self._gang = Gang(self.pool, spread, round)
+        return self._gang
+
+    def _separate(self) -> bool:
+        """Whether the workers are processes of their own, which find each other over the network."""
+        found = processes(self.client)
+        return len(set(found.values())) == len(found) and all(urlparse(worker).hostname for worker in found)
+
+
+class Gang:
+    """Ranks at work on the rounds of a job, from the last committed one on, until one is lost or the run ends."""
+
+    def __init__(self, pool: Pool, job: Job, round: int) -> None:
+        self.pool = pool
+        self.job = job
+        self.committed = self._made = round
+        self._workers = pool.workers[: job.plan.blocks]
+        self._topic = f"roundweave-{secrets.token_hex(4)}"
+        self._told: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        self._idleness = Idleness(pool.client)
+        self._broken: float | None = None
+        self._data = pool.data(job, round + 1, load_and_keep)
+        pool.client.subscribe_topic(self._topic, self._hear)
+        self._ranks = {0: self._submit(0, door=0)}
+
+    def goes_on(self, job: Job, round: int, workers: list[str]) -> bool:
+        """Whether it is at this job, has committed as far as this round, and all workers are in it."""
+        same = self.job.attempt.token == job.attempt.token and self.committed == round
+        return same and self._workers == workers[: job.plan.blocks]
+
+    def commits(self, last: int) -> Iterator[Commit]:
+        """The commits up to a round as they are made; raises `LostWork` where a rank is lost."""
+        log = self.job.attempt.open().log
+        while self.committed < last:
+            while self._made == self.committed:
+                self._hear_next()
+            commit = log.read(self.committed + 1)
+            self.committed = commit.round
+            yield commit
+            if commit.stop:
+                return
+
+    def end(self) -> None:
+        """Let go of it; ranks that are let go of end with the round that they are at."""
+        self.pool.client.unsubscribe_topic(self._topic)
+        for future in self._ranks.values():
+            future.release()
+
+    def _submit(self, rank: int, door: int) -> Future[Any]:
+        seat = Seat(rank, len(self._workers), str(urlparse(self._workers[0]).hostname), door)
+        shared = self.pool.shared(self.job)
+        future = self.pool.client.submit(
+            step,
+            take_part,
+            shared,
+            self._data[rank],
+            seat,
+            self._topic,
+            key=("rank", self._topic, self.committed + 1, rank),
+            workers=[self._workers[rank]],
+        )
+        future.add_done_callback(lambda _: self._told.put(("end", rank)))
+        return future
+
+    def _hear(self, event: tuple[float, Told]) -> None:
+        self._told.put(event[1])
+
+    def _hear_next(self) -> None:
+        """Wait for what a rank tells, for so long."""
+        try:
+            what, number = self._told.get(timeout=LOOK_SECONDS)
+        except Empty:
+            self._look()
+            return
+        if what == "door":
+            self._ranks |= {rank: self._submit(rank, number) for rank in range(1, len(self._workers))}
+        elif what == "end":
+            self._ended(number)
+        else:
+            self._made = max(self._made, number)
+
+    def _look(self) -> None:
+        if self.pool.look(self.job):
+            raise LostWork("a worker of the gang is lost")
+        if self._broken is not None and time.monotonic() > self._broken + FOLLOWING_SECONDS:
+            raise LostWork("a rank of the gang is lost")
+        self._idleness.look()
+
+    def _ended(self, rank: int) -> None:
+        """A rank has ended, and says which round is the last that is committed; raises its error."""
+        last: int | None = finished(self.pool.client, self._ranks[rank]).result()
+        if last is not None:
+            self._made = max(self._made, last)
+        elif self._broken is None:
+            self._broken = time.monotonic()
+            self._look()

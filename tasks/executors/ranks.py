@@ -1,0 +1,45 @@
+"""A rank of a gang as a task on a Dask worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from distributed import get_worker
+
+from tasks.data.partitions import Partition
+from tasks.gang.collectives import Broken
+from tasks.gang.group import Seat, joined, open_door
+from tasks.gang.rounds import run_rank
+from tasks.rounds.job import Job
+
+Told = tuple[str, int]
+"""What a rank tells the client: at which port it is the others' ``door``, or which ``round`` is committed."""
+
+
+def take_part(job: Job, data: list[Partition], seat: Seat, topic: str) -> int | None:
+    """Be a rank in all rounds that follow the last committed one; the last that it knows to be committed.
+
+    None where another rank is lost. Ends early once nobody waits for the task any more.
+    """
+    worker, forgotten = get_worker(), _forgotten()
+    door = open_door() if seat.rank == 0 else None
+    if door is not None:
+        seat = replace(seat, port=door.port)
+        worker.log_event(topic, ("door", seat.port))
+    try:
+        with joined(seat, forgotten, door) as group:
+            return run_rank(job, group, data, forgotten, lambda round: worker.log_event(topic, ("round", round)))
+    except Broken:
+        return None
+
+
+def _forgotten() -> Callable[[], bool]:
+    """Whether nobody waits any more for the task that is under way."""
+    worker, key = get_worker(), get_worker().get_current_task()
+
+    def forgotten() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is None or task.state != "executing"
+
+    return forgotten

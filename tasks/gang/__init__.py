@@ -1,0 +1,1 @@
+"""Processes that stay and talk to each other: rounds of milliseconds."""

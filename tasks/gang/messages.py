@@ -1,0 +1,59 @@
+"""Values as they pass between ranks: one run of bytes, in which the memory of tensors is copied once each way."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Message:
+    """A value on its way: what it is, and the memory of its tensors, (byte,) each."""
+
+    pieces: tuple[memoryview, ...]
+
+    @classmethod
+    def of(cls, value: Any) -> Message:
+        """The message of a value whose tensors are in records (see `storage.values.tensors`)."""
+        try:
+            return cls._of(value, pickle.dumps)
+        except (pickle.PicklingError, AttributeError):  # a class of a notebook's, which only this one sends
+            return cls._of(value, cloudpickle.dumps)
+
+    @classmethod
+    def _of(cls, value: Any, dumps: Callable[..., bytes]) -> Message:
+        buffers: list[pickle.PickleBuffer] = []
+        body = dumps(value, protocol=5, buffer_callback=buffers.append)
+        return cls((memoryview(body), *(buffer.raw() for buffer in buffers)))
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return 8 * (1 + len(self.pieces)) + sum(piece.nbytes for piece in self.pieces)
+
+    def write(self, to: memoryview) -> None:
+        """Write it to the beginning of a memory, (byte,)."""
+        head = np.array([len(self.pieces), *(piece.nbytes for piece in self.pieces)], dtype="<i8")
+        at = 0
+        for piece in (head.data.cast("B"), *self.pieces):
+            to[at : at + piece.nbytes] = piece
+            at += piece.nbytes
+
+
+def read_message(memory: memoryview) -> Any:
+    """The value whose message begins a memory, (byte,), which may change afterwards."""
+    body, *buffers = _pieces(memory)
+    return pickle.loads(body, buffers=[bytearray(buffer) for buffer in buffers])
+
+
+def _pieces(memory: memoryview) -> Iterator[memoryview]:
+    count = int(np.frombuffer(memory[:8], "<i8")[0])
+    at = 8 * (1 + count)
+    for size in np.frombuffer(memory[8:at], "<i8"):
+        yield memory[at : at + int(size)]
+        at += int(size)

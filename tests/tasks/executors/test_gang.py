@@ -1,0 +1,229 @@
+"""Ranks that raise, die, hang and are left alone: real processes, real signals, the same bits, and no orphan."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+
+from storage.errors import ClusterError, RoundFailed
+from storage.runs.run import Run, open_run
+from tasks.clusters.connecting import connect
+from tasks.executors.gang import GangExecutor
+from tests.tasks.executors.test_losses import foreign
+
+SOURCE = """
+import os, signal, time
+from pathlib import Path
+import torch
+
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(20, 3, generator=generator)
+    inputs[:, 0] = partition
+    return inputs, (inputs[:, 1] > 0).long()
+
+class Network(torch.nn.Linear):
+    '''Does at a partition what a file says, once its round is committed: do-PARTITION-ROUND.'''
+    def __init__(self):
+        super().__init__(3, 2)
+    def forward(self, inputs):
+        if self.training:
+            here = Path(__file__).parent
+            for mark in sorted(here.glob(f"do-{int(inputs[0, 0])}-*")):
+                if any(here.glob(f"runs/there.zarr/commits/{mark.name.split('-')[2]}.json")):
+                    deed = mark.read_text()
+                    if not mark.name.endswith("always"):
+                        mark.unlink()
+                    exec(deed, globals())
+        return super().forward(inputs)
+"""
+FIELDS = {"partitions": 4, "rounds": 30, "local_steps": 2, "batch_size": 5, "held_out": 0}
+STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    with connect(None, 2) as client:
+        yield client
+
+
+@pytest.fixture
+def client(cluster: Client) -> Client:
+    """Of two workers: who was lost before is there again."""
+    until(lambda: len(cluster.nthreads()) == 2)
+    return cluster
+
+
+@pytest.fixture
+def fields(own) -> dict[str, object]:
+    path = own(SOURCE)
+    return FIELDS | {"data": f"{path}:data", "model": f"{path}:Network"}
+
+
+@pytest.fixture
+def do(tmp_path: Path) -> Callable[..., None]:
+    """Have something done in the map of a partition, once a round of the run `there` is committed."""
+
+    def arm(deed: str, partition: int, round: int, always: bool = False) -> None:
+        (tmp_path / f"do-{partition}-{round}{'-always' if always else ''}").write_text(deed)
+
+    return arm
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "roundweave"]
+
+
+def processes(run: Run) -> list[set[str]]:
+    """Which processes mapped each round."""
+    return [{u.worker for u in run.round(n).commit.updates.values()} for n in range(1, run.done + 1)]
+
+
+@pytest.mark.parametrize("partitions", [(0,), (2,), (0, 2)])
+def test_a_gang_that_loses_ranks_gives_the_same_bits(train, client, fields, do, partitions, caplog) -> None:
+    """Partition 0 is of the first rank, which commits; 2 is of the second."""
+    reference = train(**fields, name="reference")
+    for number, partition in enumerate(partitions):
+        do(KILL, partition, 5 + 8 * number)
+    run = train(GangExecutor(client), 30, **fields, name="there")
+    assert run.digest == reference.digest
+    told = lines(caplog)
+    assert len(told) == len(partitions)
+    assert all(re.fullmatch(r"worker \S+ is lost; its work is done again elsewhere", line) for line in told)
+    assert processes(run)[0] - processes(run)[-1], "a rank that was killed is there at the end"
+
+
+def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -> None:
+    reference = train(**fields, name="reference")
+    do(STOP, 2, 5)
+    run = train(GangExecutor(client, worker_timeout=5), 30, **fields, name="there")
+    assert run.digest == reference.digest
+    (line,) = lines(caplog)
+    assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
+
+
+@pytest.mark.parametrize("partition", [0, 2])
+def test_a_rank_that_raises_ends_the_run_and_frees_workers(train, client, fields, do, partition) -> None:
+    do("raise ValueError('too hot')", partition, 3)
+    wanted = rf"round \d+: the map of partition {partition} failed with ValueError: too hot"
+    executor = GangExecutor(client)
+    with pytest.raises(RoundFailed, match=wanted):
+        train(executor, 30, **fields, name="there")
+    assert client.submit(sum, [1, 2], workers=list(client.nthreads())[:1]).result(timeout=20) == 3
+    assert client.submit(sum, [3, 4], workers=list(client.nthreads())[1:]).result(timeout=20) == 7
+    assert open_run("there").done >= 3
+
+
+def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
+    do(KILL, 2, 3, always=True)
+    with foreign(2) as client, pytest.raises(ClusterError, match=r"round \d+ was lost 2 times \(workers died at"):
+        train(GangExecutor(client), 30, **fields, name="there")
+
+
+def test_a_hanging_rank_is_named(train, client, fields, do, tmp_path, caplog, monkeypatch) -> None:
+    def goes_on_after_the_second(record: logging.LogRecord) -> bool:
+        if lines(caplog):
+            (tmp_path / "go-on").touch()
+        return True
+
+    monkeypatch.setattr(logging.getLogger("roundweave"), "filters", [goes_on_after_the_second])
+    do("while not Path(__file__).with_name('go-on').exists(): time.sleep(0.1)", 2, 2)
+    train(GangExecutor(client, worker_timeout=2), 30, **fields, name="there")
+    assert [line.partition(" for ")[0] for line in lines(caplog)] == ["round 4: partition 2 has been mapping"] * 2
+
+
+def test_the_same_ranks_go_on_over_windows(train, client, fields) -> None:
+    reference = train(**fields, name="reference")
+    formed = []
+    executor = GangExecutor(client)
+    run = train(executor, 4, lambda commit: formed.append(executor._gang), **fields, name="there")
+    assert run.digest == reference.digest
+    assert len(set(formed)) == 1
+
+
+def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(train, fields, do) -> None:
+    reference = train(**fields, name="reference")
+    do("time.sleep(0.15)", 2, 0, always=True)
+    sizes = {3: 3, 18: 1}
+    cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL")
+    with cluster as local, connect(local.scheduler_address, 1) as client:
+
+        def change(commit) -> None:
+            if commit.round in sizes:
+                local.scale(sizes[commit.round])
+                until(lambda: len(client.nthreads()) == sizes[commit.round])
+
+        run = train(GangExecutor(client), 3, change, **fields | {"partitions": 4}, name="there")
+    assert run.digest == reference.digest
+    counts = [len(each) for each in processes(run)]
+    assert (counts[0], max(counts), counts[-1]) == (1, 3, 1)
+
+
+@pytest.mark.parametrize("options", [{"workers": 1, "threads": 3}, {"workers": 2, "processes": False}])
+def test_workers_that_share_a_process_are_no_ranks_and_get_the_same_bits(train, fields, options) -> None:
+    reference = train(**fields, name="reference")
+    with foreign(**options) as client:
+        run = train(GangExecutor(client), 4, **fields, name="there")
+    assert run.digest == reference.digest
+
+
+def test_a_gang_ends_where_a_commit_says_stop(train, client, fields) -> None:
+    fields = fields | {"held_out": 0.2, "patience": 3, "lr": 1e-9}
+    reference = train(**fields, name="reference")
+    run = train(GangExecutor(client), 30, **fields, name="there")
+    until(lambda: not any(client.processing().values()))
+    assert (run.done, run.digest) == (reference.done, reference.digest)
+    assert run.done < 30
+
+
+LEFT = """
+import sys
+from distributed import Client
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.executors.choice import open_executor
+config = TrainConfig(data=sys.argv[2], model=sys.argv[3], root=sys.argv[4], partitions=4, local_steps=2,
+    batch_size=5, held_out=0, rounds=100_000, name="there", scheduler=sys.argv[1], executor="gang")
+with open_executor("gang", config.scheduler, 2) as executor, prepared(resolve(config), executor) as ready:
+    for commit in executor.run(ready.job, 1, 5):
+        pass
+    print(commit.round, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_gang_whose_client_is_gone_ends_and_leaves_its_workers_free(
+    fields, dask_processes, tmp_path, killed
+) -> None:
+    scheduler = dask_processes(tmp_path)
+    line = [sys.executable, "-c", LEFT, scheduler, fields["data"], fields["model"], str(tmp_path / "runs")]
+    left = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert left.stdout.readline() == "5\n"
+    if killed:
+        left.kill()
+    left.communicate()
+    with Client(scheduler_file=scheduler) as client:
+        until(lambda: not any(client.processing().values()))
+        assert client.submit(sum, [1, 2]).result(timeout=20) == 3
+    done = open_run("there", tmp_path / "runs").done
+    time.sleep(0.5)
+    assert open_run("there", tmp_path / "runs").done == done
+
+
+def until(happens: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + 60
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
