@@ -86,7 +86,7 @@ class Watcher:
 @contextmanager
 def watched() -> Iterator[Watcher]:
     """Within, the calls of this thread are judged."""
-    watcher, before, surroundings = Watcher(), sys.getprofile(), _surroundings()
+    watcher, before, set_before = Watcher(), sys.getprofile(), settings()
     collects = gc.isenabled()
     gc.disable()  # what others have done at a collection is no part of the step
     sys.setprofile(watcher)
@@ -98,20 +98,18 @@ def watched() -> Iterator[Watcher]:
             gc.enable()
         if before is not None:
             watcher.reason = "another profiler runs"
-        elif surroundings != _surroundings():
-            watcher.reason = (
-                watcher.reason or "it changes a generator or a setting of Python's, numpy's or torch's"
-            )
+        elif set_before != settings():
+            watcher.reason = watcher.reason or "it changes a setting of torch's"
 
 
 def settings() -> tuple[Any, ...]:
     """Settings of torch that decide which operations a step takes."""
-    return torch.get_num_threads(), torch.get_deterministic_debug_mode(), torch.get_default_dtype()
-
-
-def _surroundings() -> tuple[Any, ...]:
-    numpys: Any = np.random.get_state()
-    return settings(), torch.is_grad_enabled(), random.getstate(), numpys[1].tobytes(), numpys[2:]
+    return (
+        torch.get_num_threads(),
+        torch.get_deterministic_debug_mode(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+    )
 
 
 def _given(code: CodeType) -> Iterator[str]:
@@ -131,7 +129,8 @@ def _is_trusted(frame: FrameType) -> bool:
 
 def _escape(called: Any) -> str | None:
     owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
-    if isinstance(owner, torch.Generator):
+    # Their state is not compared: other threads of a worker draw from Python's generator, too.
+    if isinstance(owner, torch.Generator | random.Random | np.random.RandomState | np.random.Generator):
         return f"it uses a generator's {name}"
     return f"it uses a tensor's {name}" if isinstance(owner, torch.Tensor) and name in ESCAPES.split() else None
 

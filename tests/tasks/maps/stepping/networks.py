@@ -273,7 +273,7 @@ def forward(self, x):
 """,
     ),
     "from python": (
-        "calls random's",
+        "generator's random",
         """
 def forward(self, x):
     return self.last(self.first(x.flatten(1)) * uniform())

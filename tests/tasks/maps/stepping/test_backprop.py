@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -270,3 +272,26 @@ def test_the_gradients_of_a_replay_lie_apart(own, found) -> None:
     assert found[0].replays
     memory = [p.grad.untyped_storage().data_ptr() for p in network.parameters() if p.grad is not None]
     assert len(memory) == len(set(memory)) > 2
+
+
+def test_what_other_threads_draw_keeps_nothing_eager(found) -> None:
+    """As the event loop of a worker does, at all times."""
+    done = threading.Event()
+
+    def draw() -> None:
+        while not done.is_set():
+            random.random()
+            time.sleep(0)
+
+    other = threading.Thread(target=draw)
+    objective = Objective(ModelSpec("mlp", (1, 4, 4), 3, "float32", 0), "cross_entropy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backprop, "EAGER", 1)
+        other.start()
+        try:
+            MAPS["plain"](objective, objective.initial(), images(), {}, 0)
+        finally:
+            done.set()
+            other.join()
+    assert found[0].reason is None
+    assert found[0].replays
