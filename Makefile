@@ -32,7 +32,7 @@ test-slow: install
 	$(BIN)/pytest -m slow
 
 bench: install
-	$(BIN)/python tests/benchmarks/noop.py
+	$(BIN)/python -m tests.benchmarks.table --json docs/peers.json --picture docs/peers.png
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

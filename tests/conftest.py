@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Train = Callable[..., Run]
 
+collect_ignore = ["benchmarks/peers/fedjax", "benchmarks/peers/flower"]
+"""They run in environments of their own, with packages that are not here."""
+
 
 @pytest.fixture(autouse=True)
 def _runs_under_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -139,9 +139,9 @@ class Placement(Config):
     )
     workers: int = Field(default=2, ge=1, description="processes of the local Dask cluster")
     scheduler: str | None = Field(default=None, description="address or file of a running Dask scheduler")
-    executor: Literal["graph", "gang", "inline"] = Field(
+    executor: Literal["graph", "gang", "auto", "inline"] = Field(
         default="graph",
-        description="tasks on a Dask cluster, its workers as ranks that stay, or a loop here",
+        description="on a Dask cluster by tasks, by ranks that stay, by what is better; or a loop in this process",
     )
     worker_timeout: float = Field(
         default=60, ge=10, description="seconds without a heartbeat after which a worker's work is done elsewhere"

@@ -111,7 +111,8 @@ class Commit:
     and `since_best` the scores since; `stop` is the reason to end the run here; `time` is seconds since the epoch.
     `split` is None where nothing was dealt out, as each partition's examples were given. `server` is None where
     the round waited for all partitions. Where the state's tensors were not `stored` they can be made again from
-    the updates since the last that are.
+    the updates since the last that are. `executor` is what ran the round, empty for the
+    initial state and for what a run was given.
     """
 
     round: int
@@ -128,6 +129,7 @@ class Commit:
     since_best: int = 0
     stop: str | None = None
     stored: bool = True
+    executor: str = ""
     seconds: float = 0.0
     time: float = 0.0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -122,21 +123,32 @@ class History:
         index, row = divmod(commit.round, self.schema.block)
         # What this process wrote for the round before is what lies there: no other may have made a round since.
         if not ours or self._last != commit.round - 1 or row == 0:
-            self._write_rows()
+            self.settle()
             self._written.clear()
         self._last = None
-        told = rows_of(commit, self.schema.partitions)
+        left_behind = self._left_behind(index, row) if row and not self._written else []
+        for each in (*left_behind, commit):
+            self._put(rows_of(each, self.schema.partitions), index, each.round % self.schema.block)
+        if not more:
+            self.settle()
+        self._last = commit.round if ours else None
+
+    def _left_behind(self, index: int, row: int) -> list[Commit]:
+        """The commits before a row of a block whose rows a killed writer did not come to."""
+        committed = self._chunks(["committed"], index)["committed"]
+        rounds = index * self.schema.block + np.flatnonzero(~committed[:row].astype(bool))
+        return self._records([int(round) for round in rounds if self.log.has(int(round))])
+
+    def _put(self, told: Mapping[str, Any], index: int, row: int) -> None:
+        """Have numbers written to their row of a block; what else is in it stays, or is nothing yet."""
         unread = [path for path in told if path not in self._written]
         self._written |= self._chunks(unread, index) if row else {p: empty_chunk(self._spec(p)) for p in unread}
         for path, numbers in told.items():
             self._written[path][row] = numbers
         self._unwritten |= {(path, index) for path in told}
-        if not more:
-            self._write_rows()
-        self._last = commit.round if ours else None
 
-    def _write_rows(self) -> None:
-        """Write the chunks with rows that are not written yet; that rounds are committed comes last."""
+    def settle(self) -> None:
+        """Write the rows that waited for more; that rounds are committed comes last."""
 
         def put(chunk: tuple[str, int]) -> None:
             path, index = chunk

@@ -13,8 +13,9 @@ from tasks.rounds.pace import Notice, log_notice
 def open_executor(
     name: str, scheduler: str | None, workers: int, worker_timeout: float = 60.0, notice: Notice = log_notice
 ) -> Iterator[Executor]:
-    """`inline`, or `graph` or `gang` on a Dask cluster (see `tasks.clusters`), which alone imports Dask.
+    """`inline`, or `graph`, `gang`, or what of these two is better (`auto`), on a Dask cluster.
 
+    These import Dask (see `tasks.clusters`).
     A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
     without a heartbeat for so long is given up. Either is told by `notice`.
     """
@@ -32,5 +33,5 @@ def open_executor(
             return
         from tasks.executors.gang import GangExecutor
 
-        with closing(GangExecutor(client, worker_timeout, notice)) as executor:
+        with closing(GangExecutor(client, worker_timeout, notice, choosing=name == "auto")) as executor:
             yield executor

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlparse
@@ -28,25 +29,41 @@ from tasks.rounds.job import Job
 from tasks.rounds.pace import Notice, log_notice
 from tasks.when import Asynchronous
 
+SHORT_SECONDS = 5.0
+"""Rounds below this are a gang's where it may choose: of longer ones what lies between them is a small part."""
+
 FOLLOWING_SECONDS = 5
 """How long after a rank has ended the others may take to tell why."""
 
 
 class GangExecutor(GraphExecutor):
-    """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`."""
+    """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
 
-    def __init__(self, client: Client, worker_timeout: float = 60.0, notice: Notice = log_notice) -> None:
+    One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        worker_timeout: float = 60.0,
+        notice: Notice = log_notice,
+        choosing: bool = False,
+    ) -> None:
         super().__init__(client, worker_timeout, notice)
+        self._seconds = inf if choosing else 0.0
         self._gang: Gang | None = None
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
-        if isinstance(job.work.algorithm.when, Asynchronous) or not self._separate():
-            yield from super().run(job, first, last)
+        asynchronous = isinstance(job.work.algorithm.when, Asynchronous)
+        if asynchronous or self._seconds >= SHORT_SECONDS or not self._separate():
+            for commit in super().run(job, first, last):
+                self._seconds = min(self._seconds, commit.seconds)
+                yield commit
             return
         while first <= last:
             try:
-                for commit in self._gang_after(job, first - 1).commits(last):
+                for commit in self._gang_after(job.run_by("gang"), first - 1).commits(last):
                     yield commit
                     first = commit.round + 1
                     if commit.stop:

@@ -87,6 +87,7 @@ class GraphExecutor:
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        job = job.run_by("graph")
         if isinstance(job.work.algorithm.when, Asynchronous):
             yield from self._served(job, first, last)
             return

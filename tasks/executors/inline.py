@@ -60,6 +60,7 @@ class InlineExecutor:
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        job = job.run_by("inline")
         asynchronous = isinstance(job.work.algorithm.when, Asynchronous)
         rounds = (self._arrivals if asynchronous else self._rounds)(job, first, last)
         # Where a round takes its time to be kept, the next one's maps do not wait for it.

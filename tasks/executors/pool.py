@@ -71,7 +71,7 @@ class Pool:
 
     def shared(self, job: Job) -> Future[Any]:
         """The job itself, sent once."""
-        return self._hold(self.key(job, "job", 0), _itself, job)
+        return self._hold(self.key(job, f"job-{job.attempt.executor}", 0), _itself, job)
 
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         """The examples of each block in a round, loaded so; those of the present and the former split are held."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from storage.rounds.commits import Commit
@@ -20,6 +22,9 @@ from tasks.keeping.committing import (
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import Outcome
+
+NUMBERS_SECONDS = 0.25
+"""The numbers of rounds are written so often, and read from the records until then: they are many small files."""
 
 Told = Callable[[int], None]
 """Tells who waits for it that a round is committed."""
@@ -44,8 +49,7 @@ def run_rank(job: Job, group: Group, data: list[Partition], halted: Callable[[],
         for _ in _rounds(job, group, first, data, halted):
             pass
         return first - 1
-    with ThreadPoolExecutor(1) as pen:
-        writer = _Writer(job, pen, told)
+    with _writer(job, told) as writer:
         for computed in _rounds(job, group, first, data, lambda: halted() or writer.stopped):
             writer.write(computed)
         return writer.written() or first - 1
@@ -76,6 +80,7 @@ class _Writer:
         self._job = job
         self._pen = pen
         self._told = told
+        self._settled = 0.0
         self._commit: Future[Commit] | None = None
 
     @property
@@ -93,6 +98,19 @@ class _Writer:
         return self._commit.result().round if self._commit else 0
 
     def _write(self, computed: Computed, previous: Commit | None) -> Commit:
-        commit = commit_round(self._job, computed.outcome, computed.tallies, previous, closing=False)
+        more = time.monotonic() < self._settled + NUMBERS_SECONDS
+        commit = commit_round(self._job, computed.outcome, computed.tallies, previous, closing=False, more=more)
+        if not more:
+            self._settled = time.monotonic()
         self._told(commit.round)
         return commit
+
+
+@contextmanager
+def _writer(job: Job, told: Told) -> Iterator[_Writer]:
+    """Within, rounds are committed; at the end all numbers are written, too."""
+    with ThreadPoolExecutor(1) as pen:
+        try:
+            yield _Writer(job, pen, told)
+        finally:
+            pen.submit(job.attempt.open().history.settle).result()

@@ -153,6 +153,7 @@ def commit_round(
         split=_split(job.work.partitions, job.split(state.round)),
         score=score([tally for block in tallies for tally in block]),
         stored=stored,
+        executor=attempt.executor,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )

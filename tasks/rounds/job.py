@@ -57,7 +57,7 @@ class Attempt:
     """One writer's go at a run: where it keeps the rounds, how far it goes, and when it ends early.
 
     `token` and `epoch` are of the lease; `started` is in seconds since the epoch. Of every `state_every`-th round
-    the state is stored.
+    the state is stored. `executor` is what runs the rounds.
     """
 
     store: str
@@ -69,6 +69,7 @@ class Attempt:
     patience: int | None = None
     fsync: bool = False
     state_every: int = 1
+    executor: str = ""
     started: float = field(default_factory=time.time)
 
     def open(self) -> RoundStore:
@@ -108,3 +109,7 @@ class Job:
     def split(self, round: int) -> int:
         """The number of the split that a round uses."""
         return self.work.split(round)
+
+    def run_by(self, executor: str) -> Job:
+        """The same, as an executor runs it."""
+        return replace(self, attempt=replace(self.attempt, executor=executor))

@@ -173,6 +173,7 @@ def _facts(run: Run) -> dict[str, str]:
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
+        "run by": run.round(-1).commit.executor,
         "stored in": full_address(run.address),
         "digest": run.digest,
     }

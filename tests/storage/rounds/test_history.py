@@ -63,6 +63,20 @@ def test_plain_readers_see_the_numbers(late) -> None:
         assert tree["metrics"]["round"].values.tolist() == [0, 1, 2, 3]
 
 
+def test_the_next_writer_writes_what_a_killed_one_did_not_come_to(tiny) -> None:
+    """Where more rounds follow at once, their numbers wait in a process that may die."""
+    store = tiny.create(rounds=3)
+    store.commit(reporting(tiny.write(store, 1), {"a": 1.0}, {"a": 2.0}), more=True)
+    told = {"a": 3.0}, {"a": 4.0, "b c": 5.0}
+    store.commit(reporting(tiny.write(store, 2), *told, score=Score(0.5, {"f1": 0.25}, 8)), more=True)
+    assert not (store.path / "metrics").exists()
+    other = RoundStore(store.place)
+    other.commit(reporting(tiny.write(other, 3), {}, {}, score=Score(0.25, {}, 8)))
+    for path, numbers in WANTED.items():
+        np.testing.assert_array_equal(zarr.open_array(store.path / path, mode="r")[...], numbers)
+    assert zarr.open_array(store.path / "committed", mode="r")[...].tolist() == [True] * 4
+
+
 def test_recovering_makes_them_anew(late, flip) -> None:
     flip(late.path / "scores/f1/c/0")
     late.place.delete("metrics/a")

@@ -1,0 +1,58 @@
+"""How often to average, and whether to deal the examples anew: the README's table of periodic averaging.
+
+    python tests/benchmarks/quality/averaging.py mnist:DIR [--epochs 3]
+
+Every cell trains on the same number of examples, in batches of 32 with lr 0.1, and prints the held-out accuracy.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Annotated
+
+import typer
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.executors.inline import InlineExecutor
+
+BATCH = 32
+
+
+def accuracy(data: str, networks: int, every: int | None, resplit: bool, epochs: int) -> float:
+    """The accuracy after so many epochs, averaging after `every` steps (None: an epoch)."""
+    with tempfile.TemporaryDirectory() as root:
+        base = {"data": data, "partitions": networks, "batch_size": BATCH, "lr": 0.1, "root": root}
+        steps = -(-60000 // networks // BATCH)
+        rounds_an_epoch = 1 if every is None else round(steps / every)
+        local = {"local_epochs": 1} if every is None else {"local_steps": every}
+        rounds, resplit_every = epochs * rounds_an_epoch, rounds_an_epoch if resplit else None
+        config = TrainConfig(
+            **base,
+            **local,
+            rounds=rounds,
+            evaluate_every=rounds,
+            resplit_every=resplit_every,
+        )
+        executor = InlineExecutor()
+        with prepared(resolve(config), executor) as ready:
+            *_, last = executor.run(ready.job, 1, rounds)
+    assert last.score is not None
+    assert last.score.accuracy is not None
+    return last.score.accuracy
+
+
+def main(data: Annotated[str, typer.Argument()], epochs: int = 3) -> None:
+    """Print the table as Markdown."""
+    frequencies = {"every 5 steps": 5, "every 50 steps": 50, "every epoch": None}
+    print(f"| networks | split | {' | '.join(frequencies)} |\n|{' --- |' * 5}")
+    for networks in (2, 4, 10):
+        for resplit in (False, True):
+            cells = [accuracy(data, networks, every, resplit, epochs) for every in frequencies.values()]
+            split = "new each epoch" if resplit else "fixed"
+            print(f"| {networks} | {split} | {' | '.join(f'{100 * cell:.2f}' for cell in cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

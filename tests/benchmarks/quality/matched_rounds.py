@@ -1,0 +1,91 @@
+"""Does matching hidden units before the mean save rounds: the README's table of matched rounds.
+
+    python tests/benchmarks/quality/matched_rounds.py mnist:DIR [--rounds 15] [--seeds 3] [--match weights]
+
+Ten partitions train an mlp apart for a number of epochs a round. A row shows, seed by seed, the rounds until the
+held-out accuracy is 97 % (or the best within the rounds it was given), what the first round reaches (mean over
+seeds), and the rounds that matching saves: 0 where it does not pay.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from typing import Annotated, Any
+
+import typer
+from distributed import Client
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
+
+TARGET = 0.97
+PARTITIONS = 10
+EPOCHS = {1: 1.0, 5: 0.8, 20: 0.4}
+"""Local epochs, and the share of the rounds that they are given: a round of 20 takes twenty times as long."""
+
+Curve = list[float]
+"""Held-out accuracies after each round, until the target or the last."""
+
+
+def curve(client: Client, fields: dict[str, Any]) -> Curve:
+    """Train one run; an executor of its own, since one keeps the examples of all that it ran."""
+    executor = GraphExecutor(client)
+    with tempfile.TemporaryDirectory() as root:
+        config = TrainConfig(**fields, root=root, partitions=PARTITIONS, batch_size=32, lr=0.1)
+        found: Curve = []
+        with prepared(resolve(config), executor) as ready:
+            for number in range(1, config.rounds + 1):
+                (commit,) = executor.run(ready.job, number, number)
+                assert commit.score is not None
+                assert commit.score.accuracy is not None
+                found.append(commit.score.accuracy)
+                if commit.stop:
+                    break
+    return found
+
+
+def rounds_needed(curve: Curve) -> str:
+    """Rounds to the target."""
+    best = max(curve)
+    return f"{len(curve)}" if best >= TARGET else f"> {len(curve)} (best {100 * best:.2f})"
+
+
+def cells(curves: list[Curve]) -> list[str]:
+    """Rounds to the target by seed, and what the first one reached."""
+    return [", ".join(map(rounds_needed, curves)), f"{100 * statistics.mean(c[0] for c in curves):.2f}"]
+
+
+def saved(plain: list[Curve], matched: list[Curve]) -> str:
+    """The rounds that matching saves on average, where both arrive."""
+    pairs = [len(a) - len(b) for a, b in zip(plain, matched, strict=True) if min(max(a), max(b)) >= TARGET]
+    return f"{statistics.mean(pairs):.1f}" if pairs else "not both arrive"
+
+
+def main(
+    data: Annotated[str, typer.Argument()],
+    rounds: int = 15,
+    seeds: int = 1,
+    match: str = "weights",
+    workers: int = 2,
+) -> None:
+    """Print the table as Markdown."""
+    print("| begin from | local epochs | mean: rounds | first round | matched: rounds | first round | saves |")
+    print("|" + " --- |" * 7, flush=True)
+    with connect(None, workers) as client:
+        for init, begin in (("shared", "one initialisation"), ("per-partition", "their own")):
+            for epochs, share in EPOCHS.items():
+                fields = {"data": data, "init": init, "local_epochs": epochs, "target_accuracy": TARGET}
+                fields["rounds"] = max(1, round(share * rounds))
+                own = {"algorithm": "matched", "match": match}
+                plain = [curve(client, {**fields, "seed": seed}) for seed in range(seeds)]
+                matched = [curve(client, {**fields, **own, "seed": seed}) for seed in range(seeds)]
+                row = [begin, str(epochs), *cells(plain), *cells(matched), saved(plain, matched)]
+                print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

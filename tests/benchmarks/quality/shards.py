@@ -1,0 +1,103 @@
+"""What algorithms for unlike partitions gain where each has two labels: the results' table of shards.
+
+    python tests/benchmarks/quality/shards.py mnist:DIR [--rounds 20] [--seeds 5]
+
+Ten partitions, each two shards of MNIST sorted by label (McMahan et al. 2017, section 3), train an mlp for one
+local epoch a round, in batches of 32 with one local lr for all. It takes 13 minutes on one core; `--choose`
+prints instead, on a seed of its own, how the local lr and what an algorithm adds to it were chosen.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.executors.inline import InlineExecutor
+
+TARGET = 0.9
+LEARNING_RATE = 0.1
+SPLIT = "shards:2"
+RUNS: dict[str, dict[str, Any]] = {
+    "fed_avg": {"algorithm": "fed_avg"},
+    "fed_prox": {"algorithm": "fed_prox", "mu": 0.01},
+    "scaffold": {"algorithm": "scaffold"},
+    "fed_adam": {"algorithm": "fed_adam", "outer_lr": 0.01},
+    "fed_avg, iid": {"algorithm": "fed_avg", "split": "iid"},
+}
+CHOSEN_ON = 100
+CHOICES: list[dict[str, Any]] = [
+    *({"algorithm": "fed_avg", "lr": lr} for lr in (0.03, 0.1, 0.3)),
+    *({"algorithm": "fed_prox", "mu": mu} for mu in (0.01, 0.1, 1.0)),
+    *({"algorithm": "fed_adam", "outer_lr": rate} for rate in (0.001, 0.003, 0.01)),
+]
+
+Curve = list[float]
+"""Held-out accuracies after each round."""
+
+
+def curve(data: str, rounds: int, seed: int, fields: dict[str, Any]) -> Curve:
+    """Train one run."""
+    common = {
+        "split": SPLIT,
+        "partitions": 10,
+        "lr": LEARNING_RATE,
+        "batch_size": 32,
+        "model_options": {"hidden": 256},
+    }
+    with tempfile.TemporaryDirectory() as root:
+        config = TrainConfig(**{**common, **fields}, data=data, rounds=rounds, seed=seed, root=Path(root))
+        executor = InlineExecutor()
+        with prepared(resolve(config), executor) as ready:
+            scores = [commit.score for commit in executor.run(ready.job, 1, rounds)]
+    return [score.values["accuracy"] for score in scores if score]
+
+
+def rounds_needed(curves: list[Curve]) -> str:
+    """The mean number of rounds to the target of the runs that reach it, and how many do."""
+    needed = [next((round for round, value in enumerate(c, 1) if value >= TARGET), None) for c in curves]
+    reached = [rounds for rounds in needed if rounds]
+    share = f"{len(reached)} of {len(curves)}"
+    return f"{statistics.mean(reached):.1f} ({share})" if reached else share
+
+
+def cells(curves: list[Curve], beside: list[Curve]) -> list[str]:
+    """The last accuracy, how far it is above others by seed, the lowest of the last five, rounds to the target."""
+    last = [100 * c[-1] for c in curves]
+    above = [value - 100 * c[-1] for value, c in zip(last, beside, strict=True)]
+    lowest = statistics.mean(100 * min(c[-5:]) for c in curves)
+    return [spread(last), spread(above), f"{lowest:.2f}", rounds_needed(curves)]
+
+
+def spread(values: list[float]) -> str:
+    """Mean and standard deviation."""
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values) if len(values) > 1 else 0.0:.2f}"
+
+
+def main(data: Annotated[str, typer.Argument()], rounds: int = 20, seeds: int = 5, choose: bool = False) -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    console = Console()
+    runs = {" ".join(map(str, fields.values())): fields for fields in CHOICES} if choose else RUNS
+    chosen = [CHOSEN_ON] if choose else list(range(seeds))
+    table = Table("run", "accuracy %", "above the first", "lowest of last 5", f"rounds to {100 * TARGET:.0f} %")
+    first: list[Curve] = []
+    for name, fields in runs.items():
+        with console.status(name):
+            curves = [curve(data, rounds, seed, fields) for seed in chosen]
+        first = first or curves
+        table.add_row(name, *cells(curves, first))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,162 @@
+"""What staleness costs in accuracy: the results' two tables of a parameter server on MNIST.
+
+    python tests/benchmarks/quality/staleness.py [mnist:DIR] [--examples 60000] [--seed 0]
+
+An mlp, batches of 32; updates arrive in the seeded order. The first table has Downpour with push = fetch = 1
+beside synchronous SGD after the same number of examples, on as many partitions: a synchronous round has a batch
+of each, and on one partition it is one machine. Each takes the best of a few learning rates, on the test images
+as all that is printed. The second has Downpour with its defaults after a third of the examples: how often it
+fetches, and what becomes of stale updates. Rounds are not stored. Not a test: it asserts nothing. Without an
+address, the examples are those in $ROUNDWEAVE_DATA.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import roundweave as rw
+from flows.config.resolving import resolve
+from flows.training.preparing import prepared
+from storage.rounds.commits import UpdateRecord
+from tasks.data.partitions import Partition
+from tasks.executors.inline import InlineExecutor
+from tasks.executors.served.turns import Turns
+from tasks.keeping.committing import load_block, read_outcome, score_outcome
+from tasks.rounds.job import Job
+from tasks.rounds.scoring import score
+from tasks.rounds.steps import BlockResult, Outcome, fold_block, map_block, reduce_apply
+
+BATCH = 32
+SERVED, WAITED = "downpour", "sync_sgd"
+RATES = {SERVED: ("outer_lr", (0.02, 0.04, 0.08)), WAITED: ("lr", (0.1, 0.2, 0.4, 0.8))}
+BOUNDS: dict[str, dict[str, Any]] = {
+    "take all": {},
+    "drop beyond 4": {"max_staleness": 4, "stale": "drop"},
+    "scale": {"stale": "scale"},
+    "drop beyond 8": {"max_staleness": 8, "stale": "drop"},
+}
+SPEEDS: dict[str, tuple[float, ...]] = {
+    "4": (1.0,) * 4,
+    "4, one ten times as slow": (1.0, 1.0, 1.0, 0.1),
+    "8": (1.0,) * 8,
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Accuracy in per cent, and of the updates how stale they are and which share was refused."""
+
+    accuracy: float
+    stalenesses: list[int]
+    refused: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs have in common."""
+
+    data: str
+    seed: int
+
+    def run(self, examples: int, algorithm: str, partitions: int, **options: Any) -> Ran:
+        """Train on so many examples."""
+        updates = examples // BATCH
+        rounds = updates // partitions if algorithm == WAITED else updates
+        with tempfile.TemporaryDirectory() as root:
+            config = rw.TrainConfig(
+                data=self.data,
+                seed=self.seed,
+                algorithm=algorithm,
+                partitions=partitions,
+                batch_size=BATCH,
+                rounds=rounds,
+                executor="inline",
+                root=root,
+                **options,
+            )
+            with prepared(resolve(config), InlineExecutor()) as ready:
+                data, records = load_block(ready.job, 0, 0), list[UpdateRecord]()
+                trained = (
+                    waited(ready.job, data, rounds) if algorithm == WAITED else served(ready.job, data, rounds)
+                )
+                for outcome in trained:
+                    records += outcome.records.values()
+                scored = score(score_outcome(ready.job, outcome, data))
+        assert scored is not None
+        stalenesses = [record.arrival.staleness for record in records if record.arrival]
+        refused = sum(record.refused is not None for record in records) / len(records)
+        return Ran(100 * scored.values["accuracy"], stalenesses, refused)
+
+    def compared(self, examples: int) -> Iterator[list[str]]:
+        """The lines of the first table."""
+        for algorithm, partitions in [(WAITED, 1), *((a, p) for p in (2, 4, 8) for a in (WAITED, SERVED))]:
+            name, rates = RATES[algorithm]
+            found = {rate: self.run(examples, algorithm, partitions, **{name: rate}).accuracy for rate in rates}
+            rate = max(found, key=lambda rate: found[rate])
+            every = ", ".join(f"{accuracy:.2f}" for accuracy in found.values())
+            yield [str(partitions), algorithm, f"{found[rate]:.2f}", f"{name} {rate:g}", every]
+
+    def stale(self, examples: int) -> Iterator[list[str]]:
+        """The lines of the second table."""
+        for (bound, options), (name, speeds) in itertools.product(BOUNDS.items(), SPEEDS.items()):
+            for fetch_every in (1, 4, 16):
+                own = {**options, "fetch_every": fetch_every, "speeds": list(speeds)}
+                ran = self.run(examples, SERVED, len(speeds), **own)
+                mean = sum(ran.stalenesses) / len(ran.stalenesses)
+                numbers = [f"{mean:.1f}", str(max(ran.stalenesses)), f"{100 * ran.refused:.0f}"]
+                yield [bound, name, str(fetch_every), *numbers, f"{ran.accuracy:.2f}"]
+
+
+def waited(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
+    """The outcomes of synchronous rounds by the pure steps alone."""
+    outcome = read_outcome(job, 0)
+    for _ in range(rounds):
+        mapped = list(map_block(job.work, outcome.state, range(len(data)), data, [{}] * len(data)))
+        updates = {each.partition: each.update for each in mapped}
+        records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
+        nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)
+        outcome = reduce_apply(job.work, outcome, [BlockResult(nodes, records)])
+        yield outcome
+
+
+def served(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
+    """The outcomes of a parameter server's rounds."""
+    return (outcome for outcome, _ in Turns(job, 0).rounds(data, rounds))
+
+
+def default_data() -> str:
+    """MNIST, where it is said to lie."""
+    return f"mnist:{os.environ.get('ROUNDWEAVE_DATA', '.')}/mnist"
+
+
+def main(
+    data: Annotated[str | None, typer.Argument()] = None,
+    examples: int = 60_000,
+    seed: int = 0,
+) -> None:
+    """Print the tables."""
+    torch.set_num_threads(1)
+    console, bench = Console(width=110), Bench(data or default_data(), seed)
+    compared = Table("partitions", "algorithm", "accuracy", "rate", "with each rate")
+    stale = Table(
+        "stale updates", "partitions", "fetch every", "mean staleness", "largest", "refused %", "accuracy"
+    )
+    for table, lines in ((compared, bench.compared(examples)), (stale, bench.stale(examples // 3))):
+        for line in lines:
+            table.add_row(*line)
+            console.log(*line)
+        console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

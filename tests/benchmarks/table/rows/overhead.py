@@ -1,0 +1,38 @@
+"""What is not training: rounds without work, many small clients, a parameter server."""
+
+from __future__ import annotations
+
+from tests.benchmarks.speed.server import write_examples
+from tests.benchmarks.table.rows.base import PEERS, SCRIPTS, Contender, Row, ours
+from tests.benchmarks.table.rows.examples import clients, none
+
+PARTITIONS = ("2", "10", "100")
+SERVERS = ("torch RPC", "Dask actor beside a worker", "Dask actor, a process of its own")
+
+NOOP = Row(
+    "noop",
+    "a round that computes nothing",
+    {number: f"ms, {number} partitions" for number in PARTITIONS},
+    (Contender("FedJAX", f"{PEERS}.fedjax.noop", PARTITIONS, environment="fedjax"),),
+    ours("rounds", ",".join(PARTITIONS)),
+    none,
+)
+CLIENTS = Row(
+    "clients",
+    "100 clients, 64-32-10, 10 local steps of B = 8 each",
+    {"round": "ms a round"},
+    (
+        Contender("torch loop", f"{PEERS}.plain.clients"),
+        Contender("FedJAX", f"{PEERS}.fedjax.clients", environment="fedjax"),
+    ),
+    ours("rounds", "clients"),
+    clients,
+)
+SERVER = Row(
+    "server",
+    "asynchronous SGD, 784-256-10, B = 32, 2 workers",
+    {"update": "ms an update"},
+    tuple(Contender(name, f"{SCRIPTS}.updates", (name,)) for name in SERVERS),
+    ours("updates", "Roundweave"),
+    write_examples,
+)

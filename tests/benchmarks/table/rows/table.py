@@ -1,0 +1,16 @@
+"""All rows, by the name that `--row` takes. A new one is a `Row` in a file here, and its line below."""
+
+from __future__ import annotations
+
+from tests.benchmarks.table.rows import overhead, training
+
+ALL = (
+    training.STEP,
+    training.ACCURACY,
+    training.ACCURACY_APART,
+    training.FEDAVG,
+    overhead.NOOP,
+    overhead.CLIENTS,
+    overhead.SERVER,
+)
+ROWS = {row.name: row for row in ALL}

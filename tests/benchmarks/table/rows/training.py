@@ -1,0 +1,44 @@
+"""Training on MNIST: steps, whole runs to a target, and rounds of federated averaging."""
+
+from __future__ import annotations
+
+from tests.benchmarks.table.rows.base import PEERS, Contender, Row, ours
+from tests.benchmarks.table.rows.examples import mnist
+
+DDP = "DDP, gloo"
+FLOWER = Contender("Flower", f"{PEERS}.flower.fedavg", environment="flower")
+FEDJAX = Contender("FedJAX", f"{PEERS}.fedjax.fedavg", environment="fedjax")
+TO_TARGET = (Contender(DDP, f"{PEERS}.ddp.accuracy"), Contender("one process", f"{PEERS}.plain.accuracy"))
+
+STEP = Row(
+    "step",
+    "synchronous round, 784-512-256-10 (0.54 M), B = 32 a partition, 2 workers",
+    {"round": "ms a round"},
+    (Contender(DDP, f"{PEERS}.ddp.step"),),
+    ours("rounds", "step"),
+    mnist,
+)
+ACCURACY = Row(
+    "accuracy",
+    "MNIST to 97 %, 784-512-512-10, B = 64 a process, synchronous SGD, whole process",
+    {"exit": "s"},
+    TO_TARGET,
+    ours("command", "accuracy"),
+    mnist,
+)
+ACCURACY_APART = Row(
+    "accuracy-apart",
+    "the same, ours averaging every 100 local steps",
+    {"exit": "s"},
+    TO_TARGET,
+    ours("command", "accuracy-apart"),
+    mnist,
+)
+FEDAVG = Row(
+    "fedavg",
+    "federated averaging on MNIST: 10 partitions, 784-256-10, B = 32, a local epoch a round; whole process",
+    {"round": "s a round", "first": "s to the first round", "exit": "s to the end of 8"},
+    (FLOWER, FEDJAX, Contender("torch loop", f"{PEERS}.plain.fedavg")),
+    ours("command", "fedavg"),
+    mnist,
+)

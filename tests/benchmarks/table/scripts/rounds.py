@@ -1,0 +1,90 @@
+"""Rounds of an executor, stored; arguments: the examples, which recipe (or numbers of empty partitions), executor.
+
+No Prefect takes part: windows are run as its flow would run them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import Prepared, prepared
+from tasks.executors.base import Executor
+from tasks.executors.choice import open_executor
+from tests.benchmarks.peers import networks
+from tests.benchmarks.peers.recipes import CLIENTS, ELEMENTS, EMPTY_ROUNDS, STEP, Recipe, tell
+from tests.benchmarks.speed import noop
+from tests.benchmarks.speed.constant import CONSTANT
+
+WORKERS = 2
+UNTIMED = 1
+"""Windows: the first has one round, and loads what is needed."""
+
+
+def trained(recipe: Recipe, **fields: Any) -> dict[str, Any]:
+    """The fields of a configuration of the recipe, which is scored at its end alone."""
+    return {
+        "model": f"{networks.__file__}:mlp",
+        "model_options": {"sizes": list(recipe.sizes)},
+        "partitions": recipe.partitions,
+        "batch_size": recipe.batch,
+        "lr": recipe.lr,
+        "rounds": recipe.rounds,
+        "evaluate_every": recipe.rounds,
+        **fields,
+    }
+
+
+def empty(partitions: int) -> dict[str, Any]:
+    """The fields of rounds that compute nothing."""
+    sizes = {"partitions": partitions, "rounds": EMPTY_ROUNDS, "evaluate_every": EMPTY_ROUNDS, "held_out": 0}
+    return {
+        **CONSTANT,
+        **sizes,
+        "algorithm": f"{noop.__file__}:algorithm",
+        "model_options": {"elements": ELEMENTS},
+    }
+
+
+RECIPES = {
+    "step": trained(STEP, algorithm="sync_sgd"),
+    "clients": trained(CLIENTS, algorithm="fed_avg", local_steps=10),
+}
+
+
+def paces(executor: Executor, run: Prepared) -> Iterator[float]:
+    """Seconds a round, of each window."""
+    done, seconds, rounds = 0, None, run.job.attempt.rounds
+    while done < rounds:
+        last, began = min(done + run.window(None, seconds), rounds), time.perf_counter()
+        for commit in executor.run(run.job, done + 1, last):
+            seconds = commit.seconds
+        yield (time.perf_counter() - began) / (last - done)
+        done = last
+
+
+def milliseconds(executor: Executor, name: str, fields: dict[str, Any]) -> float:
+    """A round, the median over windows."""
+    with tempfile.TemporaryDirectory() as root:
+        config = TrainConfig(**fields, executor=name, root=root)
+        with prepared(resolve(config), executor) as run:
+            return 1e3 * statistics.median(list(paces(executor, run))[UNTIMED:])
+
+
+def main(file: str, recipe: str, executor: str) -> None:
+    """Tell of the milliseconds a round."""
+    with open_executor(executor, None, WORKERS) as opened:
+        if recipe in RECIPES:
+            tell(round=milliseconds(opened, executor, {**RECIPES[recipe], "data": f"npz:{file}"}))
+        else:
+            tell(**{number: milliseconds(opened, executor, empty(int(number))) for number in recipe.split(",")})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

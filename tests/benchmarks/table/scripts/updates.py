@@ -1,0 +1,22 @@
+"""One of those that `tests/benchmarks/speed/server.py` compares; arguments: the examples, its name, executor."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.benchmarks.peers.recipes import tell
+from tests.benchmarks.speed.server import contenders
+
+SECONDS = 5.0
+UPDATES = 600
+
+
+def main(file: str, name: str, executor: str = "graph") -> None:
+    """Tell of the milliseconds an update."""
+    measured = contenders(Path(file), SECONDS, UPDATES, "async_sgd", {}, executor)[name]
+    tell(update=1e3 / measured())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
