@@ -35,6 +35,10 @@ Init = Annotated[
     Literal["shared", "per-partition"],
     Field(description="initial weights: one for all, or each partition its own"),
 ]
+Step = Annotated[
+    Literal["exact", "fused"],
+    Field(description="exact, or fused: plain SGD that subtracts as it multiplies, sooner, with other bits"),
+]
 ReduceName = Annotated[str, Field(description=f"how updates become one: {', '.join(spelled(REDUCES))}")]
 Match = Annotated[By | None, Field(description="match hidden units before the reduce, compared by this")]
 MatchTo = Annotated[

@@ -40,6 +40,14 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
 
 
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors, (*shape), are of one dtype and shape, and equal to the bit; so is a NaN to itself."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    first, second = (tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other))
+    return torch.equal(first, second)
+
+
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The tensor's memory, (*shape), as an array of that shape (no copy); bfloat16 as its bits in uint16."""
     raw = RAW.get(dtype_name(tensor.dtype))

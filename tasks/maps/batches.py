@@ -18,13 +18,13 @@ def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iter
         yield from [examples] * steps
         return
     generator = torch.Generator().manual_seed(seed)
-    inputs = examples.inputs.new_empty((size, *examples.inputs.shape[1:]))
-    targets = examples.targets.new_empty((size, *examples.targets.shape[1:]))
+    whole = Examples(*(t.new_empty((size, *t.shape[1:])) for t in (examples.inputs, examples.targets)))
     left = steps
     while left > 0:
         for rows in torch.randperm(len(examples), generator=generator).split(size)[:left]:
             left -= 1
-            yield Examples(
-                torch.index_select(examples.inputs, 0, rows, out=inputs[: len(rows)]),
-                torch.index_select(examples.targets, 0, rows, out=targets[: len(rows)]),
-            )
+            count = len(rows)
+            batch = whole if count == size else Examples(whole.inputs[:count], whole.targets[:count])
+            torch.index_select(examples.inputs, 0, rows, out=batch.inputs)
+            torch.index_select(examples.targets, 0, rows, out=batch.targets)
+            yield batch

@@ -13,7 +13,7 @@ from tasks.algebra import Map
 from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
-from tasks.maps.local_steps import descend
+from tasks.maps.stepping.backprop import Backprop, descend
 from tasks.networks.objective import Objective, buffers_of
 
 
@@ -62,15 +62,14 @@ class Downpour(Map):
         parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
         lr = self.lr * self.schedule(state.round + 1)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        total, seen = torch.zeros(()), 0
+        backprop, total, seen = Backprop(objective, network), torch.zeros(()), 0
         for batch in batches(examples, self.batch_size, self.steps, seed):
-            loss = objective.value(network(batch.inputs), batch.targets)
-            loss.backward()
+            loss = backprop(batch)
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
                     sums[name].add_(parameter.grad)
             descend(list(parameters.values()), lr)
-            total, seen = total + loss.detach(), seen + len(batch)
+            total, seen = total + loss, seen + len(batch)
         specs = objective.layout.params
         return Update(
             direction=pack(specs, sums),

@@ -12,6 +12,7 @@ from storage.values.tensors import Vectors, pack
 from tasks.algebra import Map
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
+from tasks.maps.stepping.backprop import Backprop
 from tasks.networks.objective import Objective, buffers_of
 
 
@@ -47,8 +48,7 @@ class Gradient(Map):
         """One forward and one backward pass; the direction is one vector (elements,) per dtype."""
         network = objective.network(state)
         batch = next(batches(examples, self.batch_size, 1, seed))
-        loss = objective.value(network(batch.inputs), batch.targets)
-        loss.backward()
+        loss = Backprop(objective, network)(batch)
         gradients = {
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in network.named_parameters()

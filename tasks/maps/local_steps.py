@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,6 +15,7 @@ from tasks.algebra import Map
 from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
+from tasks.maps.stepping.backprop import Backprop, descend
 from tasks.networks.objective import Objective, buffers_of
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
@@ -30,7 +30,8 @@ class LocalSteps(Map):
     starts afresh each round. `batch_size` None means the whole partition; `clip_norm` bounds the gradient's
     L2 norm; `schedule` changes `lr` over rounds. The weight is the partition's number of examples (McMahan et al.
     2017, Algorithm 1). With `init` ``per-partition`` each partition begins round 1 from initial weights of its
-    own, drawn from its seed.
+    own, drawn from its seed. A `step` that is ``fused`` subtracts products of matrices as they are made: in less
+    time than an ``exact`` one, with other bits.
 
     >>> local = LocalSteps(epochs=2, batch_size=32, lr=0.1, schedule=Schedule("step:10:0.5"))
     >>> local.count(100), local.rate(State({}, round=10))
@@ -46,6 +47,7 @@ class LocalSteps(Map):
     clip_norm: float | None = None
     init: Literal["shared", "per-partition"] = "shared"
     schedule: Schedule = CONSTANT
+    step: Literal["exact", "fused"] = "exact"
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -55,6 +57,8 @@ class LocalSteps(Map):
             isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
         ):
             raise UsageError(f"torch.optim has no optimizer {self.optimizer!r}")
+        if self.step == "fused" and not self._is_plain:
+            raise UsageError("fused steps are those of plain SGD: no other optimizer, options or clipping")
         if "lr" in dict(self.options):
             raise UsageError("give lr as lr, not among the optimizer's options")
         if self.options:
@@ -76,6 +80,11 @@ class LocalSteps(Map):
         """Train, and send back how far the parameters went: one vector (elements,) per dtype."""
         return self.train(objective, state, examples, seed)
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a step subtracts lr times the gradient, and no more."""
+        return self.optimizer == "SGD" and not self.options and self.clip_norm is None
+
     def count(self, examples: int) -> int:
         """How many steps a round takes over so many examples."""
         return self.steps or (self.epochs or 0) * -(-examples // (self.batch_size or examples))
@@ -96,20 +105,11 @@ class LocalSteps(Map):
         """The same, and the parameters where it arrives, one vector (elements,) per dtype."""
         own = self.init == "per-partition" and state.round == 0
         network = objective.network(objective.seeded(seed).initial() if own else state)
-        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        parameters = list(named.values())
-        step = self._stepper(parameters, self.rate(state))
+        step = self._stepper(objective, network, self.rate(state), term)
         steps = self.count(len(examples))
         total = torch.zeros(())
         for batch in batches(examples, self.batch_size, steps, seed):
-            loss = objective.value(network(batch.inputs), batch.targets)
-            loss.backward()
-            if term is not None:
-                _add(named, term)
-            if self.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
-            step()
-            total += loss.detach()
+            total += step(batch)
         arrived = pack(objective.layout.params, dict(network.named_parameters()))
         update = Update(
             direction={name: start - arrived[name] for name, start in state.params.items()},
@@ -119,16 +119,32 @@ class LocalSteps(Map):
         )
         return update, arrived
 
-    def _stepper(self, parameters: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
-        """What takes a step along the gradients and clears them."""
+    def _stepper(
+        self, objective: Objective, network: torch.nn.Module, lr: float, term: Term | None
+    ) -> Callable[[Examples], torch.Tensor]:
+        """What takes a step of a network on a batch, and gives its loss."""
+        if self.step == "fused" and term is not None:
+            raise UsageError("fused steps have no further terms: leave step as it is for this algorithm")
+        if self._is_plain and term is None:
+            return Backprop(objective, network, lr, fused=self.step == "fused")
         # Plain SGD without torch.optim: the same bits, less time a step, and torch.optim takes 1.2 s to start.
-        if self.optimizer == "SGD" and not self.options:
-            return partial(descend, parameters, lr)
-        optimizer = self._optimizer(parameters, lr)
+        plain = self.optimizer == "SGD" and not self.options
+        backprop = Backprop(objective, network)
+        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        optimizer = None if plain else self._optimizer(backprop.parameters, lr)
 
-        def step() -> None:
-            optimizer.step()
-            optimizer.zero_grad()
+        def step(batch: Examples) -> torch.Tensor:
+            loss = backprop(batch)
+            if term is not None:
+                _add(named, term)
+            if self.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(backprop.parameters, self.clip_norm)
+            if optimizer is None:
+                descend(backprop.parameters, lr)
+            else:
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss
 
         return step
 
@@ -146,12 +162,3 @@ def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:
         for name, parameter in parameters.items():
             added = term(name, parameter)
             parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
-
-
-def descend(parameters: list[torch.nn.Parameter], lr: float) -> None:
-    """A step of plain SGD, which clears the gradients."""
-    with torch.no_grad():
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.add_(parameter.grad, alpha=-lr)
-                parameter.grad = None

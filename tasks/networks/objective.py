@@ -108,6 +108,11 @@ class Objective:
         """Where each tensor of the network lies."""
         return _skeleton(self.model)[1]
 
+    @property
+    def built(self) -> nn.Module:
+        """The network as it was built, of which nothing is to be changed."""
+        return _skeleton(self.model)[0]
+
     def initial(self) -> State:
         """The state before the first round, without the outer optimizer's memory."""
         network, layout = _skeleton(self.model)

@@ -1,0 +1,1 @@
+"""Steps of backprop: taken eagerly, recorded once, then replayed."""
