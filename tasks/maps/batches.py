@@ -21,8 +21,10 @@ def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iter
     whole = Examples(*(t.new_empty((size, *t.shape[1:])) for t in (examples.inputs, examples.targets)))
     left = steps
     while left > 0:
-        for rows in torch.randperm(len(examples), generator=generator).split(size)[:left]:
+        order = torch.randperm(len(examples), generator=generator)
+        for start in range(0, min(len(order), left * size), size):
             left -= 1
+            rows = order[start : start + size]
             count = len(rows)
             batch = whole if count == size else Examples(whole.inputs[:count], whole.targets[:count])
             torch.index_select(examples.inputs, 0, rows, out=batch.inputs)
