@@ -1,7 +1,7 @@
 """What a step costs eagerly and replayed, and a whole map of it: 784-256-10 on MNIST, batches of 32, lr 0.1.
 
-Run with ``python -m tests.benchmarks.speed.step mnist:FOLDER``. The ways alternate in one process on one thread; medians
-of processor time, with their ratios to eager. All but fused steps give the same bits, or it says so.
+Run with ``python -m tests.benchmarks.speed.step mnist:FOLDER``. The ways alternate in one process on one
+thread; medians of processor time, with ratios to eager. All but fused steps give the same bits, or it says so.
 """
 
 from __future__ import annotations
