@@ -109,6 +109,7 @@ class Gang:
         self._told: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._idleness = Idleness(pool.client)
         self._broken: float | None = None
+        self._split = job.split(round + 1)
         self._data = pool.data(job, round + 1, load_and_keep)
         pool.client.subscribe_topic(self._topic, self._hear)
         self._ranks = {0: self._submit(0, door=0)}
@@ -143,6 +144,7 @@ class Gang:
             step,
             take_part,
             shared,
+            self._split,
             self._data[rank],
             seat,
             self._topic,

@@ -17,19 +17,22 @@ Told = tuple[str, int]
 """What a rank tells the client: at which port it is the others' ``door``, or which ``round`` is committed."""
 
 
-def take_part(job: Job, data: list[Partition], seat: Seat, topic: str) -> int | None:
+def take_part(job: Job, split: int, data: list[Partition], seat: Seat, topic: str) -> int | None:
     """Be a rank in all rounds that follow the last committed one; the last that it knows to be committed.
 
-    None where another rank is lost. Ends early once nobody waits for the task any more.
+    `data` are the examples of its block under a split, by number. Gives None where another rank is lost. Ends
+    early once nobody waits for the task any more.
     """
     worker, forgotten = get_worker(), _forgotten()
-    door = open_door() if seat.rank == 0 else None
+    door = open_door(seat.host) if seat.rank == 0 else None
     if door is not None:
         seat = replace(seat, port=door.port)
         worker.log_event(topic, ("door", seat.port))
     try:
         with joined(seat, forgotten, door) as group:
-            return run_rank(job, group, data, forgotten, lambda round: worker.log_event(topic, ("round", round)))
+            return run_rank(
+                job, group, (split, data), forgotten, lambda round: worker.log_event(topic, ("round", round))
+            )
     except Broken:
         return None
 

@@ -43,9 +43,11 @@ class Seat:
     port: int
 
 
-def open_door() -> TCPStore:
-    """Where ranks meet: at a free port of this machine, as long as it is held."""
-    return TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+def open_door(host: str) -> TCPStore:
+    """Where ranks meet: at a free port of this machine, which it listens at as this host while it is held."""
+    with socket.create_server((host, 0)) as listening:
+        port, file = listening.getsockname()[1], listening.detach()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=file)
 
 
 class Group:

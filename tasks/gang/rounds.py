@@ -26,6 +26,9 @@ from tasks.rounds.steps import Outcome
 NUMBERS_SECONDS = 0.25
 """The numbers of rounds are written so often, and read from the records until then: they are many small files."""
 
+Data = tuple[int, list[Partition]]
+"""The number of a split, and the examples of a block under it."""
+
 Told = Callable[[int], None]
 """Tells who waits for it that a round is committed."""
 
@@ -38,7 +41,7 @@ class Computed:
     tallies: Sequence[Sequence[Tally]]
 
 
-def run_rank(job: Job, group: Group, data: list[Partition], halted: Callable[[], bool], told: Told) -> int:
+def run_rank(job: Job, group: Group, data: Data, halted: Callable[[], bool], told: Told) -> int:
     """All rounds that follow the last committed one, as one rank of a group that maps a block of partitions.
 
     Ends with the run, or where the first rank is halted. Gives the last round that it knows to be committed;
@@ -55,11 +58,9 @@ def run_rank(job: Job, group: Group, data: list[Partition], halted: Callable[[],
         return writer.written() or first - 1
 
 
-def _rounds(
-    job: Job, group: Group, first: int, data: list[Partition], halted: Callable[[], bool]
-) -> Iterator[Computed]:
+def _rounds(job: Job, group: Group, first: int, given: Data, halted: Callable[[], bool]) -> Iterator[Computed]:
     """Each round once it is computed; all ranks end with the same one."""
-    outcome, number = read_outcome(job, first - 1), job.split(first)
+    outcome, (number, data) = read_outcome(job, first - 1), given
     for round in range(first, job.attempt.rounds + 1):
         if job.split(round) != number:
             number = job.split(round)

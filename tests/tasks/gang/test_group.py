@@ -1,0 +1,112 @@
+"""Ranks in processes of their own: what one tells all have, and who is left alone knows it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from storage.values.state import Update
+from tasks.gang.boards import Shared
+from tasks.gang.collectives import Broken
+from tasks.gang.group import Group, Seat, joined, open_door
+
+RANKS = 3
+
+
+def told(rank: int, turn: int) -> Update:
+    """Of another size each time, larger and smaller ones."""
+    size = (7, 300_000, 20, 1_000_000, 3)[turn % 5] + rank
+    return Update({"float32": torch.full((size,), float(rank * 100 + turn))}, weight=rank + 1)
+
+
+def all_tell(group: Group) -> list[bool]:
+    """Whether what all tell is what each has told, over many turns."""
+    sound = []
+    for turn in range(40):
+        received = group.all_gather(told(group.rank, turn))
+        for rank, update in enumerate(received):
+            wanted = told(rank, turn)
+            sound.append(torch.equal(update.direction["float32"], wanted.direction["float32"]))
+        sound.append([update.weight for update in received] == [1, 2, 3])
+    return sound
+
+
+def all_tell_by_network(group: Group) -> list[bool]:
+    assert not isinstance(group._boards[0], Shared)
+    return all_tell(group)
+
+
+def one_dies(group: Group) -> str | None:
+    group.all_gather(group.rank)
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        group.all_gather(np.zeros(1000))
+    except Broken:
+        return "broken"
+    return None
+
+
+def one_leaves(group: Group) -> str:
+    if group.rank == 1:
+        group.all_gather(group.rank)
+        return "left"
+    return one_dies(group)
+
+
+def rank(number: int, ports: Any, results: Any, work: Callable[[Group], Any], shares: bool) -> None:
+    if not shares:
+        del os.memfd_create  # as on a system that has no such memory
+    door = open_door("127.0.0.1") if number == 0 else None
+    if door is not None:
+        for _ in range(RANKS - 1):
+            ports.put(door.port)
+    seat = Seat(number, RANKS, "127.0.0.1", door.port if door else ports.get())
+    listening = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
+    with joined(seat, lambda: False, door) as group:
+        listening |= {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
+        assert listening <= {"127.0.0.1"}, listening
+        results.put((number, work(group)))
+
+
+def results_of(work: Callable[[Group], Any], ranks: int, shares: bool = True) -> dict[int, Any]:
+    """What ranks give, so many of them."""
+    context = multiprocessing.get_context("spawn")
+    ports, results = context.Queue(), context.Queue()
+    processes = [context.Process(target=rank, args=(n, ports, results, work, shares)) for n in range(RANKS)]
+    for process in processes:
+        process.start()
+    found = dict(results.get(timeout=60) for _ in range(ranks))
+    for process in processes:
+        process.join(20)
+        assert process.exitcode is not None, "a rank did not end"
+    return found
+
+
+@pytest.mark.parametrize(("work", "shares"), [(all_tell, True), (all_tell_by_network, False)])
+def test_all_ranks_have_what_each_tells(work, shares) -> None:
+    found = results_of(work, RANKS, shares)
+    assert all(all(sound) for sound in found.values())
+    assert sorted(found) == [0, 1, 2]
+
+
+def test_who_is_left_alone_by_a_rank_that_died_knows_it() -> None:
+    assert results_of(one_dies, 2) == {0: "broken", 2: "broken"}
+
+
+def test_who_is_left_alone_by_a_rank_that_went_knows_it() -> None:
+    assert results_of(one_leaves, 3) == {0: "broken", 1: "left", 2: "broken"}
+
+
+def test_a_rank_that_nobody_joins_gives_up_once_it_is_halted() -> None:
+    looks = iter([False, False, True])
+    with pytest.raises(Broken), joined(Seat(0, 2, "127.0.0.1", 0), lambda: next(looks), open_door("127.0.0.1")):
+        pass
