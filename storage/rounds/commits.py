@@ -129,9 +129,9 @@ class Commit:
     since_best: int = 0
     stop: str | None = None
     stored: bool = True
-    executor: str = ""
     seconds: float = 0.0
     time: float = 0.0
+    executor: str = ""
 
     @property
     def accepted(self) -> list[int]:

@@ -87,8 +87,19 @@ def finished(
         return future
     reason = future.exception() if future.status == "error" else None
     if isinstance(reason, KilledWorker):
-        workers = reason.allowed_failures + 1
-        raise DeadlyWork(f"{workers} workers died one after the other at its work; out of memory?") from reason
+        raise _deadly(reason) from reason
     if reason is None or isinstance(reason, NoValidWorkerError):
         raise LostWork(str(reason) if reason else "the scheduler forgot it") from reason
     raise reason
+
+
+def result(client: Client, future: Future[Any]) -> Any:
+    """What a future gives, waited for as `finished` does; what was lost since it was done counts as lost, too."""
+    try:
+        return finished(client, future).result()
+    except KilledWorker as error:
+        raise _deadly(error) from error
+
+
+def _deadly(error: KilledWorker) -> DeadlyWork:
+    return DeadlyWork(f"{error.allowed_failures + 1} workers died one after the other at its work; out of memory?")

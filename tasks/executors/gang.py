@@ -17,7 +17,7 @@ from urllib.parse import urlparse
 from distributed import Client, Future
 
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import Idleness, LostWork, finished
+from tasks.clusters.waiting import Idleness, LostWork, result
 from tasks.clusters.watching import LOOK_SECONDS, processes
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import step
@@ -180,7 +180,7 @@ class Gang:
 
     def _ended(self, rank: int) -> None:
         """A rank has ended, and says which round is the last that is committed; raises its error."""
-        last: int | None = finished(self.pool.client, self._ranks[rank]).result()
+        last: int | None = result(self.pool.client, self._ranks[rank])
         if last is not None:
             self._made = max(self._made, last)
         elif self._broken is None:

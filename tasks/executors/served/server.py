@@ -21,7 +21,7 @@ from distributed import Future
 from storage.rounds.commits import Commit
 from tasks.arrivals.ledger import Ledger, standing
 from tasks.arrivals.serving import rules
-from tasks.clusters.waiting import Idleness, LostWork, finished
+from tasks.clusters.waiting import Idleness, LostWork, finished, result
 from tasks.clusters.watching import LOOK_SECONDS
 from tasks.executors.on_worker import step, step_aside
 from tasks.executors.pool import Key, Pool
@@ -276,11 +276,11 @@ class Server:
         while not self._done.empty():
             done.append(self._done.get())
         for future, arrived in done:
-            finished(self.pool.client, future)
             if arrived is not None:
+                finished(self.pool.client, future)
                 self._arrived.append(arrived)
             else:
-                commits, self.committing = future.result(), None
+                commits, self.committing = result(self.pool.client, future), None
                 self._seconds |= {p: update.seconds for commit in commits for p, update in commit.updates.items()}
         return commits
 

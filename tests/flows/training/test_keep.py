@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flows.config.recorded import resumed_config
@@ -171,6 +171,7 @@ STEPS = st.tuples(
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, max_size=5))
+@example([("killed", "updates:3", 2, 40)])
 def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_path_factory, steps) -> None:
     fields = fields | {"root": tmp_path_factory.mktemp("any"), "evaluate_every": 5}
     whole = train(**fields, rounds=ROUNDS, name="whole")
