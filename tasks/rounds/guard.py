@@ -80,7 +80,7 @@ def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) ->
     A number that is as it was `before`, (element,) by dtype, may be: a causal mask holds -inf.
     """
     # One pass over each vector; names are looked for only where it finds something.
-    if all(bool(torch.isfinite(vector).all()) for vector in vectors.values()):
+    if all(map(_is_finite, vectors.values())):
         return None
     wrong = {dtype: _wrong(vector, (before or {}).get(dtype)) for dtype, vector in vectors.items()}
     for name, tensor in views(specs, wrong).items():
@@ -88,6 +88,11 @@ def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) ->
         if bad:
             return f"{name} has {bad} non-finite of {tensor.numel()} numbers"
     return None
+
+
+def _is_finite(vector: torch.Tensor) -> bool:
+    """Whether all numbers (element,) are finite: where their sum is, which takes a tenth of the time, they are."""
+    return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())
 
 
 def _wrong(vector: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:

@@ -85,20 +85,22 @@ class Watcher:
 
 @contextmanager
 def watched() -> Iterator[Watcher]:
-    """Within, the calls of this thread are judged."""
-    watcher, before, set_before = Watcher(), sys.getprofile(), settings()
+    """Within, the calls of this thread are judged, unless another profiler is told of them."""
+    watcher, set_before = Watcher(), settings()
+    if sys.getprofile() is not None:
+        watcher.reason = "another profiler runs"
+        yield watcher
+        return
     collects = gc.isenabled()
     gc.disable()  # what others have done at a collection is no part of the step
     sys.setprofile(watcher)
     try:
         yield watcher
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)
         if collects:
             gc.enable()
-        if before is not None:
-            watcher.reason = "another profiler runs"
-        elif set_before != settings():
+        if set_before != settings():
             watcher.reason = watcher.reason or "it changes a setting of torch's"
 
 

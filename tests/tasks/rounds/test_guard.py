@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.values.layout import Layout
 from storage.values.state import Update
 from storage.values.tensors import TensorSpec, Vectors
-from tasks.rounds.guard import checked
+from tasks.rounds.guard import checked, non_finite
 
 
 def fault(layout: Layout, update: Update, buffers: Vectors | None = None) -> str | None:
@@ -106,3 +108,11 @@ def test_a_buffer_that_was_not_finite_before_may_stay_as_it_was(value: float) ->
     other = math.inf if value != math.inf else math.nan
     assert fault(LAYOUT, update, masked | {"float32": torch.tensor([0.0, other])}) == reason
     assert fault(LAYOUT, replace(SOUND, buffers=masked | {"float32": torch.tensor([value] * 2)}), masked) == reason
+
+
+@given(st.lists(st.sampled_from([1.0, -3.4e38, 3.4e38, float("inf"), float("-inf"), float("nan")]), min_size=1))
+def test_numbers_are_finite_where_each_is_whatever_their_sum(numbers) -> None:
+    vector = torch.tensor(numbers)
+    assert (non_finite([TensorSpec("w", "float32", (len(numbers),))], {"float32": vector}) is None) == bool(
+        vector.isfinite().all()
+    )

@@ -342,7 +342,7 @@ def algorithm():
 
 def test_all_of_a_round_is_computed_with_the_threads_of_the_work(train, monkeypatch) -> None:
     """Also what looks at updates and joins them: it would wait for a core that writes, and may change bits."""
-    kernels, threads = (torch.isfinite, torch.Tensor.add), []
+    kernels, threads = (torch.Tensor.isfinite, torch.Tensor.add), []
 
     def watched(kernel):
         def call(*arguments, **options):
@@ -352,8 +352,7 @@ def test_all_of_a_round_is_computed_with_the_threads_of_the_work(train, monkeypa
         return call
 
     for kernel in kernels:
-        owner = torch if kernel is torch.isfinite else torch.Tensor
-        monkeypatch.setattr(owner, kernel.__name__, watched(kernel))
+        monkeypatch.setattr(torch.Tensor, kernel.__name__, watched(kernel))
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
