@@ -74,7 +74,10 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         job = Job(work, attempt, RoundPlan(resolved.config.partitions), order)
         run = Prepared(job, store, done, Keep.of(resolved.config.keep or "all"))
         run.let_go(store.log.read(done))
-        yield run
+        try:
+            yield run
+        finally:
+            executor.end()
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:

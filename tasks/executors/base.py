@@ -27,6 +27,10 @@ class Executor(Protocol):
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
         ...
 
+    def end(self) -> None:
+        """Let go of what goes on between windows: when it returns, no round is worked on any more."""
+        ...
+
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
         """Replay rounds as one window, giving the verdict on each in this order; nothing is written."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 from tasks.executors.base import Executor
 from tasks.rounds.pace import Notice, log_notice
@@ -33,5 +33,4 @@ def open_executor(
             return
         from tasks.executors.gang import GangExecutor
 
-        with closing(GangExecutor(client, worker_timeout, notice, choosing=name == "auto")) as executor:
-            yield executor
+        yield GangExecutor(client, worker_timeout, notice, choosing=name == "auto")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlparse
 
-from distributed import Client, Future
+from distributed import Client, Future, wait
+from distributed.client import FuturesCancelledError
 
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import Idleness, LostWork, result
@@ -22,7 +24,7 @@ from tasks.clusters.watching import LOOK_SECONDS, processes
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import step
 from tasks.executors.pool import Pool
-from tasks.executors.ranks import Told, take_part
+from tasks.executors.ranks import Told, halt, take_part
 from tasks.gang.group import Seat
 from tasks.keeping.committing import load_and_keep
 from tasks.rounds.job import Job
@@ -31,6 +33,9 @@ from tasks.when import Asynchronous
 
 SHORT_SECONDS = 5.0
 """Rounds below this are a gang's where it may choose: of longer ones what lies between them is a small part."""
+
+END_SECONDS = 30
+"""How long a gang that is ended may take for its last round."""
 
 FOLLOWING_SECONDS = 5
 """How long after a rank has ended the others may take to tell why."""
@@ -69,7 +74,7 @@ class GangExecutor(GraphExecutor):
                     if commit.stop:
                         return
             except LostWork:
-                self.close()
+                self._let_go()
                 self.pool.forget()
                 for commit in super().run(job, first, first):
                     yield commit
@@ -77,17 +82,22 @@ class GangExecutor(GraphExecutor):
                     if commit.stop:
                         return
 
-    def close(self) -> None:
-        """Let go of the gang, which then ends with the round that it is at."""
+    def end(self) -> None:
+        """End the gang with the round that it is at, and wait until it has."""
         if self._gang is not None:
-            self._gang.end()
+            self._gang.halt()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._gang is not None:
+            self._gang.release()
             self._gang = None
 
     def _gang_after(self, job: Job, round: int) -> Gang:
         """The gang that is at work after a round, where it still has all workers; else a new one."""
         spread = self.pool.spread(job)
         if self._gang is None or not self._gang.goes_on(spread, round, self.pool.workers):
-            self.close()
+            self.end()
             self._gang = Gang(self.pool, spread, round)
         return self._gang
 
@@ -131,8 +141,19 @@ class Gang:
             if commit.stop:
                 return
 
-    def end(self) -> None:
-        """Let go of it; ranks that are let go of end with the round that they are at."""
+    def halt(self) -> None:
+        """Have the ranks end with the round that they are at, and wait for those whose workers are there."""
+        client = self.pool.client
+        with suppress(TimeoutError, FuturesCancelledError, OSError):
+            there = client.nthreads()
+            ranks = [future for rank, future in self._ranks.items() if self._workers[rank] in there]
+            if ranks and not all(future.done() for future in ranks):
+                client.run(halt, self._topic, workers=[self._workers[0]], wait=False, on_error="ignore")
+                with client.as_current():
+                    wait(ranks, timeout=END_SECONDS)
+
+    def release(self) -> None:
+        """Let go of it; ranks that nobody waits for end, too."""
         self.pool.client.unsubscribe_topic(self._topic)
         for future in self._ranks.values():
             future.release()

@@ -146,6 +146,10 @@ class GraphExecutor:
             made = self._server = Server(self.pool, job, round)
         return made
 
+    def end(self) -> None:
+        """Let go of the turns of a server, if there is one."""
+        self._server = None
+
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
         """Replay rounds all at once, giving the verdict on each in this order; nothing is written."""
         course: Course[Verdict] = Course("verdict", self._replays, lambda round: "the run is as it was")

@@ -110,6 +110,9 @@ class InlineExecutor:
             return made[1]
         return read_outcome(job, round - 1)
 
+    def end(self) -> None:
+        """Nothing goes on between windows."""
+
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
         """Replay rounds, giving the verdict on each; nothing is written."""
         for round in rounds:

@@ -17,13 +17,21 @@ Told = tuple[str, int]
 """What a rank tells the client: at which port it is the others' ``door``, or which ``round`` is committed."""
 
 
+_halted: set[str] = set()
+
+
+async def halt(topic: str) -> None:
+    """Called on the worker of a first rank: the ranks that talk about this end with the round that they are at."""
+    _halted.add(topic)
+
+
 def take_part(job: Job, split: int, data: list[Partition], seat: Seat, topic: str) -> int | None:
     """Be a rank in all rounds that follow the last committed one; the last that it knows to be committed.
 
     `data` are the examples of its block under a split, by number. Gives None where another rank is lost. Ends
     early once nobody waits for the task any more.
     """
-    worker, forgotten = get_worker(), _forgotten()
+    worker, forgotten = get_worker(), _forgotten(topic)
     door = open_door(seat.host) if seat.rank == 0 else None
     if door is not None:
         seat = replace(seat, port=door.port)
@@ -37,12 +45,12 @@ def take_part(job: Job, split: int, data: list[Partition], seat: Seat, topic: st
         return None
 
 
-def _forgotten() -> Callable[[], bool]:
-    """Whether nobody waits any more for the task that is under way."""
+def _forgotten(topic: str) -> Callable[[], bool]:
+    """Whether the ranks are halted, or nobody waits any more for the task that is under way."""
     worker, key = get_worker(), get_worker().get_current_task()
 
     def forgotten() -> bool:
         task = worker.state.tasks.get(key)
-        return task is None or task.state != "executing"
+        return topic in _halted or task is None or task.state != "executing"
 
     return forgotten

@@ -158,7 +158,7 @@ def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(tra
     sizes = {3: 3, 18: 1}
     for round in sizes:
         do(f"while not Path(__file__).with_name('go-on-{round}').exists(): time.sleep(0.05)", 2, round)
-    do("time.sleep(0.02)", 2, 0, always=True)
+    do("time.sleep(0.1)", 2, 0, always=True)
     cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL")
     with cluster as local, connect(local.scheduler_address, 1) as client:
 
@@ -182,7 +182,6 @@ def test_short_rounds_are_a_gangs_where_it_may_choose_and_long_ones_are_not(
         monkeypatch.setattr(gang, "SHORT_SECONDS", bound)
         executor = GangExecutor(client, choosing=True)
         run = train(executor, 3, **fields, name=f"bound-{bound}")
-        executor.close()
         assert run.digest == reference.digest
         assert [run.round(n).commit.executor for n in range(1, 31)] == by
     assert {reference.round(n).commit.executor for n in range(1, 31)} == {"inline"}
@@ -204,6 +203,22 @@ def test_a_gang_ends_where_a_commit_says_stop(train, client, fields) -> None:
     until(lambda: not any(client.processing().values()))
     assert (run.done, run.digest) == (reference.done, reference.digest)
     assert run.done < 30
+
+
+def test_a_gang_that_is_left_in_mid_run_is_over_once_the_run_is_let_go(train, client, fields) -> None:
+    class Left(Exception):
+        pass
+
+    def leave(commit) -> None:
+        if commit.round == 3:
+            raise Left
+
+    with pytest.raises(Left):
+        train(GangExecutor(client), 5, leave, **fields | {"rounds": 100_000}, name="there")
+    done = open_run("there").done
+    assert not any(client.processing().values())
+    time.sleep(0.5)
+    assert open_run("there").done == done
 
 
 LEFT = """
