@@ -50,6 +50,9 @@ def _interrupt(say: Callable[[], None]) -> None:
         _interrupted.set()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the very end, where Python drops its own handlers
         logging.disable()  # what is cut off leaves tracebacks in logs
+        # An interrupt that falls into a callback of Python's own is lost there: it would be printed as ignored.
+        # The command then ends like one that hangs.
+        sys.unraisablehook = lambda lost: None
         threading.Thread(target=_end_what_hangs, args=(say,), daemon=True).start()
         raise KeyboardInterrupt
 

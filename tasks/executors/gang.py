@@ -146,11 +146,13 @@ class Gang:
         client = self.pool.client
         with suppress(TimeoutError, FuturesCancelledError, OSError):
             there = client.nthreads()
-            ranks = [future for rank, future in self._ranks.items() if self._workers[rank] in there]
-            if ranks and not all(future.done() for future in ranks):
-                client.run(halt, self._topic, workers=[self._workers[0]], wait=False, on_error="ignore")
+            ranks = {
+                w: self._ranks[rank] for rank, w in enumerate(self._workers) if w in there and rank in self._ranks
+            }
+            if ranks and not all(future.done() for future in ranks.values()):
+                client.run(halt, self._topic, workers=list(ranks), wait=False, on_error="ignore")
                 with client.as_current():
-                    wait(ranks, timeout=END_SECONDS)
+                    wait(list(ranks.values()), timeout=END_SECONDS)
 
     def release(self) -> None:
         """Let go of it; ranks that nobody waits for end, too."""

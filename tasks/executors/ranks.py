@@ -21,7 +21,7 @@ _halted: set[str] = set()
 
 
 async def halt(topic: str) -> None:
-    """Called on the worker of a first rank: the ranks that talk about this end with the round that they are at."""
+    """Called on a worker: the ranks that talk about this end with the round that they are at."""
     _halted.add(topic)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,26 @@ import pytest
 
 from storage.runs.run import open_run
 from tests.flows.prefect_server import command_line, rounds_done, until
+
+LOST = """
+import os, signal, sys, time, weakref
+from flows.command import interrupts
+
+interrupts.SECONDS = 0.5
+class Watched:
+    pass
+watched = Watched()
+callback = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGINT) or sum(range(1000)))
+with interrupts.ended_by_interrupts(lambda: print("interrupted", file=sys.stderr)):
+    del watched
+    time.sleep(60)
+"""
+
+
+def test_an_interrupt_that_python_swallows_in_a_callback_is_one_line_all_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", LOST], check=False, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (1, "interrupted\n")
+
 
 MOMENTS: dict[str, Callable[[Path], bool]] = {
     "the cluster starts": lambda runs: (runs / ".prefect").is_dir(),
