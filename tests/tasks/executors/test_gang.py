@@ -154,6 +154,7 @@ def test_the_same_ranks_go_on_over_windows(train, client, fields) -> None:
 
 
 def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(train, fields, do, tmp_path) -> None:
+    fields = fields | {"rounds": 45}
     reference = train(**fields, name="reference")
     sizes = {3: 3, 18: 1}
     for round in sizes:
