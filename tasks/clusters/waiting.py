@@ -93,10 +93,10 @@ def finished(
     raise reason
 
 
-def result(client: Client, future: Future[Any]) -> Any:
+def result(client: Client, future: Future[Any], look: Callable[[], object] = lambda: None) -> Any:
     """What a future gives, waited for as `finished` does; what was lost since it was done counts as lost, too."""
     try:
-        return finished(client, future).result()
+        return finished(client, future, look=look).result()
     except KilledWorker as error:
         raise _deadly(error) from error
 

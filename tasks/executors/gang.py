@@ -66,21 +66,19 @@ class GangExecutor(GraphExecutor):
                 self._seconds = min(self._seconds, commit.seconds)
                 yield commit
             return
+        lost = False
         while first <= last:
             try:
-                for commit in self._gang_after(job.run_by("gang"), first - 1).commits(last):
+                for commit in super().run(job, first, first) if lost else self._ganged(job, first, last):
                     yield commit
                     first = commit.round + 1
                     if commit.stop:
                         return
+                lost = False
             except LostWork:
                 self._let_go()
                 self.pool.forget()
-                for commit in super().run(job, first, first):
-                    yield commit
-                    first = commit.round + 1
-                    if commit.stop:
-                        return
+                lost = True
 
     def end(self) -> None:
         """End the gang with the round that it is at, and wait until it has."""
@@ -93,13 +91,13 @@ class GangExecutor(GraphExecutor):
             self._gang.release()
             self._gang = None
 
-    def _gang_after(self, job: Job, round: int) -> Gang:
-        """The gang that is at work after a round, where it still has all workers; else a new one."""
-        spread = self.pool.spread(job)
-        if self._gang is None or not self._gang.goes_on(spread, round, self.pool.workers):
+    def _ganged(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """The commits of the gang that is at work, where it still has all workers, else of a new one."""
+        spread = self.pool.spread(job.run_by("gang"))
+        if self._gang is None or not self._gang.goes_on(spread, first - 1, self.pool.workers):
             self.end()
-            self._gang = Gang(self.pool, spread, round)
-        return self._gang
+            self._gang = Gang(self.pool, spread, first - 1)
+        return self._gang.commits(last)
 
     def _separate(self) -> bool:
         """Whether the workers are processes of their own, which find each other over the network."""

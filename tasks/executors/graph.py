@@ -18,7 +18,7 @@ from distributed import Client, Future
 
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import DeadlyWork, LostWork, finished, usable_workers
+from tasks.clusters.waiting import DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import replay_block, replay_round
 from tasks.evidence.verdicts import Verdict
 from tasks.executors.on_worker import step, step_after, step_aside
@@ -81,7 +81,7 @@ class GraphExecutor:
 
     def _result(self, future: Future[Any]) -> Any:
         try:
-            return finished(self.client, future, look=self.pool.look).result()
+            return result(self.client, future, look=self.pool.look)
         except LostWork as error:
             raise ClusterError(f"work before round 1 was lost ({error}); start again") from error
 
@@ -192,7 +192,7 @@ class GraphExecutor:
         for round, future in zip(rounds, futures, strict=True):
             done = partial(course.done, round)
             finished(self.client, future, unless=done, look=partial(self.pool.look, job))
-            yield course.read(round) if course.read and done() else future.result()
+            yield course.read(round) if course.read and done() else result(self.client, future)
             future.release()
         self.pool.look(job)
 
