@@ -33,14 +33,16 @@ partitions' numbers:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors
 from tasks.when import SYNCHRONOUS, When
+
+T = TypeVar("T")
 
 Node = Any
 """A partial result of a reduce over some partitions; a lone `Update` is one."""
@@ -81,6 +83,10 @@ class Map(Part, Protocol):
     def ranks(self) -> int:
         """How many processes work on one partition together."""
         return 1
+
+    def as_team(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
+        """What a function of objective and state gives where they are as its ranks have them."""
+        return function(objective, state)
 
     def __call__(
         self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int

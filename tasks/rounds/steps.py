@@ -19,6 +19,7 @@ from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Node
 from tasks.data.partitions import Partition
+from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.reduces.tree import fold, fold_updates
 from tasks.rounds.guard import checked, misshapen, non_finite
@@ -148,6 +149,10 @@ def check_state(layout: Layout, state: State, before: State) -> None:
 
 def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
     """Score the network of a state on the held-out examples of some partitions."""
-    network = work.objective.network(state).eval()
+
+    def scored(objective: Objective, state: State) -> list[Tally]:
+        network = objective.network(state).eval()
+        return [tally(objective, network, partition.held_out) for partition in data]
+
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
-        return [tally(work.objective, network, partition.held_out) for partition in data]
+        return work.algorithm.map.as_team(work.objective, state, scored)
