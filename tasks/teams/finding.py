@@ -131,6 +131,11 @@ def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
     chosen = [fitting[name] for name in names]
     for number, shares in enumerate(chosen):
         if clash := [other.units[0] for other in chosen[:number] if shares.cuts.keys() & other.cuts.keys()]:
+            there = ", ".join(sorted(fitting))
+            raise UsageError(f"units {name!r} cannot be shared by ranks; those of {there} can")
+    chosen = [fitting[name] for name in names]
+    for number, shares in enumerate(chosen):
+        if clash := [other.units[0] for other in chosen[:number] if shares.cuts.keys() & other.cuts.keys()]:
             raise UsageError(f"units {names[number]!r} and {clash[0]!r} meet in one layer; share one of them")
     return together(chosen)
 

@@ -6,6 +6,7 @@ adds up what all ranks make of theirs. Between the two, ranks draw random number
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ class Line:
         """This rank's share of a batch, (its examples, *)."""
         ends = [len(batch) * (rank + 1) // self.team.ranks for rank in range(self.team.ranks)]
         self.lengths = [end - first for first, end in zip([0, *ends], ends, strict=False)]
-        return batch.split(self.lengths)[self.team.rank]
+        parts: Sequence[torch.Tensor] = batch.split(self.lengths)
+        return parts[self.team.rank]
 
     def scatter_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of the ranks' tensors, of which each gets the rows of its examples."""
