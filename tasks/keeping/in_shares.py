@@ -43,22 +43,26 @@ class Rows(Record):
 
 @dataclass(frozen=True)
 class InShares:
-    """A rank with its team: `job` is of its share of the network, `whole` of all of it."""
+    """A rank with its team: `job` is of its share of the network, `whole` of all of it.
+
+    What is written goes by a `line` of its own to the rank that writes.
+    """
 
     job: Job
     whole: Job
     shares: Shares
     team: Team
+    line: Team
 
     @classmethod
-    def of(cls, job: Job, team: Team) -> InShares:
+    def of(cls, job: Job, team: Team, line: Team) -> InShares:
         """That of a rank of a team, which is in a process of its own."""
         work, rule = job.work, job.work.algorithm.map
         assert isinstance(rule, Teamed)
         objective = ShareObjective.of(work.objective, rule.found, team, apart=True)
         algorithm = replace(work.algorithm, map=rule.inner)
         return cls(
-            replace(job, work=replace(work, objective=objective, algorithm=algorithm)), job, rule.found, team
+            replace(job, work=replace(work, objective=objective, algorithm=algorithm)), job, rule.found, team, line
         )
 
     def read_outcome(self, round: int) -> Outcome:
@@ -158,7 +162,7 @@ class InShares:
 
     def _parts(self, spec: TensorSpec, own: torch.Tensor) -> Iterator[np.ndarray]:
         """A whole tensor, some rows at a time, on the first rank; the others give it their parts of these."""
-        cut, team = self.shares.cuts.get(spec.name), self.team
+        cut, line = self.shares.cuts.get(spec.name), self.line
         if cut is None:
             yield to_numpy(own)
             return
@@ -166,10 +170,10 @@ class InShares:
         step = max(1, PART_BYTES // a_row)
         for first in range(0, spec.shape[0], step):
             end = min(first + step, spec.shape[0])
-            begin, until = cut.rows_of(team.rank, first, end)
-            sent = [Rows(own[begin:until]) if rank == 0 else None for rank in range(team.ranks)]
-            parts = [rows.values for rows in team.scatter(sent) if rows is not None]
-            if parts and team.rank == 0:
+            begin, until = cut.rows_of(line.rank, first, end)
+            sent = [Rows(own[begin:until]) if rank == 0 else None for rank in range(line.ranks)]
+            parts = [rows.values for rows in line.scatter(sent) if rows is not None]
+            if parts and line.rank == 0:
                 whole = own.new_empty((end - first, *spec.shape[1:]))
                 for rank, part in enumerate(parts):
                     cut.rows(first, end).place(whole, part, rank)
