@@ -155,6 +155,7 @@ class _Rounds:
             if any(report.halted for team in reports for report in team):
                 return
             outcome = reduce_round(job, outcome, blocks)
+            del mapped, blocks  # updates are as large as the state
             digests = self.rank.keep_state(outcome) if self.block == 0 else None
             scored = job.attempt.scored(round)
             tallies = self.others.all_gather(score_outcome(job, outcome, data)) if scored else []
