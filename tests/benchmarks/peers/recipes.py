@@ -40,6 +40,10 @@ FEDAVG = Recipe((784, 256, 10), partitions=10, batch=32, rounds=8)
 CLIENTS = Recipe((64, 32, 10), partitions=100, batch=8, rounds=24)
 """Ten local steps a round: one pass over the 80 examples of each."""
 
+SPLIT = Recipe((784, 4096, 10), partitions=1, batch=64, rounds=6)
+"""Of 3,256,330 parameters; so many local steps a round:"""
+
+SPLIT_STEPS = 100
 EXAMPLES_OF_CLIENT = 80
 ELEMENTS = 100
 """Of the vector that a round without work averages."""
