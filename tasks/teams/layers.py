@@ -31,9 +31,9 @@ class Line:
         """The sum of the ranks' tensors, (*shape), in their order."""
         return _added(self._of_all(tensor))
 
-    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The ranks' tensors one after the other along their first axis."""
-        return torch.cat(self._of_all(tensor))
+    def gather(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
+        """The ranks' tensors one after the other along an axis."""
+        return torch.cat(self._of_all(tensor), axis)
 
     def examples(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's share of a batch, (its examples, *)."""
@@ -120,6 +120,31 @@ class _Joined(torch.autograd.Function):
         return ctx.line.scatter_sum(gradients[0]), None
 
 
+class _Sliced(torch.autograd.Function):
+    """A rank's slice of the last axis of what all ranks have; backward, the gradients of all slices."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, line: Line, first: int, size: int) -> torch.Tensor:
+        ctx.line = line
+        return inputs.narrow(-1, first, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.line.gather(gradients[0], -1), None, None, None
+
+
+def begun(inputs: torch.Tensor, line: Line) -> torch.Tensor:
+    """Inputs (*shape) that all ranks have, of which each makes its own units."""
+    shared: torch.Tensor = _Into.apply(inputs, line) if inputs.requires_grad else inputs
+    return shared
+
+
+def summed(outputs: torch.Tensor, line: Line, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """The sum over the ranks of outputs (*shape), and a bias, which all ranks have."""
+    total: torch.Tensor = _Out.apply(outputs, line)
+    return total if bias is None else total + bias
+
+
 class Into(nn.Linear):
     """A layer that gives a rank its share of the units."""
 
@@ -128,10 +153,7 @@ class Into(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """(…, inputs) -> (…, the rank's units); where it `joins`, those of the ranks' shares of the batch."""
-        if self.joins:
-            inputs = _Joined.apply(inputs, self.line)
-        elif inputs.requires_grad:
-            inputs = _Into.apply(inputs, self.line)
+        inputs = _Joined.apply(inputs, self.line) if self.joins else begun(inputs, self.line)
         self.line.go_apart()
         return functional.linear(inputs, self.weight, self.bias)
 
@@ -144,5 +166,16 @@ class Out(nn.Linear):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """(…, the rank's units) -> (…, outputs), which all ranks have."""
         self.line.come_together()
-        summed: torch.Tensor = _Out.apply(functional.linear(inputs, self.weight), self.line)
-        return summed if self.bias is None else summed + self.bias
+        return summed(functional.linear(inputs, self.weight), self.line, self.bias)
+
+
+class Sliced(nn.Linear):
+    """A layer that takes a rank's slice of its inputs, from the `first` on."""
+
+    line: Line
+    first: int
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(…, inputs), which all ranks have -> (…, outputs), which all ranks have."""
+        own = _Sliced.apply(inputs, self.line, self.first, self.weight.shape[1])
+        return summed(functional.linear(own, self.weight), self.line, self.bias)

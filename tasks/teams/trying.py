@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from storage.errors import ModelError, one_line
 from storage.values.state import State
 from storage.values.tensors import pack
 from tasks.matching.check import TOLERANCE, randomise
@@ -18,7 +19,10 @@ from tasks.teams.team import Team, in_turn
 
 
 def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool:
-    """Whether outputs and gradients on inputs (examples, *) agree in float64, with parameters drawn at random."""
+    """Whether outputs and gradients on inputs (examples, *) agree in float64, with parameters drawn at random.
+
+    Raises `ModelError` where the network as a whole has no float64.
+    """
     doubled = replace(objective, model=replace(objective.model, dtype="float64"))
     layout = doubled.layout
     shares = replace(shares, layout=layout)
@@ -32,10 +36,13 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
         share = ShareObjective.of(doubled, shares, team)
         return _numbers(share.network(shares.state(state, team.rank)), batch)
 
-    whole = _numbers(bound_network(doubled.built, layout, state), batch)
+    try:
+        whole = _numbers(bound_network(doubled.built, layout, state), batch)
+    except Exception as error:
+        raise ModelError(f"{type(network).__name__} cannot be tried in float64: {one_line(error)}") from error
     try:
         parts = in_turn(shares.ranks, of_rank)
-    except RuntimeError:  # sizes that do not fit: something else counts the units
+    except Exception:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: something counts the units
         return False
     return all(
         _close(shares.share(name, tensor, rank), part[kind][name], scale)
@@ -48,12 +55,19 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
 
 def _numbers(network: nn.Module, inputs: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
     """The outputs of a network, and the gradients of their sum with weights drawn at random, by name."""
-    leaves = [leaf for leaf in pytree.tree_leaves(network.eval()(inputs)) if isinstance(leaf, torch.Tensor)]
+    leaves = _outputs(network.eval(), inputs)
+    with torch.no_grad():  # scores may take another way
+        scored = _outputs(network, inputs)
     generator = torch.Generator().manual_seed(1)
     weighted = [(leaf * torch.randn(leaf.shape, generator=generator).to(leaf)).sum() for leaf in leaves]
     torch.stack(weighted).sum().backward()
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
-    return {"outputs": {str(n): leaf.detach() for n, leaf in enumerate(leaves)}, "gradients": gradients}
+    outputs = {str(number): leaf.detach() for number, leaf in enumerate([*leaves, *scored])}
+    return {"outputs": outputs, "gradients": gradients}
+
+
+def _outputs(network: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(network(inputs)) if isinstance(leaf, torch.Tensor)]
 
 
 def _close(one: torch.Tensor, other: torch.Tensor, scale: float) -> bool:
