@@ -1,0 +1,185 @@
+"""Networks that a team can share and some that it cannot, and what one machine and a team make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from storage.values.state import State, Update
+from tasks.algebra import Map
+from tasks.data.examples import Examples
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.numerics import pinned
+from tasks.teams.shares import Shares
+from tasks.teams.teamed import Teamed, find_shares
+
+CLASSES = 5
+
+
+def chain(inputs: tuple[int, ...], outputs: int, widths: tuple[int, ...] = (16, 16), dropout: float = 0.0):
+    """Linear layers of these widths, with ReLU and dropout between them."""
+    layers: list[nn.Module] = []
+    last = inputs[0]
+    for width in widths:
+        layers += [nn.Linear(last, width), nn.ReLU(), nn.Dropout(dropout)]
+        last = width
+    return nn.Sequential(*layers, nn.Linear(last, outputs))
+
+
+def alexnet(inputs: tuple[int, ...], outputs: int, norm: bool = False, dropout: float = 0.0) -> nn.Module:
+    """Convolutions and pools, and then three linear layers, as Krizhevsky et al. (2012), with few units."""
+    middle = [nn.BatchNorm2d(6)] if norm else []
+    return nn.Sequential(
+        *(nn.Conv2d(inputs[0], 6, 3, padding=1), *middle, nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 7, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(7 * 4, 19), nn.ReLU(), nn.Dropout(dropout)),
+        *(nn.Linear(19, 13), nn.ReLU(), nn.Linear(13, outputs)),
+    )
+
+
+class Encoder(nn.Module):
+    """torch's own encoder layer between two linear ones."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, norm_first: bool = False, dropout: float = 0.0):
+        super().__init__()
+        self.widen = nn.Linear(inputs[1], 12)
+        self.layer = nn.TransformerEncoderLayer(12, 4, 22, dropout, batch_first=True, norm_first=norm_first)
+        self.head = nn.Linear(12, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.widen(inputs)).mean(1))
+
+
+class Decoder(nn.Module):
+    """torch's own decoder layer, which attends to itself and to what was read."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int):
+        super().__init__()
+        self.widen = nn.Linear(inputs[1], 12)
+        self.layer = nn.TransformerDecoderLayer(12, 4, 22, 0.0)
+        self.head = nn.Linear(12, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.widen(inputs).transpose(0, 1)
+        future = nn.Transformer.generate_square_subsequent_mask(3, dtype=hidden.dtype)
+        return self.head(self.layer(hidden[:3], hidden, tgt_mask=future, tgt_is_causal=True).mean(0))
+
+
+class Between(nn.Module):
+    """Two linear layers, and between them what the subclass puts there."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int):
+        super().__init__()
+        self.first, self.second = nn.Linear(inputs[0], 12), nn.Linear(12, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(self.between(self.first(inputs)))
+
+    def between(self, hidden: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class Softmax(Between):
+    def between(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.softmax(-1)
+
+
+class Means(Between):
+    """Takes from each unit the mean of all."""
+
+    def between(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.relu() - hidden.mean(-1, keepdim=True)
+
+
+class Views(Between):
+    """Knows how many units there are."""
+
+    def between(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.view(-1, 12).relu()
+
+
+class Normed(Between):
+    def __init__(self, inputs: tuple[int, ...], outputs: int):
+        super().__init__(inputs, outputs)
+        self.norm = nn.LayerNorm(12)
+
+    def between(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.norm(hidden)
+
+
+class Past(Between):
+    """Reads the weights of a layer where no gradients are wanted, as torch's fused encoder layers do."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            return self.second(self.first(inputs).relu())
+        hidden = nn.functional.linear(inputs, self.first.weight, self.first.bias).relu()
+        return nn.functional.linear(hidden, self.second.weight, self.second.bias)
+
+
+class Half(nn.Module):
+    """A pair of layers that can be shared, after one that cannot."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int):
+        super().__init__()
+        self.mixed, self.plain = Views(inputs, 6), chain((6,), outputs, (9,))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.plain(self.mixed(inputs))
+
+
+NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
+    **{"chain": chain, "alexnet": alexnet, "encoder": Encoder, "decoder": Decoder, "half": Half},
+    **{"softmax": Softmax, "means": Means, "views": Views, "normed": Normed, "past": Past},
+}
+SHAPES: Mapping[str, tuple[int, ...]] = {
+    **{"alexnet": (2, 8, 8), "encoder": (4, 3), "decoder": (4, 3), "gpt": (6,), "cnn": (1, 8, 8)},
+}
+
+
+def objective_of(model: str, dtype: str = "float64", **options: object) -> Objective:
+    """The objective of a network by name."""
+    spec = ModelSpec(model, SHAPES.get(model, (10,)), CLASSES, dtype, 0, json.dumps(options))
+    return Objective(spec, "cross_entropy")
+
+
+def examples_of(objective: Objective, count: int = 24) -> Examples:
+    """Inputs drawn at random, tokens for a gpt, with labels."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (count, *objective.model.inputs)
+    if objective.model.model == "gpt":
+        tokens = torch.randint(0, CLASSES, shape, generator=generator)
+        return Examples(tokens, tokens.roll(-1, 1))
+    inputs = torch.randn(shape, generator=generator).to(getattr(torch, objective.model.dtype))
+    return Examples(inputs, torch.randint(0, CLASSES, (count,), generator=generator))
+
+
+def team_of(
+    objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
+) -> Teamed:
+    """A map that a team does, bound to an objective."""
+    shares = shares_of(objective, ranks, units, hybrid)
+    return replace(Teamed(inner, ranks, units, hybrid), shares=shares)
+
+
+def shares_of(objective: Objective, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> Shares:
+    return find_shares(objective, examples_of(objective, 4).inputs, ranks, units, hybrid)
+
+
+def mapped(map: Map, objective: Objective, seed: int = 3, state: State | None = None) -> Update:
+    """The update of a map, as rounds compute it."""
+    with pinned(seed, threads=1):
+        return map(objective, state or objective.initial(), examples_of(objective), {}, seed)
+
+
+def off(objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> float:
+    """The largest difference of directions, buffers and losses between a team and one machine."""
+    one, other = mapped(inner, objective), mapped(team_of(objective, inner, ranks, units, hybrid), objective)
+    pairs = [(one.direction[dtype], other.direction[dtype]) for dtype in one.direction]
+    pairs += [(one.buffers[dtype], other.buffers[dtype]) for dtype in one.buffers]
+    loss = abs(one.metrics["train_loss"] - other.metrics["train_loss"])
+    return max([loss, *((a - b).abs().max().item() for a, b in pairs)])
