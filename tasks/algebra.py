@@ -106,6 +106,11 @@ class Reduce(Part, Protocol):
         """What is stored of how each partition's units were matched: name, dtype and shape of a permutation."""
         return ()
 
+    @property
+    def elementwise(self) -> bool:
+        """Whether it treats each element of vectors for itself, so that it does the same to a share of them."""
+        return False
+
     def around(self, other: Reduce) -> Reduce:
         """What another reduce in the place of this one is: the other itself, or this one with it inside."""
         return other
@@ -125,6 +130,11 @@ class Reduce(Part, Protocol):
 
 class Apply(Part, Protocol):
     """The outer optimizer."""
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether it treats each element of vectors for itself, so that it does the same to a share of them."""
+        return False
 
     def around(self, other: Apply) -> Apply:
         """What another apply in the place of this one is: the other itself, or this one with it inside."""
@@ -160,6 +170,11 @@ class Algorithm:
             # Inherited by name, not by shape: isinstance would ask a Protocol for its members only.
             if base not in type(part).__mro__:
                 raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
+
+    @property
+    def shareable(self) -> bool:
+        """Whether ranks of a team can each reduce and apply their share of the network for themselves."""
+        return self.reduce.elementwise and self.apply.elementwise
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
         """The algorithm for a run's networks and partitions: each part that must know them is told."""

@@ -6,6 +6,8 @@ loss, and lets a value of another shape or a row past the end pass in silence.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import google_crc32c
 import numpy as np
 
@@ -30,6 +32,26 @@ def write_chunk(
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     place.write(chunk_key(spec, index), *with_checksum(data), durable=fsync)
+
+
+def stream_chunk(
+    place: Place, spec: ArraySpec, index: tuple[int, ...], parts: Iterable[np.ndarray], fsync: bool = False
+) -> None:
+    """Write one whole chunk as the arrays come that follow each other in it; else `ShapeMismatch`."""
+    place.stream(chunk_key(spec, index), _streamed(spec, parts), durable=fsync)
+
+
+def _streamed(spec: ArraySpec, parts: Iterable[np.ndarray]) -> Iterator[memoryview | bytes]:
+    """The bytes of each part, and at last the checksum of all."""
+    checksum = size = 0
+    for part in parts:
+        data = np.ascontiguousarray(part, part.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+        checksum = google_crc32c.extend(checksum, data)
+        size += len(data)
+        yield data.data
+    if size != chunk_bytes(spec) - CHECKSUM:
+        raise ShapeMismatch(f"{spec.path}: a chunk has {chunk_bytes(spec) - CHECKSUM} bytes, not {size}")
+    yield checksum.to_bytes(CHECKSUM, "little")
 
 
 def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:

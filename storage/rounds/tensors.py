@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import prod
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
-from storage.hierarchy.chunks import missing_chunk, read_chunk, write_chunk
+from storage.hierarchy.chunks import missing_chunk, read_chunk, stream_chunk, write_chunk
 from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema
 from storage.hierarchy.shards import read_packed
@@ -21,6 +21,7 @@ from storage.rounds.log import CommitLog
 from storage.rounds.pruned import Pruned, read_pruned, there
 from storage.values.digests import (
     NOTHING_KEPT,
+    TensorDigest,
     match_digest,
     match_tensors,
     state_digest,
@@ -35,6 +36,15 @@ NOTHING_PRUNED = Pruned()
 
 LARGE_STATE = 16 << 20
 """Bytes of a state that a disk of this machine takes a notable time for."""
+
+
+Take = Callable[[str, torch.Tensor], torch.Tensor]
+"""What is wanted of a tensor, (*shape), by its path."""
+
+
+def whole(path: str, tensor: torch.Tensor) -> torch.Tensor:
+    """All of it."""
+    return tensor
 
 
 class StoredTensors:
@@ -67,15 +77,32 @@ class StoredTensors:
 
         together(self.place, write, state.named(self.schema.layout).items())
 
-    def read_state(self, at: int | Commit) -> State:
+    def stream(
+        self,
+        path: str,
+        index: tuple[int, ...],
+        shape: Sequence[int],
+        arrays: Iterable[np.ndarray],
+        stored: bool = True,
+    ) -> str:
+        """The digest of a tensor, (*shape), whose elements come in arrays; where it is to be `stored`, written."""
+        digest = TensorDigest(path, self.arrays[path].dtype, shape)
+        taken = digest.taking(arrays)
+        if stored:
+            stream_chunk(self.place, self.arrays[path], index, taken, self.fsync)
+        for _ in taken:
+            pass
+        return digest.hexdigest()
+
+    def read_state(self, at: int | Commit, take: Take = whole) -> State:
         """A committed state, its vectors (element,) by dtype as the layout has them.
 
-        Raises `RoundMissing`, `RoundPruned` where it is not stored, `StoreDamaged` where the bits are not those
-        committed.
+        Of each tensor it has what `take` gives. Raises `RoundMissing`, `RoundPruned` where it is not stored,
+        `StoreDamaged` where the bits are not those committed.
         """
         commit = self.log.commit(at)
         paths = list(self.schema.state(1))
-        read = together(self.place, lambda path: self.read_tensor(commit, path), paths)
+        read = together(self.place, lambda path: take(path, self.read_tensor(commit, path)), paths)
         tensors = dict(zip(paths, read, strict=True))
         if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
             raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")

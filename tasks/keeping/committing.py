@@ -91,15 +91,19 @@ def _keep(store: RoundStore, round: int, mapped: Mapped, seconds: float) -> Upda
 
 def record_of(mapped: Mapped, seconds: float) -> UpdateRecord:
     """What the commit is to say of an update that took so many seconds to map."""
-    metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
     return UpdateRecord(
         digest=update_digest(mapped.update),
         weight=mapped.update.weight,
         refused=mapped.refused,
-        metrics=metrics,
+        metrics=numbers_of(mapped.update),
         seconds=seconds,
         worker=f"{socket.gethostname()}:{os.getpid()}",
     )
+
+
+def numbers_of(update: Update) -> dict[str, float]:
+    """The numbers that an update reports, without those that are none."""
+    return {name: float(value) for name, value in update.metrics.items() if _is_number(value)}
 
 
 def _is_number(value: Any) -> bool:
@@ -127,11 +131,13 @@ def commit_round(
     closing: bool,
     updates: Mapping[int, Update] = MappingProxyType({}),
     more: bool = False,
+    digests: Mapping[str, str] | None = None,
 ) -> Commit:
     """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
 
     Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
-    those, by partition, that were not kept when they were mapped. `more` says that others follow at once.
+    those, by partition, that were not kept when they were mapped. `more` says that others follow at once. Where
+    the state is kept already there are the `digests` of its tensors.
     """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
@@ -141,9 +147,10 @@ def commit_round(
     with beside(store.place, store.tensors.state_bytes) as keep:
         for partition, update in updates.items():
             keep(store.tensors.write_update, state.round, partition, update)
-        keep(_keep_state, store, after, stored)
+        if digests is None:
+            keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
-        described = store.describe(state, attempt.token, attempt.epoch)
+        described = store.describe(state, attempt.token, attempt.epoch, digests)
     now = time.time()
     commit = replace(
         described,

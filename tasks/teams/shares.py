@@ -41,6 +41,22 @@ class Cut:
             whole.narrow(self.axis, first, last - first).copy_(part.narrow(self.axis, at, last - first))
             at += last - first
 
+    def rows(self, first: int, end: int) -> Cut:
+        """The cut of these rows of the tensor, (rows, *), alone."""
+        if self.axis:
+            return self
+        within = (
+            tuple((max(a, first) - first, min(b, end) - first) for a, b in spans if a < end and b > first)
+            for spans in self.spans
+        )
+        return Cut(0, tuple(within))
+
+    def rows_of(self, rank: int, first: int, end: int) -> tuple[int, int]:
+        """Where these rows of the whole tensor are in a rank's part."""
+        if self.axis:
+            return first, end
+        return self.rows(0, first).size(rank), self.rows(0, end).size(rank)
+
 
 @dataclass(frozen=True)
 class Count:
