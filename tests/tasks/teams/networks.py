@@ -137,7 +137,7 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     **{"softmax": Softmax, "means": Means, "views": Views, "normed": Normed, "past": Past},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {
-    **{"alexnet": (2, 8, 8), "encoder": (4, 3), "decoder": (4, 3), "gpt": (6,), "cnn": (1, 8, 8)},
+    **{"alexnet": (2, 8, 8), "encoder": (4, 3), "decoder": (4, 3), "attending": (4, 3), "gpt": (6,)},
 }
 
 
