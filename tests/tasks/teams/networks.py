@@ -69,6 +69,31 @@ class Decoder(nn.Module):
         return self.head(self.layer(hidden[:3], hidden, tgt_mask=future, tgt_is_causal=True).mean(0))
 
 
+class Packed(nn.Module):
+    """Attention of which one linear layer makes queries, keys and values, told apart in the way named."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, way: str = "split"):
+        super().__init__()
+        self.way, self.heads, self.size, self.inner = way, 4, 3, 12
+        self.widen, self.packed = nn.Linear(inputs[1], 12), nn.Linear(12, 36)
+        self.norm, self.out, self.head = nn.LayerNorm(12), nn.Linear(12, 12), nn.Linear(12, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.widen(inputs))
+        query, key, value = self.parts(hidden)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        width = hidden.shape[-1] if self.way == "width of the input" else self.inner
+        return self.head((hidden + self.out(mixed.reshape(*hidden.shape[:2], width))).mean(1))
+
+    def parts(self, hidden: torch.Tensor) -> list[torch.Tensor]:
+        """Each (examples, heads, time, width of a head)."""
+        packed, shape = self.packed(hidden), hidden.shape[:2]
+        if self.way == "view":
+            return list(packed.view(*shape, 3, self.heads, self.size).permute(2, 0, 3, 1, 4))
+        pieces = packed.split(self.inner, -1) if self.way == "split" else packed.chunk(3, -1)
+        return [piece.view(*shape, self.heads, -1).transpose(1, 2) for piece in pieces]
+
+
 class Between(nn.Module):
     """Two linear layers, and between them what the subclass puts there."""
 
@@ -126,18 +151,46 @@ class Half(nn.Module):
 
     def __init__(self, inputs: tuple[int, ...], outputs: int):
         super().__init__()
-        self.mixed, self.plain = Views(inputs, 6), chain((6,), outputs, (9,))
+        self.mixed, self.plain = Views(inputs, 6), chain((6,), outputs, (30,))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.plain(self.mixed(inputs))
 
 
+class Tied(nn.Module):
+    """A pair of layers that can be shared, and a large weight that is used in two places."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int):
+        super().__init__()
+        self.plain, self.one, self.other = chain(inputs, 12, (9,)), nn.Linear(12, 12), nn.Linear(12, 12)
+        self.other.weight = self.one.weight
+        self.head = nn.Linear(12, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.other(self.one(self.plain(inputs)).softmax(-1)))
+
+
+class Deep(nn.Module):
+    """A linear layer and its normalisation, and then linear layers that can be shared."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, batch_norm: bool = True):
+        super().__init__()
+        self.lead = nn.Linear(inputs[0], 14)
+        self.norm = nn.BatchNorm1d(14) if batch_norm else nn.LayerNorm(14)
+        self.rest = chain((14,), outputs, (11,))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.norm(self.lead(inputs)))
+
+
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
-    **{"chain": chain, "alexnet": alexnet, "encoder": Encoder, "decoder": Decoder, "half": Half},
+    **{"chain": chain, "alexnet": alexnet, "encoder": Encoder, "decoder": Decoder},
+    **{"half": Half, "packed": Packed, "tied": Tied, "deep": Deep},
     **{"softmax": Softmax, "means": Means, "views": Views, "normed": Normed, "past": Past},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {
-    **{"alexnet": (2, 8, 8), "encoder": (4, 3), "decoder": (4, 3), "attending": (4, 3), "gpt": (6,)},
+    **dict.fromkeys(("encoder", "decoder", "attending", "packed"), (4, 3)),
+    **{"alexnet": (2, 8, 8), "gpt": (6,)},
 }
 
 
