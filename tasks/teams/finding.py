@@ -184,12 +184,22 @@ def together(parts: Sequence[Shares]) -> Shares:
     )
 
 
+def largest(fitting: Mapping[str, Shares]) -> Shares:
+    """The group that alone cuts the most elements."""
+    return max(fitting.values(), key=_elements)
+
+
+def _elements(shares: Shares) -> int:
+    """How many elements of parameters are cut."""
+    return sum(spec.size for spec in shares.layout.params if spec.name in shares.cuts)
+
+
 def _chosen(names: tuple[str, ...], fitting: Mapping[str, Shares]) -> tuple[str, ...]:
     """Of these groups those that do not meet in a tensor and cut the most elements."""
+    sizes = {name: _elements(shares) for name, shares in fitting.items()}
 
     def elements(chosen: tuple[str, ...]) -> int:
-        sizes = {spec.name: spec.size for spec in (*fitting[names[0]].layout.params,)}
-        return sum(sizes.get(tensor, 0) for name in chosen for tensor in fitting[name].cuts)
+        return sum(sizes[name] for name in chosen)
 
     @functools.cache
     def choose(left: tuple[str, ...]) -> tuple[str, ...]:

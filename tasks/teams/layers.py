@@ -1,7 +1,8 @@
 """Layers of which each rank of a team has a share of the units (Shoeybi et al. 2019, section 3; Krizhevsky 2014).
 
 A layer ``into`` units begins with what all ranks have, and each makes its own units of it; a layer ``out`` of them
-adds up what all ranks make of theirs. Between the two, ranks draw random numbers of their own.
+adds up what all ranks make of theirs. Between the two, and for examples of its own, a rank draws random numbers of
+its own; all others are drawn alike on all ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Line:
         return torch.cat(self._of_all(tensor), axis)
 
     def examples(self, batch: torch.Tensor) -> torch.Tensor:
-        """This rank's share of a batch, (its examples, *)."""
+        """This rank's share of a batch, (its examples, *), for which it draws random numbers of its own."""
+        self.go_apart()
         ends = [len(batch) * (rank + 1) // self.team.ranks for rank in range(self.team.ranks)]
         self.lengths = [end - first for first, end in zip([0, *ends], ends, strict=False)]
         parts: Sequence[torch.Tensor] = batch.split(self.lengths)
@@ -153,7 +155,11 @@ class Into(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """(…, inputs) -> (…, the rank's units); where it `joins`, those of the ranks' shares of the batch."""
-        inputs = _Joined.apply(inputs, self.line) if self.joins else begun(inputs, self.line)
+        if self.joins:
+            self.line.come_together()
+            inputs = _Joined.apply(inputs, self.line)
+        else:
+            inputs = begun(inputs, self.line)
         self.line.go_apart()
         return functional.linear(inputs, self.weight, self.bias)
 

@@ -15,7 +15,7 @@ from tasks.algebra import Map
 from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
-from tasks.teams.finding import best, candidates, named, sliced
+from tasks.teams.finding import best, candidates, largest, named, sliced
 from tasks.teams.hybrid import joined
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
@@ -139,6 +139,8 @@ def _grouped(
     if not sound:
         raise ModelError(
             f"shares of units {', '.join(shares.units)} give another function than all of them: something "
-            "between their layers mixes units, or counts them; name others as `units`, or leave ranks out"
+            "between their layers mixes units, counts them, or draws for some; name others as `units`, or leave "
+            "ranks out"
         )
-    return best(sound)
+    shares = best(sound)
+    return shares if is_sound(objective, inputs, shares) else largest(sound)

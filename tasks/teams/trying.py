@@ -13,13 +13,18 @@ from storage.values.state import State
 from storage.values.tensors import pack
 from tasks.matching.check import TOLERANCE, randomise
 from tasks.networks.objective import Objective, bound_network
+from tasks.numerics import pinned
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
 from tasks.teams.team import Team, in_turn
 
+Numbers = dict[str, dict[str, torch.Tensor]]
+
 
 def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool:
     """Whether outputs and gradients on inputs (examples, *) agree in float64, with parameters drawn at random.
+
+    So must what ranks draw for all of them in training, which else would drift apart.
 
     Raises `ModelError` where the network as a whole has no float64.
     """
@@ -32,19 +37,22 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
     state = State(pack(layout.params, named), pack(layout.buffers, named), pack(layout.frozen, named))
     batch = inputs.double() if inputs.is_floating_point() else inputs
 
-    def of_rank(team: Team) -> dict[str, dict[str, torch.Tensor]]:
-        share = ShareObjective.of(doubled, shares, team)
-        return _numbers(share.network(shares.state(state, team.rank)), batch)
+    def of_rank(team: Team) -> tuple[Numbers, torch.Tensor]:
+        share = ShareObjective.of(doubled, shares, team).network(shares.state(state, team.rank))
+        numbers = _numbers(share, batch)
+        share.train()(batch)
+        return numbers, torch.get_rng_state()
 
-    try:
-        whole = _numbers(bound_network(doubled.built, layout, state), batch)
-    except Exception as error:
-        raise ModelError(f"{type(network).__name__} cannot be tried in float64: {one_line(error)}") from error
-    try:
-        parts = in_turn(shares.ranks, of_rank)
-    except Exception:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: something counts the units
-        return False
-    return all(
+    with pinned(0, torch.get_num_threads()):
+        try:
+            whole = _numbers(bound_network(doubled.built, layout, state), batch)
+        except Exception as error:
+            raise ModelError(f"{type(network).__name__} cannot be tried in float64: {one_line(error)}") from error
+        try:
+            parts, drawn = zip(*in_turn(shares.ranks, of_rank), strict=True)
+        except Exception:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
+            return False
+    return all(torch.equal(drawn[0], other) for other in drawn) and all(
         _close(shares.share(name, tensor, rank), part[kind][name], scale)
         for kind, numbers in whole.items()
         for scale in [max(tensor.abs().max().item() for tensor in numbers.values())]
@@ -53,7 +61,7 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
     )
 
 
-def _numbers(network: nn.Module, inputs: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
     """The outputs of a network, and the gradients of their sum with weights drawn at random, by name."""
     leaves = _outputs(network.eval(), inputs)
     with torch.no_grad():  # scores may take another way

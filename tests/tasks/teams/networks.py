@@ -14,7 +14,9 @@ from tasks.algebra import Map
 from tasks.data.examples import Examples
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
+from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
+from tasks.teams.team import Team, in_turn
 from tasks.teams.teamed import Teamed, find_shares
 
 CLASSES = 5
@@ -30,14 +32,16 @@ def chain(inputs: tuple[int, ...], outputs: int, widths: tuple[int, ...] = (16, 
     return nn.Sequential(*layers, nn.Linear(last, outputs))
 
 
-def alexnet(inputs: tuple[int, ...], outputs: int, norm: bool = False, dropout: float = 0.0) -> nn.Module:
+def alexnet(
+    inputs: tuple[int, ...], outputs: int, norm: bool = False, dropout: float = 0.0, early: float = 0.0
+) -> nn.Module:
     """Convolutions and pools, and then three linear layers, as Krizhevsky et al. (2012), with few units."""
-    middle = [nn.BatchNorm2d(6)] if norm else []
+    middle = [nn.BatchNorm2d(6)] if norm else [nn.Dropout(early)]
     return nn.Sequential(
         *(nn.Conv2d(inputs[0], 6, 3, padding=1), *middle, nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 7, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
         *(nn.Linear(7 * 4, 19), nn.ReLU(), nn.Dropout(dropout)),
-        *(nn.Linear(19, 13), nn.ReLU(), nn.Linear(13, outputs)),
+        *(nn.Linear(19, 13), nn.ReLU(), nn.Dropout(dropout), nn.Linear(13, outputs)),
     )
 
 
@@ -157,6 +161,21 @@ class Half(nn.Module):
         return self.plain(self.mixed(inputs))
 
 
+class Beside(nn.Module):
+    """Two pairs of layers, of which one draws after the other has ended, and then draws that all have."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, width: int = 7, dropout: float = 0.5):
+        super().__init__()
+        self.one, self.other = nn.Linear(inputs[0], width), nn.Linear(inputs[0], width)
+        self.first, self.second = nn.Linear(width, 6), nn.Linear(width, 6)
+        self.dropout, self.norm, self.head = nn.Dropout(dropout), nn.LayerNorm(6), nn.Linear(6, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        one, other = self.one(inputs).relu(), self.other(inputs).relu()
+        early = self.first(one)
+        return self.head(self.dropout(self.norm(early + self.second(self.dropout(other)))))
+
+
 class Tied(nn.Module):
     """A pair of layers that can be shared, and a large weight that is used in two places."""
 
@@ -185,7 +204,7 @@ class Deep(nn.Module):
 
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     **{"chain": chain, "alexnet": alexnet, "encoder": Encoder, "decoder": Decoder},
-    **{"half": Half, "packed": Packed, "tied": Tied, "deep": Deep},
+    **{"half": Half, "packed": Packed, "tied": Tied, "deep": Deep, "beside": Beside},
     **{"softmax": Softmax, "means": Means, "views": Views, "normed": Normed, "past": Past},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {
@@ -227,6 +246,18 @@ def mapped(map: Map, objective: Objective, seed: int = 3, state: State | None = 
     """The update of a map, as rounds compute it."""
     with pinned(seed, threads=1):
         return map(objective, state or objective.initial(), examples_of(objective), {}, seed)
+
+
+def each_of(team: Teamed, objective: Objective, seed: int = 3) -> list[Update]:
+    """What each rank of a team makes of its share."""
+    shares, examples = team.found, examples_of(objective)
+
+    def of_rank(rank: Team) -> Update:
+        share = ShareObjective.of(objective, shares, rank)
+        return team.inner(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
+
+    with pinned(seed, threads=1):
+        return in_turn(shares.ranks, of_rank)
 
 
 def off(objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> float:
