@@ -61,6 +61,20 @@ def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndar
     return None if content is None else decoded_chunk(spec, content, f"{place}/{key}")
 
 
+def read_parts(place: Place, spec: ArraySpec, index: tuple[int, ...], elements: int) -> Iterator[np.ndarray]:
+    """A whole chunk that is there, (element,), so many at a time; raises `StoreDamaged`, at the end."""
+    key, dtype = chunk_key(spec, index), np.dtype(spec.stored).newbyteorder("<")
+    end, step, checksum = chunk_bytes(spec) - CHECKSUM, elements * dtype.itemsize, 0
+    for first in range(0, end, step):
+        part = np.asarray(place.read_part(key, first, min(step, end - first)) or b"", np.uint8)
+        checksum = google_crc32c.extend(checksum, part)
+        if len(part) == min(step, end - first):
+            yield part.view(dtype).astype(spec.stored, copy=False)
+    told = place.read_part(key, end, CHECKSUM + 1)
+    if told is None or bytes(told) != checksum.to_bytes(CHECKSUM, "little"):
+        raise _damaged(f"{place}/{key}")
+
+
 def missing_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str) -> StoreDamaged:
     """What to raise where a chunk is missing that a record says is there; `whose` says what has it."""
     return StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} is missing; restore the file from a copy")
@@ -78,10 +92,12 @@ def checked(content: memoryview, size: int, where: str) -> np.ndarray:
     """So many bytes less those of the checksum after them; raises `StoreDamaged` where it is not theirs."""
     data, checksum = np.asarray(content)[:-CHECKSUM], content[-CHECKSUM:]
     if len(content) != size or google_crc32c.value(data) != int.from_bytes(checksum, "little"):
-        raise StoreDamaged(
-            f"{where}: the stored bytes are not those that were written; restore the file from a copy"
-        )
+        raise _damaged(where)
     return data
+
+
+def _damaged(where: str) -> StoreDamaged:
+    return StoreDamaged(f"{where}: the stored bytes are not those that were written; restore the file from a copy")
 
 
 def with_checksum(data: np.ndarray) -> tuple[memoryview, bytes]:

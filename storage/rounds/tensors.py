@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
-from storage.hierarchy.chunks import missing_chunk, read_chunk, stream_chunk, write_chunk
+from storage.hierarchy.chunks import chunk_key, missing_chunk, read_chunk, read_parts, stream_chunk, write_chunk
 from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema
 from storage.hierarchy.shards import read_packed
@@ -36,15 +36,6 @@ NOTHING_PRUNED = Pruned()
 
 LARGE_STATE = 16 << 20
 """Bytes of a state that a disk of this machine takes a notable time for."""
-
-
-Take = Callable[[str, torch.Tensor], torch.Tensor]
-"""What is wanted of a tensor, (*shape), by its path."""
-
-
-def whole(path: str, tensor: torch.Tensor) -> torch.Tensor:
-    """All of it."""
-    return tensor
 
 
 class StoredTensors:
@@ -94,16 +85,16 @@ class StoredTensors:
             pass
         return digest.hexdigest()
 
-    def read_state(self, at: int | Commit, take: Take = whole) -> State:
+    def read_state(self, at: int | Commit, read: Callable[[Commit, str], torch.Tensor] | None = None) -> State:
         """A committed state, its vectors (element,) by dtype as the layout has them.
 
-        Of each tensor it has what `take` gives. Raises `RoundMissing`, `RoundPruned` where it is not stored,
-        `StoreDamaged` where the bits are not those committed.
+        Its tensors are what `read` gives of a commit by path, all of each unless it is given. Raises `RoundMissing`,
+        `RoundPruned` where it is not stored, `StoreDamaged` where the bits are not those committed.
         """
         commit = self.log.commit(at)
         paths = list(self.schema.state(1))
-        read = together(self.place, lambda path: take(path, self.read_tensor(commit, path)), paths)
-        tensors = dict(zip(paths, read, strict=True))
+        read = read or self.read_tensor
+        tensors = dict(zip(paths, together(self.place, lambda path: read(commit, path), paths), strict=True))
         if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
             raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
         layout = self.schema.layout
@@ -121,17 +112,37 @@ class StoredTensors:
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
         """One tensor of a committed state, (*shape); raises `RoundPruned`, `StoreDamaged` as `read_state` does."""
-        spec, frozen = self.arrays[path], path.startswith("frozen/")
+        spec, index = self.arrays[path], self._index(commit, path)
+        array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
+        tensor = from_numpy(array[0] if index else array, spec.dtype)
+        self._check(commit, path, tensor_digest(path, tensor))
+        return tensor
+
+    def read_rows(self, commit: Commit, path: str, rows: int) -> Iterator[torch.Tensor]:
+        """One tensor of a committed state, (row, *), so many rows at a time; raises as `read_tensor`."""
+        spec, index = self.arrays[path], self._index(commit, path)
+        if not self.place.has(chunk_key(spec, index)):  # in a shard, or missing
+            yield from self.read_tensor(commit, path).split(rows)
+            return
+        shape = spec.shape[1:] if index else spec.shape
+        digest = TensorDigest(path, spec.dtype, shape)
+        for part in read_parts(self.place, spec, index, rows * prod(shape[1:])):
+            digest.update(part)
+            yield from_numpy(part.reshape(-1, *shape[1:]), spec.dtype)
+        self._check(commit, path, digest.hexdigest())
+
+    def _index(self, commit: Commit, path: str) -> tuple[int, ...]:
+        """Where the chunk of a tensor of a committed state is; raises `RoundPruned`."""
+        frozen = path.startswith("frozen/")
         if not (frozen or commit.stored):
             raise self._no_state(commit.round, self.pruned(), "was not stored, as the run keeps its updates")
-        index = () if frozen else (commit.round,)
-        array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
-        tensor = from_numpy(array if frozen else array[0], spec.dtype)
-        if tensor_digest(path, tensor) != commit.tensors.get(path):
+        return () if frozen else (commit.round,)
+
+    def _check(self, commit: Commit, path: str, digest: str) -> None:
+        if digest != commit.tensors.get(path):
             raise StoreDamaged(
                 f"{self.place}: {path} of round {commit.round} is not what was committed; restore it from a copy"
             )
-        return tensor
 
     def write_update(self, round: int, partition: int, update: Update) -> None:
         """Write one partition's vectors, (element,) each."""

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Protocol
 
-from storage.rounds.commits import Commit
+from storage.rounds.commits import Commit, GangRecord
 from tasks.data.partitions import Partition
 from tasks.gang.group import Group
+from tasks.gang.memory import most_memory
 from tasks.keeping.committing import (
+    Made,
     commit_round,
     load_and_keep,
     map_and_keep,
@@ -35,16 +38,26 @@ Told = Callable[[int], None]
 """Tells who waits for it that a round is committed."""
 
 
+KINDS = ("activations", "updates", "tensors")
+"""What ranks have for each other: within a team, for those of other teams, and for the one that writes."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rank tells in each round: whether it is halted, the bytes sent so far by kind, and its memory."""
+
+    halted: bool
+    sent: tuple[int, ...]
+    memory: int
+
+
 @dataclass(frozen=True)
 class Computed:
-    """A round that is not committed yet: the outcome, and the scores of each block.
-
-    Where its state is kept already there are the `digests` of its tensors.
-    """
+    """A round that is not committed yet: the outcome, which all ranks have, the scores of each block, and more."""
 
     outcome: Outcome
     tallies: Sequence[Sequence[Tally]]
-    digests: Mapping[str, str] | None = None
+    made: Made
 
 
 class Rank(Protocol):
@@ -99,10 +112,11 @@ def run_rank(job: Job, group: Group, data: Data, halted: Callable[[], bool], tol
     ranks = job.work.algorithm.map.ranks
     teams = [range(begin, begin + ranks) for begin in range(0, group.ranks, ranks)]
     if ranks == 1:
-        rounds = _Rounds(Lone(job), group, Group(0, 1), group.rank)
+        alone = Group(0, 1)
+        rounds = _Rounds(Lone(job), group, alone, alone, group.rank)
     else:
-        team, same = group.part(teams), group.part([*zip(*teams, strict=True)])
-        rounds = _Rounds(InShares.of(job, team), same, team, group.rank // ranks)
+        team, line, same = group.part(teams), group.part(teams), group.part([*zip(*teams, strict=True)])
+        rounds = _Rounds(InShares.of(job, team, line), same, team, line, group.rank // ranks)
     if group.rank:
         for _ in rounds.run(first, data, halted):
             pass
@@ -115,33 +129,53 @@ def run_rank(job: Job, group: Group, data: Data, halted: Callable[[], bool], tol
 
 @dataclass(frozen=True)
 class _Rounds:
-    """The rounds as a rank computes them: with its `team`, and with the `others` that map another `block` each."""
+    """The rounds as a rank computes them: with its `team`, and with the `others` that map another `block` each.
+
+    A `line` leads to the rank of the team that writes.
+    """
 
     rank: Rank
     others: Group
     team: Group
+    line: Group
     block: int
 
     def run(self, first: int, given: Data, halted: Callable[[], bool]) -> Iterator[Computed]:
         """Each round once it is computed; all ranks end with the same one."""
         job = self.rank.job
         outcome, (number, data) = self.rank.read_outcome(first - 1), given
+        before: list[Report] = []
         for round in range(first, job.attempt.rounds + 1):
             if job.split(round) != number:
                 number = job.split(round)
                 data = load_and_keep(job, number, self.block)
             mapped = self.rank.map_and_keep(outcome, data, self.block)
-            halts, blocks = zip(*self.others.all_gather((self._any(halted()), mapped)), strict=True)
-            if any(halts):
+            team = self.team.all_gather(self._report(halted()))
+            reports, blocks = zip(*self.others.all_gather((team, mapped)), strict=True)
+            if any(report.halted for team in reports for report in team):
                 return
             outcome = reduce_round(job, outcome, blocks)
+            del mapped, blocks  # updates are as large as the state
             digests = self.rank.keep_state(outcome) if self.block == 0 else None
             scored = job.attempt.scored(round)
             tallies = self.others.all_gather(score_outcome(job, outcome, data)) if scored else []
-            yield Computed(outcome, tallies, digests)
+            now = [report for team in zip(*reports, strict=True) for report in team]
+            gang, before = _record(now, before, self.team.ranks), now
+            yield Computed(outcome, tallies, Made(gang, digests))
 
-    def _any(self, halted: bool) -> bool:
-        return any(self.team.all_gather(halted))
+    def _report(self, halted: bool) -> Report:
+        lines = self.team, self.others, self.line
+        return Report(halted, tuple(line.sent for line in lines), most_memory())
+
+
+def _record(ranks: Sequence[Report], before: Sequence[Report], team: int) -> GangRecord:
+    """What a round took, by what the ranks tell at the end of its maps and of those of the round before."""
+    totals = [
+        [sum(each) for each in zip(*(report.sent for report in reports), strict=True)]
+        for reports in (ranks, before)
+    ]
+    sent = [now - then for now, then in zip_longest(*totals, fillvalue=0)]
+    return GangRecord(len(ranks), team, dict(zip(KINDS, sent, strict=True)), tuple(r.memory for r in ranks))
 
 
 class _Writer:
@@ -177,7 +211,7 @@ class _Writer:
             previous,
             closing=False,
             more=more,
-            digests=computed.digests,
+            made=computed.made,
         )
         if not more:
             self._settled = time.monotonic()

@@ -12,12 +12,12 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from storage.places.together import beside
-from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.commits import Commit, GangRecord, SplitRecord, UpdateRecord
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
@@ -29,6 +29,17 @@ from tasks.numerics import check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply, score_block
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a round was made: what a `gang` took, and the `digests` of the state where that is kept already."""
+
+    gang: GangRecord | None = None
+    digests: Mapping[str, str] | None = None
+
+
+MADE = Made()
 
 
 def read_outcome(job: Job, round: int) -> Outcome:
@@ -131,13 +142,13 @@ def commit_round(
     closing: bool,
     updates: Mapping[int, Update] = MappingProxyType({}),
     more: bool = False,
-    digests: Mapping[str, str] | None = None,
+    made: Made = MADE,
 ) -> Commit:
     """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
 
     Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
-    those, by partition, that were not kept when they were mapped. `more` says that others follow at once. Where
-    the state is kept already there are the `digests` of its tensors.
+    those, by partition, that were not kept when they were mapped. `more` says that others follow at once, and
+    `made` how it was made.
     """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
@@ -147,10 +158,10 @@ def commit_round(
     with beside(store.place, store.tensors.state_bytes) as keep:
         for partition, update in updates.items():
             keep(store.tensors.write_update, state.round, partition, update)
-        if digests is None:
+        if made.digests is None:
             keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
-        described = store.describe(state, attempt.token, attempt.epoch, digests)
+        described = store.describe(state, attempt.token, attempt.epoch, made.digests)
     now = time.time()
     commit = replace(
         described,
@@ -161,6 +172,7 @@ def commit_round(
         score=score([tally for block in tallies for tally in block]),
         stored=stored,
         executor=attempt.executor,
+        gang=made.gang,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )

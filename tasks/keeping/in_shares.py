@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from storage.rounds.commits import UpdateRecord
+from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.pruned import there
 from storage.values.digests import grouped_digest, update_groups
 from storage.values.state import Update
@@ -30,8 +30,14 @@ from tasks.teams.shares import Shares
 from tasks.teams.team import Team
 from tasks.teams.teamed import Teamed
 
-PART_BYTES = 1 << 22
+PART_BYTES = 1 << 20
 """Bytes of a cut tensor that are in one place at a time, or those of one row where it has more."""
+
+
+def rows_at_once(spec: TensorSpec) -> int:
+    """Rows of a whole tensor that are in one place at a time."""
+    itemsize: int = getattr(torch, spec.dtype).itemsize
+    return max(1, PART_BYTES * spec.shape[0] // max(1, spec.size * itemsize))
 
 
 @dataclass(frozen=True)
@@ -43,22 +49,26 @@ class Rows(Record):
 
 @dataclass(frozen=True)
 class InShares:
-    """A rank with its team: `job` is of its share of the network, `whole` of all of it."""
+    """A rank with its team: `job` is of its share of the network, `whole` of all of it.
+
+    What is written goes by a `line` of its own to the rank that writes.
+    """
 
     job: Job
     whole: Job
     shares: Shares
     team: Team
+    line: Team
 
     @classmethod
-    def of(cls, job: Job, team: Team) -> InShares:
+    def of(cls, job: Job, team: Team, line: Team) -> InShares:
         """That of a rank of a team, which is in a process of its own."""
         work, rule = job.work, job.work.algorithm.map
         assert isinstance(rule, Teamed)
         objective = ShareObjective.of(work.objective, rule.found, team, apart=True)
         algorithm = replace(work.algorithm, map=rule.inner)
         return cls(
-            replace(job, work=replace(work, objective=objective, algorithm=algorithm)), job, rule.found, team
+            replace(job, work=replace(work, objective=objective, algorithm=algorithm)), job, rule.found, team, line
         )
 
     def read_outcome(self, round: int) -> Outcome:
@@ -68,11 +78,30 @@ class InShares:
             whole = remade(self.whole.work, store, round)
             return replace(whole, state=self.shares.state(whole.state, rank))
 
-        def taken(path: str, tensor: torch.Tensor) -> torch.Tensor:
-            return self.shares.share(self._name(path), tensor, rank)
-
         commit = store.log.read(round)
-        return Outcome(store.tensors.read_state(commit, taken), carry_from=commit.carry_from, server=commit.server)
+        state = store.tensors.read_state(commit, self._read)
+        return Outcome(state, carry_from=commit.carry_from, server=commit.server)
+
+    def _read(self, commit: Commit, path: str) -> torch.Tensor:
+        """The rank's part of a tensor of a committed state, of which some rows are in memory at a time."""
+        tensors, spec, rank = self.job.attempt.open().tensors, self._specs[self._name(path)], self.team.rank
+        cut = self.shares.cuts.get(spec.name)
+        if cut is None:
+            return tensors.read_tensor(commit, path)
+        own = torch.empty(self.shares.spec(spec, rank).shape, dtype=getattr(torch, spec.dtype))
+        first, step = 0, rows_at_once(spec)
+        for rows in tensors.read_rows(commit, path, step):
+            end = first + len(rows)
+            begin, until = cut.rows_of(rank, first, end)
+            own[begin:until] = cut.rows(first, end).share(rows, rank)
+            first = end
+        return own
+
+    @property
+    def _specs(self) -> dict[str, TensorSpec]:
+        """The whole network's tensors by name."""
+        layout = self.shares.layout
+        return {spec.name: spec for spec in (*layout.params, *layout.buffers, *layout.frozen)}
 
     def map_and_keep(self, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
         """Map a block's partitions, keep their updates, and fold the rank's parts of them.
@@ -98,7 +127,7 @@ class InShares:
         """Write the state after a round where it is to be stored; on the first rank the digests of its tensors."""
         state, store = after.state, self.job.attempt.open()
         stored = self.job.attempt.stores_state(state.round) and not store.log.has(state.round)
-        specs = {spec.name: spec for spec in (*self.shares.layout.params, *self.shares.layout.buffers)}
+        specs = self._specs
         digests = {
             path: digest for path, digest in store.log.read(0).tensors.items() if path.startswith("frozen/")
         }
@@ -158,18 +187,17 @@ class InShares:
 
     def _parts(self, spec: TensorSpec, own: torch.Tensor) -> Iterator[np.ndarray]:
         """A whole tensor, some rows at a time, on the first rank; the others give it their parts of these."""
-        cut, team = self.shares.cuts.get(spec.name), self.team
+        cut, line = self.shares.cuts.get(spec.name), self.line
         if cut is None:
             yield to_numpy(own)
             return
-        a_row = max(1, own.element_size() * spec.size // spec.shape[0])
-        step = max(1, PART_BYTES // a_row)
+        step = rows_at_once(spec)
         for first in range(0, spec.shape[0], step):
             end = min(first + step, spec.shape[0])
-            begin, until = cut.rows_of(team.rank, first, end)
-            sent = [Rows(own[begin:until]) if rank == 0 else None for rank in range(team.ranks)]
-            parts = [rows.values for rows in team.scatter(sent) if rows is not None]
-            if parts and team.rank == 0:
+            begin, until = cut.rows_of(line.rank, first, end)
+            sent = [Rows(own[begin:until]) if rank == 0 else None for rank in range(line.ranks)]
+            parts = [rows.values for rows in line.scatter(sent) if rows is not None]
+            if parts and line.rank == 0:
                 whole = own.new_empty((end - first, *spec.shape[1:]))
                 for rank, part in enumerate(parts):
                     cut.rows(first, end).place(whole, part, rank)

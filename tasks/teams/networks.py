@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -85,12 +86,27 @@ def _skeleton(model: ModelSpec) -> nn.Module:
     return network if all(name in kept for name, _ in network.named_buffers()) else model.build()
 
 
+_memory: Any = torch.utils.deterministic
+"""A module that torch does not declare the attributes of."""
+
+
 class _Unfilled(TorchFunctionMode):
-    """Leaves out what fills parameters in their place."""
+    """Leaves out what fills parameters in their place, and what deterministic algorithms fill new memory with."""
+
+    def __enter__(self) -> Self:
+        self._filling = _memory.fill_uninitialized_memory
+        _memory.fill_uninitialized_memory = False
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        _memory.fill_uninitialized_memory = self._filling
+        super().__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        inplace = name.endswith("_") and not name.endswith("__")
-        if inplace and name != "requires_grad_" and args and isinstance(args[0], nn.Parameter):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        named = kwargs or {}
+        # Functions of `torch.nn.init` give theirs by name.
+        filled, name = args[0] if args else named.get("tensor"), getattr(func, "__name__", "")
+        if isinstance(filled, nn.Parameter) and name.endswith("_") and not name.endswith("__"):
+            return filled if name != "requires_grad_" else func(*args, **named)
+        return func(*args, **named)

@@ -32,7 +32,7 @@ class Cut:
     def share(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
         """A rank's part of a whole tensor, (*shape), in memory of its own."""
         parts = [tensor.narrow(self.axis, first, last - first) for first, last in self.spans[rank]]
-        return torch.cat(parts, self.axis)
+        return torch.cat([tensor.narrow(self.axis, 0, 0), *parts], self.axis)
 
     def place(self, whole: torch.Tensor, part: torch.Tensor, rank: int) -> None:
         """Copy a rank's part to where it belongs in a whole tensor, (*shape)."""
