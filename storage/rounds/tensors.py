@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +30,9 @@ from storage.values.digests import (
     update_digest,
     update_groups,
 )
+from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
-from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
+from storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
 
 NOTHING_PRUNED = Pruned()
 
@@ -85,30 +87,29 @@ class StoredTensors:
             pass
         return digest.hexdigest()
 
-    def read_state(self, at: int | Commit, read: Callable[[Commit, str], torch.Tensor] | None = None) -> State:
+    def read_state(self, at: int | Commit) -> State:
         """A committed state, its vectors (element,) by dtype as the layout has them.
 
-        Its tensors are what `read` gives of a commit by path, all of each unless it is given. Raises `RoundMissing`,
-        `RoundPruned` where it is not stored, `StoreDamaged` where the bits are not those committed.
+        Raises `RoundMissing`, `RoundPruned` where it is not stored, `StoreDamaged` where the bits are not those
+        committed.
         """
-        commit = self.log.commit(at)
-        paths = list(self.schema.state(1))
-        read = read or self.read_tensor
-        tensors = dict(zip(paths, together(self.place, lambda path: read(commit, path), paths), strict=True))
-        if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
-            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
-        layout = self.schema.layout
-
-        def vectors(group: str, specs: Specs) -> Vectors:
-            return pack(specs, {spec.name: tensors[f"{group}/{spec.name}"] for spec in specs})
-
-        return State(
-            params=vectors("params", layout.params),
-            buffers=vectors("buffers", layout.buffers),
-            frozen=vectors("frozen", layout.frozen),
-            memory={slot: vectors(f"memory/{slot}", layout.params) for slot in self.schema.memory},
-            round=commit.round,
+        return self.read_state_by(
+            at, self.schema.layout, lambda commit, path, into: into.copy_(self.read_tensor(commit, path))
         )
+
+    def read_state_by(
+        self, at: int | Commit, layout: Layout, read: Callable[[Commit, str, torch.Tensor], Any]
+    ) -> State:
+        """The same of tensors of which a layout may have parts: each is read by its path to where it is to be."""
+        commit = self.log.commit(at)
+        paths = self.schema.state(1)
+        if state_digest({path: commit.tensors[path] for path in paths}, commit.round) != commit.state:
+            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
+        params, buffers, frozen = map(empty_vectors, (layout.params, layout.buffers, layout.frozen))
+        memory = {slot: empty_vectors(layout.params) for slot in self.schema.memory}
+        state = State(params, buffers, frozen, memory, commit.round)
+        together(self.place, lambda named: read(commit, *named), state.named(layout).items())
+        return state
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
         """One tensor of a committed state, (*shape); raises `RoundPruned`, `StoreDamaged` as `read_state` does."""

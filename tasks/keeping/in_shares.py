@@ -79,23 +79,22 @@ class InShares:
             return replace(whole, state=self.shares.state(whole.state, rank))
 
         commit = store.log.read(round)
-        state = store.tensors.read_state(commit, self._read)
+        state = store.tensors.read_state_by(commit, self.shares.layout_of(rank), self._read)
         return Outcome(state, carry_from=commit.carry_from, server=commit.server)
 
-    def _read(self, commit: Commit, path: str) -> torch.Tensor:
-        """The rank's part of a tensor of a committed state, of which some rows are in memory at a time."""
+    def _read(self, commit: Commit, path: str, into: torch.Tensor) -> None:
+        """Read the rank's part of a tensor of a committed state, of which some rows are in memory at a time."""
         tensors, spec, rank = self.job.attempt.open().tensors, self._specs[self._name(path)], self.team.rank
         cut = self.shares.cuts.get(spec.name)
         if cut is None:
-            return tensors.read_tensor(commit, path)
-        own = torch.empty(self.shares.spec(spec, rank).shape, dtype=getattr(torch, spec.dtype))
-        first, step = 0, rows_at_once(spec)
-        for rows in tensors.read_rows(commit, path, step):
+            into.copy_(tensors.read_tensor(commit, path))
+            return
+        first = 0
+        for rows in tensors.read_rows(commit, path, rows_at_once(spec)):
             end = first + len(rows)
             begin, until = cut.rows_of(rank, first, end)
-            own[begin:until] = cut.rows(first, end).share(rows, rank)
+            into[begin:until] = cut.rows(first, end).share(rows, rank)
             first = end
-        return own
 
     @property
     def _specs(self) -> dict[str, TensorSpec]:
