@@ -119,7 +119,10 @@ def find_shares(
     of them are shared by their inputs.
     """
     network = objective.network(objective.initial())
-    shares = _grouped(objective, inputs, candidates(network, inputs, ranks), units)
+    fitting = candidates(network, inputs, ranks)
+    if not units and not hybrid and is_sound(objective, inputs, all_of_it := sliced(network, best(fitting))):
+        return all_of_it  # what is sound at once, as most networks are, is tried once
+    shares = _grouped(objective, inputs, fitting, units)
     if hybrid:
         shares = joined(network, inputs, shares)
         if not is_sound(objective, inputs, shares):

@@ -9,10 +9,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from storage.errors import ModelError, one_line
+from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import pack
 from tasks.matching.check import TOLERANCE, randomise
-from tasks.networks.objective import Objective, bound_network
+from tasks.networks.objective import ModelSpec, Objective, layout_of
 from tasks.numerics import pinned
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
@@ -29,25 +30,18 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
     Raises `ModelError` where the network as a whole has no float64.
     """
     doubled = replace(objective, model=replace(objective.model, dtype="float64"))
-    layout = doubled.layout
-    shares = replace(shares, layout=layout)
-    network = doubled.network(doubled.initial())
-    randomise(network, torch.Generator().manual_seed(0))
-    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    state = State(pack(layout.params, named), pack(layout.buffers, named), pack(layout.frozen, named))
     batch = inputs.double() if inputs.is_floating_point() else inputs
-
-    def of_rank(team: Team) -> tuple[Numbers, torch.Tensor]:
-        share = ShareObjective.of(doubled, shares, team).network(shares.state(state, team.rank))
-        numbers = _numbers(share, batch)
-        share.train()(batch)
-        return numbers, torch.get_rng_state()
-
     with pinned(0, torch.get_num_threads()):
-        try:
-            whole = _numbers(bound_network(doubled.built, layout, state), batch)
-        except Exception as error:
-            raise ModelError(f"{type(network).__name__} cannot be tried in float64: {one_line(error)}") from error
+        layout, state, whole = _tried(doubled.model, batch)
+        shares = replace(shares, layout=layout)
+
+        def of_rank(team: Team) -> tuple[Numbers, torch.Tensor]:
+            share = ShareObjective.of(doubled, shares, team, apart=True)
+            network = share.network(shares.state(state, team.rank))
+            numbers = _numbers(network, batch)
+            network.train()(batch)
+            return numbers, torch.get_rng_state()
+
         try:
             parts, drawn = zip(*in_turn(shares.ranks, of_rank), strict=True)
         except Exception:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
@@ -59,6 +53,19 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
         for rank, part in enumerate(parts)
         for name, tensor in numbers.items()
     )
+
+
+def _tried(model: ModelSpec, inputs: torch.Tensor) -> tuple[Layout, State, Numbers]:
+    """A whole network with parameters drawn at random: its layout, its state, and its numbers."""
+    network = model.build()
+    layout = layout_of(network)
+    randomise(network, torch.Generator().manual_seed(0))
+    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    state = State(pack(layout.params, named), pack(layout.buffers, named), pack(layout.frozen, named))
+    try:
+        return layout, state, _numbers(network, inputs)
+    except Exception as error:
+        raise ModelError(f"{type(network).__name__} cannot be tried in float64: {one_line(error)}") from error
 
 
 def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
