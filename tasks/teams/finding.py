@@ -77,7 +77,7 @@ def _place(network: nn.Module, tensor: str, axis: int, size: int) -> tuple[str, 
     module = network.get_submodule(owner)
     if isinstance(module, PER_UNIT):
         return tensor, "between"
-    if type(module) is nn.Linear:
+    if type(module) is nn.Linear and name in ("weight", "bias"):
         return (owner, "out" if axis else "into") if name == "weight" else (tensor, "between")
     attention = attention_of(network, tensor, axis, size)
     return None if attention is None else (attention, "heads")

@@ -26,7 +26,6 @@ class Line:
         self.team = team
         self.lengths: list[int] = []
         self._common: torch.Tensor | None = None
-        self._own: torch.Tensor | None = None
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of the ranks' tensors, (*shape), in their order."""
@@ -52,19 +51,23 @@ class Line:
     def _of_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         return [told.tensor for told in self.team.all_gather(_Sent(tensor.detach()))]
 
+    def begin(self) -> None:
+        """Before each step: one that was broken off, as where activations are computed again, left ranks apart."""
+        self._common = None
+
     def go_apart(self) -> None:
-        """From here on the rank draws random numbers of its own."""
+        """From here on the rank draws random numbers of its own.
+
+        They follow from one that all ranks draw: where activations are computed again, they are the same again.
+        """
         if self._common is None:
+            seed = int(torch.randint(2**62, ()))
             self._common = torch.get_rng_state()
-            if self._own is None:
-                seed = derive_seed(torch.initial_seed(), "rank", self.team.rank)
-                self._own = torch.Generator().manual_seed(seed).get_state()
-            torch.set_rng_state(self._own)
+            torch.default_generator.manual_seed(derive_seed(seed, "rank", self.team.rank))
 
     def come_together(self) -> None:
         """From here on all ranks draw the same random numbers."""
         if self._common is not None:
-            self._own = torch.get_rng_state()
             torch.set_rng_state(self._common)
             self._common = None
 

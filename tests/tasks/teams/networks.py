@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from storage.values.state import State, Update
 from tasks.algebra import Map
@@ -176,6 +179,36 @@ class Beside(nn.Module):
         return self.head(self.dropout(self.norm(early + self.second(self.dropout(other)))))
 
 
+class Again(nn.Module):
+    """Two pairs of layers whose activations are computed again where they are needed, or kept."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, again: bool = True, dropout: float = 0.5):
+        super().__init__()
+        self.again = again
+        self.first, self.second = (chain(inputs, inputs[0], (9,), dropout) for _ in range(2))
+        self.dropout, self.norm, self.head = nn.Dropout(dropout), nn.LayerNorm(inputs[0]), nn.Linear(10, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for part in (self.first, self.second):
+            made = checkpoint(part, inputs, use_reentrant=False) if self.again else part(inputs)
+            inputs = self.dropout(self.norm(made))
+        return self.head(inputs)
+
+
+class Python(nn.Module):
+    """A pair of layers that is left out now and then, as Python's generator says, and numpy's."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int):
+        super().__init__()
+        self.pair, self.norm, self.head = chain(inputs, 10, (12,)), nn.LayerNorm(10), nn.Linear(10, outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            if not self.training or random.random() + np.random.random() < 1:
+                inputs = self.norm(inputs + self.pair(inputs))
+        return self.head(inputs)
+
+
 class Tied(nn.Module):
     """A pair of layers that can be shared, and a large weight that is used in two places."""
 
@@ -204,7 +237,15 @@ class Deep(nn.Module):
 
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     **{"chain": chain, "alexnet": alexnet, "encoder": Encoder, "decoder": Decoder},
-    **{"half": Half, "packed": Packed, "tied": Tied, "deep": Deep, "beside": Beside},
+    **{
+        "half": Half,
+        "packed": Packed,
+        "tied": Tied,
+        "deep": Deep,
+        "beside": Beside,
+        "again": Again,
+        "python": Python,
+    },
     **{"softmax": Softmax, "means": Means, "views": Views, "normed": Normed, "past": Past},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {

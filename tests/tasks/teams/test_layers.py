@@ -11,7 +11,7 @@ from storage.values.tensors import views
 from tasks.maps.local_steps import LocalSteps
 from tasks.teams.networks import ShareObjective
 from tasks.teams.team import Team, in_turn
-from tests.tasks.teams.networks import each_of, examples_of, objective_of, shares_of, team_of
+from tests.tasks.teams.networks import each_of, examples_of, mapped, objective_of, off, shares_of, team_of
 
 STEPS = LocalSteps(steps=6, batch_size=7, lr=0.1)
 
@@ -54,6 +54,8 @@ CASES = {
     "alexnet": ({"dropout": 0.4, "early": 0.4}, False),
     "hybrid": ({"dropout": 0.4, "early": 0.4}, True),
     "encoder": ({"dropout": 0.4}, False),
+    "again": ({}, False),
+    "python": ({}, False),
 }
 
 
@@ -100,3 +102,14 @@ def test_what_is_tried_leaves_the_generator_as_it_was() -> None:
     shares_of(objective, 2)
     assert torch.equal(torch.get_rng_state(), before)
     assert isinstance(objective.built, nn.Sequential) and objective.built.training
+
+
+def test_activations_that_are_computed_again_are_those_that_were() -> None:
+    kept, again = (objective_of("again", again=again, dropout=0.5) for again in (False, True))
+    one, other = (mapped(team_of(objective, STEPS, 3), objective) for objective in (kept, again))
+    assert shares_of(again, 3).units == ("first.0", "second.0")
+    assert torch.equal(one.direction["float64"], other.direction["float64"])
+
+
+def test_what_is_drawn_from_python_and_numpy_is_the_same_on_all_and_as_on_one_machine() -> None:
+    assert off(objective_of("python"), STEPS, 3) < 1e-12

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tasks.teams.team import Team, in_turn
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_left() -> object:
+def _no_thread_left() -> Iterator[None]:
     before = threading.active_count()
     yield
     assert threading.active_count() == before
@@ -118,6 +119,7 @@ def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
                 drawn.append(torch.rand(()).item())
                 team.all_gather(None)
                 drawn.append(torch.rand(()).item())
+                assert torch.get_deterministic_debug_mode() == 2
         return drawn
 
     with pinned(9, threads=2):
@@ -127,6 +129,7 @@ def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
         assert torch.equal(torch.get_rng_state(), before)
     assert one == other
     assert in_turn(2, draw) == [one, one]
+    assert torch.get_deterministic_debug_mode() == 0
 
 
 def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
