@@ -212,6 +212,30 @@ def test_ranks_that_share_a_network_give_the_same_bits_wherever_they_are(
     assert found == wanted_of_teams
 
 
+SHARED = """
+from torch import nn
+def hybrid():
+    front = nn.Conv2d(1, 4, 3), nn.Dropout(0.2), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*front, nn.Linear(144, 15), nn.ReLU(), nn.Dropout(0.2), nn.Linear(15, 10))
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(8, 4, 13, 0.2, batch_first=True), nn.Linear(8, 10)
+    def forward(self, images):
+        return self.head(self.layer(images.flatten(0, -3)).mean(1))
+def encoder():
+    return Rows()
+"""
+
+
+@pytest.mark.parametrize("model", ["hybrid", "encoder"])
+def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, own, model) -> None:
+    fields = TEAMS | {"model": f"{own(SHARED)}:{model}", "model_options": {}, "hybrid": model == "hybrid"}
+    alone = train(**fields, name="alone")
+    with connect_local(4) as client:
+        assert train(GangExecutor(client), 3, **fields, name="processes").digest == alone.digest
+
+
 def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_teams) -> None:
     run = train(**TEAMS, name="shared")
     replay = ["replay", "shared", "--all", "--root", str(run.path.parent)]

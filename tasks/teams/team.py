@@ -66,7 +66,7 @@ def in_turn(ranks: int, function: Callable[[Team], T]) -> list[T]:
 
 
 def _globals() -> tuple[Generators, int]:
-    """What belongs to the process, and each rank has for itself: generators, and whether bits are to be the same."""
+    """What is of the process, and each rank has for itself: generators, and whether bits are to be the same."""
     return generators(), torch.get_deterministic_debug_mode()
 
 

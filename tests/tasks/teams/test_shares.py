@@ -110,3 +110,16 @@ def test_parts_are_in_memory_of_their_own(data) -> None:
     whole = torch.zeros(6, 3)
     cut.share(whole, 0).fill_(1.0)
     assert not whole.any()
+
+
+@given(st.data())
+def test_rows_by_the_part_are_the_rows_of_a_rank(data) -> None:
+    ranks, axis = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 1))
+    cut, whole = data.draw(cuts(7, ranks, axis)), torch.arange(49).reshape(7, 7)
+    edges = [0, *sorted(data.draw(st.sets(st.integers(1, 6)))), 7]
+    for rank in range(ranks):
+        wanted = cut.share(whole, rank)
+        for first, end in pairwise(edges):
+            begin, until = cut.rows_of(rank, first, end)
+            assert torch.equal(cut.rows(first, end).share(whole[first:end], rank), wanted[begin:until])
+        assert cut.rows_of(rank, 0, 7) == (0, len(wanted))
