@@ -26,6 +26,7 @@ class Line:
         self.team = team
         self.lengths: list[int] = []
         self._common: torch.Tensor | None = None
+        self._seed: int | None = None
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of the ranks' tensors, (*shape), in their order."""
@@ -51,25 +52,26 @@ class Line:
     def _of_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         return [told.tensor for told in self.team.all_gather(_Sent(tensor.detach()))]
 
-    def begin(self) -> None:
-        """Before each step: one that was broken off, as where activations are computed again, left ranks apart."""
-        self._common = None
-
     def go_apart(self) -> None:
         """From here on the rank draws random numbers of its own.
 
         They follow from one that all ranks draw: where activations are computed again, they are the same again.
         """
-        if self._common is None:
-            seed = int(torch.randint(2**62, ()))
+        if not self._is_apart:
+            self._seed = derive_seed(int(torch.randint(2**62, ())), "rank", self.team.rank)
             self._common = torch.get_rng_state()
-            torch.default_generator.manual_seed(derive_seed(seed, "rank", self.team.rank))
+            torch.default_generator.manual_seed(self._seed)
 
     def come_together(self) -> None:
         """From here on all ranks draw the same random numbers."""
-        if self._common is not None:
+        if self._is_apart:
+            assert self._common is not None
             torch.set_rng_state(self._common)
-            self._common = None
+
+    @property
+    def _is_apart(self) -> bool:
+        """Told by the generator: to compute activations again, torch sets it to where it was."""
+        return torch.initial_seed() == self._seed
 
 
 def _added(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -56,7 +56,6 @@ class ShareObjective(Objective):
         for count in shares.counts:
             setattr(network.get_submodule(count.module), count.attribute, count.values[self.team.rank])
         unfuse(network)
-        network.register_forward_pre_hook(lambda *_: line.begin())
         for kind, names in self._kinds.items():
             for name in names:
                 layer: Any = network.get_submodule(name)

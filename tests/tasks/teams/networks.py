@@ -180,18 +180,24 @@ class Beside(nn.Module):
 
 
 class Again(nn.Module):
-    """Two pairs of layers whose activations are computed again where they are needed, or kept."""
+    """Two pairs of layers whose activations are computed again where they are needed, or kept.
 
-    def __init__(self, inputs: tuple[int, ...], outputs: int, again: bool = True, dropout: float = 0.5):
+    Those computed again may be of `parts`: of the first layer with its dropout.
+    """
+
+    def __init__(
+        self, inputs: tuple[int, ...], outputs: int, again: bool = True, parts: bool = False, dropout: float = 0.5
+    ):
         super().__init__()
-        self.again = again
+        self.again, self.parts = again, parts
         self.first, self.second = (chain(inputs, inputs[0], (9,), dropout) for _ in range(2))
         self.dropout, self.norm, self.head = nn.Dropout(dropout), nn.LayerNorm(inputs[0]), nn.Linear(10, outputs)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         for part in (self.first, self.second):
-            made = checkpoint(part, inputs, use_reentrant=False) if self.again else part(inputs)
-            inputs = self.dropout(self.norm(made))
+            start, end = (part[:-1], part[-1]) if self.parts else (part, nn.Identity())
+            made = checkpoint(start, inputs, use_reentrant=False) if self.again else start(inputs)
+            inputs = self.dropout(self.norm(end(made)))
         return self.head(inputs)
 
 
@@ -225,11 +231,13 @@ class Tied(nn.Module):
 class Deep(nn.Module):
     """A linear layer and its normalisation, and then linear layers that can be shared."""
 
-    def __init__(self, inputs: tuple[int, ...], outputs: int, batch_norm: bool = True):
+    def __init__(
+        self, inputs: tuple[int, ...], outputs: int, batch_norm: bool = True, widths: tuple[int, ...] = (11,)
+    ):
         super().__init__()
         self.lead = nn.Linear(inputs[0], 14)
         self.norm = nn.BatchNorm1d(14) if batch_norm else nn.LayerNorm(14)
-        self.rest = chain((14,), outputs, (11,))
+        self.rest = chain((14,), outputs, widths)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.rest(self.norm(self.lead(inputs)))

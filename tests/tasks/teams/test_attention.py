@@ -9,7 +9,8 @@ from torch import nn
 from storage.errors import ModelError
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.reference import MODELS
-from tests.tasks.teams.networks import objective_of, off, shares_of
+from tasks.teams.trying import is_sound
+from tests.tasks.teams.networks import examples_of, objective_of, off, shares_of
 
 TIME = 4
 STEPS = LocalSteps(steps=5, batch_size=7, lr=0.1)
@@ -119,6 +120,14 @@ def test_what_is_not_shared(options: dict[str, object]) -> None:
     """One head; keys and values besides those of its inputs; weights of heads; masks that differ by head."""
     with pytest.raises(ModelError, match=r"ranks could share|give another function"):
         shares_of(objective_of("attending", **options), 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("batched", [False, True])
+def test_each_rank_has_the_masks_of_its_own_heads(batched: bool, ranks: int) -> None:
+    """Heads with masks of their own cannot change places, and so are not found; another network's shares fit."""
+    plain, masked = (objective_of("attending", mask=mask, batched=batched) for mask in ("none", "apart"))
+    assert is_sound(masked, examples_of(masked, 4).inputs, shares_of(plain, ranks))
 
 
 def test_too_few_heads_are_not_shared() -> None:

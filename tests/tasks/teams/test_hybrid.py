@@ -16,10 +16,10 @@ def test_what_is_before_the_first_shared_layer_is_trained_on_shares_of_the_batch
 
 def test_layers_before_that_are_not_sliced() -> None:
     """The first layer would be, did all ranks have its examples."""
-    deep = objective_of("deep", batch_norm=False)
-    assert "lead" in shares_of(deep, 2).sliced
+    deep = objective_of("deep", batch_norm=False, widths=[20, 20])
+    assert shares_of(deep, 2).sliced == ("lead", "rest.6")
     shares = shares_of(deep, 2, hybrid=True)
-    assert (shares.joins, shares.sliced) == ("rest.0", ())
+    assert (shares.joins, shares.sliced) == ("rest.0", ("rest.6",))
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,9 @@ def test_what_is_tried_leaves_the_generator_as_it_was() -> None:
     assert isinstance(objective.built, nn.Sequential) and objective.built.training
 
 
-def test_activations_that_are_computed_again_are_those_that_were() -> None:
-    kept, again = (objective_of("again", again=again, dropout=0.5) for again in (False, True))
+@pytest.mark.parametrize("parts", [False, True])
+def test_activations_that_are_computed_again_are_those_that_were(parts: bool) -> None:
+    kept, again = (objective_of("again", again=again, parts=parts) for again in (False, True))
     one, other = (mapped(team_of(objective, STEPS, 3), objective) for objective in (kept, again))
     assert shares_of(again, 3).units == ("first.0", "second.0")
     assert torch.equal(one.direction["float64"], other.direction["float64"])
