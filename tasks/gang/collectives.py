@@ -46,7 +46,7 @@ class Collectives:
         return whole
 
     def close(self) -> None:
-        """Let go of the others, who learn it from their connections; all processes together are let go of at once."""
+        """Let go of the others, who learn it from their connections."""
         # Errors keep what the frames that they passed have: a group among these would stay connected.
         ours, self._group = self._group, None
         if ours is not None:

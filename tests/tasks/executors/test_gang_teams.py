@@ -115,11 +115,8 @@ def test_a_rank_of_a_team_that_raises_ends_the_run_and_frees_workers(train, clie
 
 def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     """The second rank's share alone is spoilt, at one of three partitions."""
-    do(
-        "self.into.weight.data.fill_(float('nan')); self.into.register_forward_hook(lambda *_: torch.zeros(5, 4))",
-        1,
-        3,
-    )
+    whole = "self.into.register_forward_hook(lambda *_: torch.zeros(5, 4))"
+    do(f"self.into.weight.data.fill_(float('nan')); {whole}", 1, 3)
     run = train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
     ((number, refused),) = [(n, run.round(n).refused) for n in range(1, 13) if run.round(n).refused]
     ((partition, reason),) = refused.items()
@@ -135,3 +132,21 @@ def test_a_team_goes_on_from_packed_rounds_and_from_states_made_again(train, cli
     assert pack_run(RoundStore(str(tmp_path / "runs" / "there.zarr")))
     run = train(GangExecutor(client), 12, **fields, name="there")
     assert run.digest == reference.digest
+
+
+def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, client, fields, caplog) -> None:
+    fields = fields | {"ranks": 5, "rounds": 3}
+    reference = train(**fields, name="reference")
+    run = train(GangExecutor(client), 1, **fields, name="there")
+    assert run.digest == reference.digest
+    assert {run.round(n).commit.executor for n in (1, 2, 3)} == {"graph"}
+    told = "a team of 5 ranks needs as many workers, of which there are 4: each has the whole network"
+    assert lines(caplog) == [told]
+
+
+def test_a_reduce_that_needs_whole_networks_has_them(train, client, fields, caplog) -> None:
+    fields = fields | {"ranks": 2, "rounds": 3, "reduce": "median"}
+    reference = train(**fields, name="reference")
+    run = train(GangExecutor(client), 3, **fields, name="there")
+    assert run.digest == reference.digest
+    assert lines(caplog) == ["Median() needs whole networks in one place: each has the whole network"]
