@@ -158,3 +158,26 @@ def test_a_reduce_that_needs_whole_networks_has_them(train, client, fields, capl
     run = train(GangExecutor(client), 3, **fields, name="there")
     assert run.digest == reference.digest
     assert lines(caplog) == ["Median() needs whole networks in one place: each has the whole network"]
+
+
+WIDE = """
+import torch
+
+def network(width):
+    layers = [torch.nn.Flatten(), torch.nn.Linear(64, width), torch.nn.ReLU()]
+    for _ in range(2):
+        layers += [torch.nn.Linear(width, width), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10))
+"""
+
+
+def test_no_rank_ever_holds_a_whole_large_layer(train, own, tmp_path) -> None:
+    """Beyond what a process takes for a tiny network; of one of 101 MB, each of 4 ranks has 26 MB."""
+    model, most = own(WIDE), {}
+    fixed = {"data": "digits", "partitions": 1, "rounds": 2, "local_steps": 2, "held_out": 0}
+    for ranks, width in ((1, 20), (1, 3500), (4, 20), (4, 3500)):
+        with connect(None, ranks) as client:
+            own_network = {"model": f"{model}:network", "model_options": {"width": width}}
+            run = train(GangExecutor(client), 2, **fixed, **own_network, ranks=ranks)
+            most[ranks, width] = max(run.round(-1).commit.gang.memory)
+    assert most[4, 3500] - most[4, 20] < 0.4 * (most[1, 3500] - most[1, 20])
