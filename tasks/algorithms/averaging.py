@@ -53,6 +53,7 @@ def fed_avg(
     clip_norm: option.ClipNorm = None,
     init: option.Init = "shared",
     step: option.Step = "exact",
+    stacked: option.Stacked = 1,
     outer_lr: option.OuterLearningRate = 1.0,
     outer_momentum: option.OuterMomentum = 0.0,
     outer_nesterov: option.OuterNesterov = False,
@@ -80,6 +81,7 @@ def fed_avg(
         init=init,
         schedule=Schedule(lr_schedule, warmup),
         step=step,
+        stacked=stacked,
     )
     outer = Sgd(outer_lr, outer_momentum, outer_nesterov, Schedule(outer_lr_schedule))
     return Algorithm(local, _reduce(reduce, init, match, match_to, soft), outer)
@@ -166,7 +168,7 @@ def fed_adagrad(
     return replace(fed_avg(**options), apply=outer)
 
 
-@extending(fed_avg, without=("step",))
+@extending(fed_avg, without=("step", "stacked"))
 def fed_prox(*, mu: option.Proximity = 0.1, **options: Any) -> Algorithm:
     """FedProx: federated averaging whose partitions are held near the start (Li et al. 2020, Algorithm 2)."""
     averaging = fed_avg(**options)
@@ -175,7 +177,7 @@ def fed_prox(*, mu: option.Proximity = 0.1, **options: Any) -> Algorithm:
 
 OTHER_THAN_PLAIN_SGD = (
     *("momentum", "nesterov", "optimizer", "optimizer_options", "clip_norm"),
-    *("init", "step", "match", "match_to", "soft"),
+    *("init", "step", "stacked", "match", "match_to", "soft"),
 )
 
 
