@@ -41,7 +41,7 @@ Step = Annotated[
 ]
 Stacked = Annotated[
     Annotated[int, Field(ge=1)] | Literal["auto"],
-    Field(description="small partitions that are trained side by side, with bits of their own; auto: by a trial"),
+    Field(description="small partitions to train side by side, with bits of their own; auto: found by a trial"),
 ]
 ReduceName = Annotated[str, Field(description=f"how updates become one: {', '.join(spelled(REDUCES))}")]
 Match = Annotated[By | None, Field(description="match hidden units before the reduce, compared by this")]
