@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ def check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
     step, parameters = Backprop(stacked, network, RATE), [p.detach() for p in network.trained.values()]
     order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
     each, moved, same = (
-        _stepped(step, parameters, batch, places) for places in (torch.arange(len(order)), order, order * 0)
+        _stepped(stacked, step, parameters, batch, places)
+        for places in (torch.arange(len(order)), order, order * 0)
     )
     for here, there, copies in zip(each, moved, same, strict=True):
         if not (same_bits(here[order], there) and same_bits(here[:1].expand_as(copies), copies)):
@@ -56,26 +58,34 @@ def check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
 
 
 def _stepped(
-    step: Backprop, parameters: Sequence[torch.Tensor], batch: Examples, places: torch.Tensor
+    stacked: Stacked, step: Backprop, parameters: Sequence[torch.Tensor], batch: Examples, places: torch.Tensor
 ) -> list[torch.Tensor]:
     """Losses and parameters after a step of the replicas of some places."""
     with taken_back(parameters):
         for parameter in parameters:
             parameter.copy_(parameter[places])
-        losses = step(Examples(batch.inputs[places], batch.targets[places]))
+        with drawing_nothing(stacked.objective):
+            losses = step(Examples(batch.inputs[places], batch.targets[places]))
         return [losses.clone(), *(parameter.clone() for parameter in parameters)]
 
 
 def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -> None:
     """Raise for a network whose step changes more than its parameters, or draws random numbers."""
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    before = _generators()
-    objective.value(network(examples.inputs), examples.targets).backward()
-    if _generators() != before:
-        raise refusal(objective, "it draws random numbers, as dropout does")
+    with drawing_nothing(objective):
+        objective.value(network(examples.inputs), examples.targets).backward()
     for name, buffer in network.named_buffers():
         if not same_bits(buffers[name], buffer):
             raise refusal(objective, f"training changes its buffer {name}, as BatchNorm does")
+
+
+@contextmanager
+def drawing_nothing(objective: Objective) -> Iterator[None]:
+    """Raise `ModelError` where random numbers are drawn within: they would be the same for all replicas."""
+    before = _generators()
+    yield
+    if _generators() != before:
+        raise refusal(objective, "it draws random numbers, as dropout does")
 
 
 def _check_agreement(stacked: Stacked, alone: nn.Module, network: Replicas, batch: Examples) -> None:

@@ -11,6 +11,7 @@ ALL = (
     training.FEDAVG,
     overhead.NOOP,
     overhead.CLIENTS,
+    overhead.CLIENTS_STACKED,
     overhead.SERVER,
 )
 ROWS = {row.name: row for row in ALL}

@@ -18,7 +18,7 @@ from flows.training.preparing import Prepared, prepared
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 from tests.benchmarks.peers import networks
-from tests.benchmarks.peers.recipes import CLIENTS, ELEMENTS, EMPTY_ROUNDS, STEP, Recipe, tell
+from tests.benchmarks.peers.recipes import CLIENTS, ELEMENTS, EMPTY_ROUNDS, STACKED, STEP, Recipe, tell
 from tests.benchmarks.speed import noop
 from tests.benchmarks.speed.constant import CONSTANT
 
@@ -55,6 +55,7 @@ def empty(partitions: int) -> dict[str, Any]:
 RECIPES = {
     "step": trained(STEP, algorithm="sync_sgd"),
     "clients": trained(CLIENTS, algorithm="fed_avg", local_steps=10),
+    "clients-stacked": trained(STACKED, algorithm="fed_avg", local_steps=10, stacked=56),
 }
 
 

@@ -45,6 +45,11 @@ class Playing(Tied):
     def forward(self, images):
         return super().forward(images) * (1 + random.random())
 
+class PlayingLater(Tied):
+    def forward(self, images):
+        outputs = super().forward(images)
+        return outputs * random.random() if len(images) == 5 else outputs
+
 class Normed(Tied):
     def __init__(self):
         super().__init__()
