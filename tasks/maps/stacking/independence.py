@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -17,11 +14,13 @@ from tasks.maps.stacking.replicas import Replicas, Stacked
 from tasks.maps.stepping.backprop import Backprop
 from tasks.maps.stepping.replaying import taken_back
 from tasks.networks.objective import Objective
-from tasks.numerics import derive_seed
+from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
 
 RATE = 1 / 7
 """The learning rate of a step that is tried: no type of numbers holds it, so its rounding shows."""
+
+RANDOM = "it draws random numbers, as dropout does"
 
 
 def check_stackable(stacked: Stacked, examples: Examples) -> None:
@@ -45,12 +44,15 @@ def check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
 
     Tried is a step of the network, which is as before in the end, on a batch (replica, example, *).
     """
-    step, parameters = Backprop(stacked, network, RATE), [p.detach() for p in network.trained.values()]
+    step, places = Backprop(stacked, network, RATE), torch.arange(stacked.count)
+    parameters = [parameter.detach() for parameter in network.trained.values()]
     order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
-    each, moved, same = (
-        _stepped(stacked, step, parameters, batch, places)
-        for places in (torch.arange(len(order)), order, order * 0)
+    each, again, moved, same = (
+        _stepped(step, parameters, batch, chosen, seed)
+        for seed, chosen in enumerate((places, places, order, places * 0))
     )
+    if not all(map(same_bits, each, again)):
+        raise refusal(stacked.objective, RANDOM)
     for here, there, copies in zip(each, moved, same, strict=True):
         if not (same_bits(here[order], there) and same_bits(here[:1].expand_as(copies), copies)):
             why = "a step of one has other bits in another place, or beside others"
@@ -58,34 +60,28 @@ def check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
 
 
 def _stepped(
-    stacked: Stacked, step: Backprop, parameters: Sequence[torch.Tensor], batch: Examples, places: torch.Tensor
+    step: Backprop, parameters: Sequence[torch.Tensor], batch: Examples, places: torch.Tensor, seed: int
 ) -> list[torch.Tensor]:
-    """Losses and parameters after a step of the replicas of some places."""
-    with taken_back(parameters):
+    """Losses and parameters after a step of the replicas of some places, with a seed for the generators."""
+    with taken_back(parameters), pinned(seed, torch.get_num_threads()):
         for parameter in parameters:
             parameter.copy_(parameter[places])
-        with drawing_nothing(stacked.objective):
-            losses = step(Examples(batch.inputs[places], batch.targets[places]))
+        losses = step(Examples(batch.inputs[places], batch.targets[places]))
         return [losses.clone(), *(parameter.clone() for parameter in parameters)]
 
 
 def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -> None:
     """Raise for a network whose step changes more than its parameters, or draws random numbers."""
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    with drawing_nothing(objective):
-        objective.value(network(examples.inputs), examples.targets).backward()
+    losses = []
+    for seed in (0, 1):  # the generators are not compared: other threads of a worker draw from them, too
+        with pinned(seed, torch.get_num_threads()), torch.no_grad():
+            losses.append(objective.value(network(examples.inputs), examples.targets))
     for name, buffer in network.named_buffers():
         if not same_bits(buffers[name], buffer):
             raise refusal(objective, f"training changes its buffer {name}, as BatchNorm does")
-
-
-@contextmanager
-def drawing_nothing(objective: Objective) -> Iterator[None]:
-    """Raise `ModelError` where random numbers are drawn within: they would be the same for all replicas."""
-    before = _generators()
-    yield
-    if _generators() != before:
-        raise refusal(objective, "it draws random numbers, as dropout does")
+    if not same_bits(*losses):
+        raise refusal(objective, RANDOM)
 
 
 def _check_agreement(stacked: Stacked, alone: nn.Module, network: Replicas, batch: Examples) -> None:
@@ -114,13 +110,6 @@ def _scatter(network: Replicas) -> None:
     for parameter in network.trained.values():
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.data.mul_((1 + noise / 8).to(parameter.dtype))
-
-
-def _generators() -> tuple[object, ...]:
-    """The states of all global generators."""
-    _, keys, *rest = np.random.get_state()
-    of_torch = torch.default_generator.get_state().numpy()
-    return of_torch.tobytes(), np.asarray(keys).tobytes(), rest, random.getstate()
 
 
 def refusal(objective: Objective, why: str, advice: str = "") -> ModelError:

@@ -14,7 +14,7 @@ from storage.values.state import State
 from storage.values.tensors import Specs, Vectors
 from tasks.data.examples import Examples
 from tasks.maps.stacking.courses import Course, phases
-from tasks.maps.stacking.independence import check_apart, drawing_nothing
+from tasks.maps.stacking.independence import check_apart
 from tasks.maps.stacking.replicas import Replicas, Stacked
 from tasks.maps.stepping.backprop import Backprop
 from tasks.maps.stepping.watching import settings
@@ -47,9 +47,8 @@ def train(stacked: Stacked, state: State, courses: Sequence[Course], lr: float) 
         batches = [Examples(*pair) for pair in zip(phase.inputs, phase.targets, strict=True)]
         _check_once(stacked, network, batches[0])
         total = losses[places]
-        with drawing_nothing(stacked.objective):
-            for batch in batches:
-                total += step(batch)
+        for batch in batches:
+            total += step(batch)
         for name, parameter in trained.items():
             every[name][members] = parameter[: len(members)]
         losses[members] = total[: len(members)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from dataclasses import dataclass
 
 import pytest
@@ -84,6 +86,23 @@ def test_replicas_that_are_not_as_if_alone_are_refused(kind, why) -> None:
     what = objective("mlp", None, "float32")
     with pytest.raises(ModelError, match=f"replicas of model mlp cannot be stacked: {why}"), pinned(0, threads=1):
         check_stackable(kind(what, COUNT), part(what, 16))
+
+
+def test_that_other_threads_draw_random_numbers_meanwhile_does_no_harm() -> None:
+    what, done = objective("mlp", None, "float32"), threading.Event()
+
+    def draw() -> None:
+        while not done.is_set():
+            random.random()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        with pinned(0, threads=1):
+            check_stackable(Stacked(what, COUNT), part(what, 16))
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_the_network_is_as_before_once_it_is_tried() -> None:
