@@ -33,14 +33,16 @@ partitions' numbers:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors
 from tasks.when import SYNCHRONOUS, When
+
+T = TypeVar("T")
 
 Node = Any
 """A partial result of a reduce over some partitions; a lone `Update` is one."""
@@ -103,6 +105,10 @@ class Map(Part, Protocol):
         given = zip(examples, carries, seeds, strict=True)
         return [self(objective, state, *each) for each in given]
 
+    def as_team(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
+        """What a function of objective and state gives where they are as its ranks have them."""
+        return function(objective, state)
+
     def __call__(
         self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
@@ -120,6 +126,11 @@ class Reduce(Part, Protocol):
     def matches(self) -> tuple[TensorSpec, ...]:
         """What is stored of how each partition's units were matched: name, dtype and shape of a permutation."""
         return ()
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether it treats each element of vectors for itself, so that it does the same to a share of them."""
+        return False
 
     def around(self, other: Reduce) -> Reduce:
         """What another reduce in the place of this one is: the other itself, or this one with it inside."""
@@ -140,6 +151,11 @@ class Reduce(Part, Protocol):
 
 class Apply(Part, Protocol):
     """The outer optimizer."""
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether it treats each element of vectors for itself, so that it does the same to a share of them."""
+        return False
 
     def around(self, other: Apply) -> Apply:
         """What another apply in the place of this one is: the other itself, or this one with it inside."""
@@ -175,6 +191,11 @@ class Algorithm:
             # Inherited by name, not by shape: isinstance would ask a Protocol for its members only.
             if base not in type(part).__mro__:
                 raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
+
+    @property
+    def shareable(self) -> bool:
+        """Whether ranks of a team can each reduce and apply their share of the network for themselves."""
+        return self.reduce.elementwise and self.apply.elementwise
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
         """The algorithm for a run's networks and partitions: each part that must know them is told."""

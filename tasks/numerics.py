@@ -9,7 +9,7 @@ import platform
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,6 +37,19 @@ def derive_seed(*parts: int | str) -> int:
 _one_at_a_time = threading.RLock()
 """Generators and settings belong to the process, and a worker may have several threads."""
 
+_lent = threading.local()
+"""Whether a thread works for the one that holds the lock, which waits for it."""
+
+
+@contextmanager
+def lent() -> Iterator[None]:
+    """Within, this thread may pin numerics for the one that has pinned them, and waits for it."""
+    _lent.here = True
+    try:
+        yield
+    finally:
+        _lent.here = False
+
 
 @contextmanager
 def pinned(seed: int, threads: int) -> Iterator[None]:
@@ -51,7 +64,7 @@ def pinned(seed: int, threads: int) -> Iterator[None]:
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
     """The same where nothing is drawn at random."""
-    with _one_at_a_time:
+    with nullcontext() if getattr(_lent, "here", False) else _one_at_a_time:
         before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         torch.set_num_threads(threads)
         # use_deterministic_algorithms(True) sets the same switch but imports the compiler, a second and more.

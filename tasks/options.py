@@ -35,6 +35,11 @@ Init = Annotated[
     Literal["shared", "per-partition"],
     Field(description="initial weights: one for all, or each partition its own"),
 ]
+Ranks = Annotated[int, Field(ge=1, description="processes that share one network, each with a part of its layers")]
+Units = Annotated[
+    tuple[str, ...] | None, Field(description="layers whose units they share; none: those that hold the most")
+]
+Hybrid = Annotated[bool, Field(description="whether they share the batch before these layers")]
 Step = Annotated[
     Literal["exact", "fused"],
     Field(description="exact, or fused: plain SGD that subtracts as it multiplies, sooner, with other bits"),

@@ -6,6 +6,8 @@ loss, and lets a value of another shape or a row past the end pass in silence.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import google_crc32c
 import numpy as np
 
@@ -32,11 +34,45 @@ def write_chunk(
     place.write(chunk_key(spec, index), *with_checksum(data), durable=fsync)
 
 
+def stream_chunk(
+    place: Place, spec: ArraySpec, index: tuple[int, ...], parts: Iterable[np.ndarray], fsync: bool = False
+) -> None:
+    """Write one whole chunk as the arrays come that follow each other in it; else `ShapeMismatch`."""
+    place.stream(chunk_key(spec, index), _streamed(spec, parts), durable=fsync)
+
+
+def _streamed(spec: ArraySpec, parts: Iterable[np.ndarray]) -> Iterator[memoryview | bytes]:
+    """The bytes of each part, and at last the checksum of all."""
+    checksum = size = 0
+    for part in parts:
+        data = np.ascontiguousarray(part, part.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+        checksum = google_crc32c.extend(checksum, data)
+        size += len(data)
+        yield data.data
+    if size != chunk_bytes(spec) - CHECKSUM:
+        raise ShapeMismatch(f"{spec.path}: a chunk has {chunk_bytes(spec) - CHECKSUM} bytes, not {size}")
+    yield checksum.to_bytes(CHECKSUM, "little")
+
+
 def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:
     """One whole chunk of shape `spec.chunks`, None where there is none; raises `StoreDamaged` for flipped bits."""
     key = chunk_key(spec, index)
     content = place.read(key, most=chunk_bytes(spec))
     return None if content is None else decoded_chunk(spec, content, f"{place}/{key}")
+
+
+def read_parts(place: Place, spec: ArraySpec, index: tuple[int, ...], elements: int) -> Iterator[np.ndarray]:
+    """A whole chunk that is there, (element,), so many at a time; raises `StoreDamaged`, at the end."""
+    key, dtype = chunk_key(spec, index), np.dtype(spec.stored).newbyteorder("<")
+    end, step, checksum = chunk_bytes(spec) - CHECKSUM, elements * dtype.itemsize, 0
+    for first in range(0, end, step):
+        part = np.asarray(place.read_part(key, first, min(step, end - first)) or b"", np.uint8)
+        checksum = google_crc32c.extend(checksum, part)
+        if len(part) == min(step, end - first):
+            yield part.view(dtype).astype(spec.stored, copy=False)
+    told = place.read_part(key, end, CHECKSUM + 1)
+    if told is None or bytes(told) != checksum.to_bytes(CHECKSUM, "little"):
+        raise _damaged(f"{place}/{key}")
 
 
 def missing_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str) -> StoreDamaged:
@@ -56,10 +92,12 @@ def checked(content: memoryview, size: int, where: str) -> np.ndarray:
     """So many bytes less those of the checksum after them; raises `StoreDamaged` where it is not theirs."""
     data, checksum = np.asarray(content)[:-CHECKSUM], content[-CHECKSUM:]
     if len(content) != size or google_crc32c.value(data) != int.from_bytes(checksum, "little"):
-        raise StoreDamaged(
-            f"{where}: the stored bytes are not those that were written; restore the file from a copy"
-        )
+        raise _damaged(where)
     return data
+
+
+def _damaged(where: str) -> StoreDamaged:
+    return StoreDamaged(f"{where}: the stored bytes are not those that were written; restore the file from a copy")
 
 
 def with_checksum(data: np.ndarray) -> tuple[memoryview, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -54,6 +55,9 @@ class Place(Protocol):
 
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a content; a durable one survives a power loss."""
+
+    def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
+        """The same of pieces that are made as they are written; what they raise leaves the content as it was."""
 
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create a content; False, and nothing written, where there is one. Of several writers one succeeds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 
 from storage.places.base import Piece
@@ -31,7 +32,7 @@ def remove_file(name: str, folder: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def write_and_close(descriptor: int, pieces: tuple[Piece, ...], durable: bool) -> None:
+def write_and_close(descriptor: int, pieces: Iterable[Piece], durable: bool) -> None:
     """Write all of the pieces to an open file, and close it."""
     try:
         for piece in pieces:

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,6 +126,11 @@ class LocalPlace:
     @_telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a file, and its folders."""
+        self.stream(key, pieces, durable)
+
+    @_telling("write")
+    def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
+        """The same of pieces that are made as they are written: none is kept in memory."""
         with self._written_beside(key, pieces, durable) as (folder, partial, name):
             os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
             if durable:
@@ -264,9 +269,7 @@ class LocalPlace:
         return mode
 
     @contextmanager
-    def _written_beside(
-        self, key: str, pieces: tuple[Piece, ...], durable: bool
-    ) -> Iterator[tuple[int, str, str]]:
+    def _written_beside(self, key: str, pieces: Iterable[Piece], durable: bool) -> Iterator[tuple[int, str, str]]:
         """A folder, the name in it of a half-written file with all of the pieces, and the name it is to have."""
         # Not named after the file, whose name may be as long as names can be.
         partial = f".{secrets.token_hex(8)}{PARTIAL}"

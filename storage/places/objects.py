@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -138,6 +138,11 @@ class ObjectPlace:
     @telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace an object, which is durable when the server has taken it."""
+        self.stream(key, pieces, durable)
+
+    @telling("write")
+    def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
+        """The same; a request has all of the pieces."""
         obstore.put(*self._at(key), b"".join(pieces), use_multipart=False)
 
     @telling("write")

@@ -104,6 +104,21 @@ class ServerRecord:
 
 
 @dataclass(frozen=True)
+class GangRecord:
+    """What a gang of processes took for a round: so many `ranks`, of which `team` share one network.
+
+    `exchanged` are the bytes that ranks had for each other by kind: ``activations`` within a team, ``updates``
+    between those that map other partitions, ``tensors`` on their way to the store. `memory` is the most that each
+    rank's process has held so far, in bytes.
+    """
+
+    ranks: int
+    team: int
+    exchanged: Mapping[str, int]
+    memory: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Commit:
     """One committed round.
 
@@ -113,7 +128,7 @@ class Commit:
     `split` is None where nothing was dealt out, as each partition's examples were given. `server` is None where
     the round waited for all partitions. Where the state's tensors were not `stored` they can be made again from
     the updates since the last that are. `executor` is what ran the round, empty for the
-    initial state and for what a run was given.
+    initial state and for what a run was given, and `gang` what it took where that was one.
     """
 
     round: int
@@ -133,6 +148,7 @@ class Commit:
     seconds: float = 0.0
     time: float = 0.0
     executor: str = ""
+    gang: GangRecord | None = None
 
     @property
     def accepted(self) -> list[int]:
@@ -167,6 +183,7 @@ class Commit:
         updates = {int(p): _update_record(u) for p, u in value.pop("updates").items()}
         carry_from = {int(p): r for p, r in value.pop("carry_from").items()}
         split, server, score = value.pop("split"), value.pop("server"), value.pop("score")
+        gang = value.pop("gang", None)
         return cls(
             **value,
             updates=updates,
@@ -174,6 +191,7 @@ class Commit:
             split=SplitRecord(**split) if split else None,
             server=_server(**server) if server else None,
             score=Score(**score) if score else None,
+            gang=GangRecord(**{**gang, "memory": tuple(gang["memory"])}) if gang else None,
         )
 
 

@@ -123,9 +123,12 @@ class RoundStore:
         longer.history.describe()
         return longer
 
-    def describe(self, state: State, token: str, epoch: int) -> Commit:
-        """The commit of a state, vectors (element,), as yet without its updates."""
-        tensors = tensor_digests(state.named(self.schema.layout))
+    def describe(self, state: State, token: str, epoch: int, digests: Mapping[str, str] | None = None) -> Commit:
+        """The commit of a state, vectors (element,), as yet without its updates.
+
+        The `digests` of its tensors may be known already.
+        """
+        tensors = tensor_digests(state.named(self.schema.layout)) if digests is None else digests
         return Commit(
             round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors
         )

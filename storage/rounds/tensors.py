@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 
 from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
-from storage.hierarchy.chunks import missing_chunk, read_chunk, write_chunk
+from storage.hierarchy.chunks import chunk_key, missing_chunk, read_chunk, read_parts, stream_chunk, write_chunk
 from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema
 from storage.hierarchy.shards import read_packed
@@ -21,6 +22,7 @@ from storage.rounds.log import CommitLog
 from storage.rounds.pruned import Pruned, read_pruned, there
 from storage.values.digests import (
     NOTHING_KEPT,
+    TensorDigest,
     match_digest,
     match_tensors,
     state_digest,
@@ -28,8 +30,9 @@ from storage.values.digests import (
     update_digest,
     update_groups,
 )
+from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
-from storage.values.tensors import Specs, Vectors, from_numpy, pack, to_numpy
+from storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
 
 NOTHING_PRUNED = Pruned()
 
@@ -67,44 +70,80 @@ class StoredTensors:
 
         together(self.place, write, state.named(self.schema.layout).items())
 
+    def stream(
+        self,
+        path: str,
+        index: tuple[int, ...],
+        shape: Sequence[int],
+        arrays: Iterable[np.ndarray],
+        stored: bool = True,
+    ) -> str:
+        """The digest of a tensor, (*shape), whose elements come in arrays; where it is to be `stored`, written."""
+        digest = TensorDigest(path, self.arrays[path].dtype, shape)
+        taken = digest.taking(arrays)
+        if stored:
+            stream_chunk(self.place, self.arrays[path], index, taken, self.fsync)
+        for _ in taken:
+            pass
+        return digest.hexdigest()
+
     def read_state(self, at: int | Commit) -> State:
         """A committed state, its vectors (element,) by dtype as the layout has them.
 
         Raises `RoundMissing`, `RoundPruned` where it is not stored, `StoreDamaged` where the bits are not those
         committed.
         """
-        commit = self.log.commit(at)
-        paths = list(self.schema.state(1))
-        read = together(self.place, lambda path: self.read_tensor(commit, path), paths)
-        tensors = dict(zip(paths, read, strict=True))
-        if state_digest({path: commit.tensors[path] for path in tensors}, commit.round) != commit.state:
-            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
-        layout = self.schema.layout
-
-        def vectors(group: str, specs: Specs) -> Vectors:
-            return pack(specs, {spec.name: tensors[f"{group}/{spec.name}"] for spec in specs})
-
-        return State(
-            params=vectors("params", layout.params),
-            buffers=vectors("buffers", layout.buffers),
-            frozen=vectors("frozen", layout.frozen),
-            memory={slot: vectors(f"memory/{slot}", layout.params) for slot in self.schema.memory},
-            round=commit.round,
+        return self.read_state_by(
+            at, self.schema.layout, lambda commit, path, into: into.copy_(self.read_tensor(commit, path))
         )
+
+    def read_state_by(
+        self, at: int | Commit, layout: Layout, read: Callable[[Commit, str, torch.Tensor], Any]
+    ) -> State:
+        """The same of tensors of which a layout may have parts: each is read by its path to where it is to be."""
+        commit = self.log.commit(at)
+        paths = self.schema.state(1)
+        if state_digest({path: commit.tensors[path] for path in paths}, commit.round) != commit.state:
+            raise StoreDamaged(f"{self.place}: the commit record of round {commit.round} contradicts itself")
+        params, buffers, frozen = map(empty_vectors, (layout.params, layout.buffers, layout.frozen))
+        memory = {slot: empty_vectors(layout.params) for slot in self.schema.memory}
+        state = State(params, buffers, frozen, memory, commit.round)
+        together(self.place, lambda named: read(commit, *named), state.named(layout).items())
+        return state
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
         """One tensor of a committed state, (*shape); raises `RoundPruned`, `StoreDamaged` as `read_state` does."""
-        spec, frozen = self.arrays[path], path.startswith("frozen/")
+        spec, index = self.arrays[path], self._index(commit, path)
+        array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
+        tensor = from_numpy(array[0] if index else array, spec.dtype)
+        self._check(commit, path, tensor_digest(path, tensor))
+        return tensor
+
+    def read_rows(self, commit: Commit, path: str, rows: int) -> Iterator[torch.Tensor]:
+        """One tensor of a committed state, (row, *), so many rows at a time; raises as `read_tensor`."""
+        spec, index = self.arrays[path], self._index(commit, path)
+        if not self.place.has(chunk_key(spec, index)):  # in a shard, or missing
+            yield from self.read_tensor(commit, path).split(rows)
+            return
+        shape = spec.shape[1:] if index else spec.shape
+        digest = TensorDigest(path, spec.dtype, shape)
+        for part in read_parts(self.place, spec, index, rows * prod(shape[1:])):
+            digest.update(part)
+            yield from_numpy(part.reshape(-1, *shape[1:]), spec.dtype)
+        self._check(commit, path, digest.hexdigest())
+
+    def _index(self, commit: Commit, path: str) -> tuple[int, ...]:
+        """Where the chunk of a tensor of a committed state is; raises `RoundPruned`."""
+        frozen = path.startswith("frozen/")
         if not (frozen or commit.stored):
             raise self._no_state(commit.round, self.pruned(), "was not stored, as the run keeps its updates")
-        index = () if frozen else (commit.round,)
-        array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
-        tensor = from_numpy(array if frozen else array[0], spec.dtype)
-        if tensor_digest(path, tensor) != commit.tensors.get(path):
+        return () if frozen else (commit.round,)
+
+    def _check(self, commit: Commit, path: str, digest: str) -> None:
+        if digest != commit.tensors.get(path):
             raise StoreDamaged(
                 f"{self.place}: {path} of round {commit.round} is not what was committed; restore it from a copy"
             )
-        return tensor
 
     def write_update(self, round: int, partition: int, update: Update) -> None:
         """Write one partition's vectors, (element,) each."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,31 @@ from storage.values.tensors import Specs, Vectors, dtype_name, to_numpy, views
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
     """The digest of one named tensor, (*shape)."""
-    array = to_numpy(tensor)
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    head = json.dumps([name, dtype_name(tensor.dtype), list(tensor.shape)])
-    total = hashlib.sha256(head.encode())
-    total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
+    digest = TensorDigest(name, dtype_name(tensor.dtype), tensor.shape)
+    digest.update(to_numpy(tensor))
+    return digest.hexdigest()
+
+
+class TensorDigest:
+    """The digest of a named tensor, (*shape), whose elements come in arrays one after the other."""
+
+    def __init__(self, name: str, dtype: str, shape: Sequence[int]) -> None:
+        self._total = hashlib.sha256(json.dumps([name, dtype, list(shape)]).encode())
+
+    def update(self, array: np.ndarray) -> None:
+        """Take the elements that come next."""
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        self._total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+
+    def taking(self, arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """The arrays as they come, taken."""
+        for array in arrays:
+            self.update(array)
+            yield array
+
+    def hexdigest(self) -> str:
+        """The digest of all that was taken."""
+        return self._total.hexdigest()
 
 
 def tensor_digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -52,13 +71,17 @@ def state_digest(digests: Mapping[str, str], round: int) -> str:
 
 def vectors_digest(groups: Mapping[str, Vectors]) -> str:
     """The digest of groups of tensors by name, (*shape), such as the vectors of an update, (element,)."""
-    return json_digest(
-        [
-            tensor_digest(f"{group}/{name}", vectors[name])
-            for group, vectors in sorted(groups.items())
-            for name in sorted(vectors)
-        ]
+    return grouped_digest(
+        {
+            group: {name: tensor_digest(f"{group}/{name}", vector) for name, vector in vectors.items()}
+            for group, vectors in groups.items()
+        }
     )
+
+
+def grouped_digest(digests: Mapping[str, Mapping[str, str]]) -> str:
+    """The digest of groups of tensors from those of each, by group and name."""
+    return json_digest([named[name] for _, named in sorted(digests.items()) for name in sorted(named)])
 
 
 def update_groups(update: Update) -> dict[str, Vectors]:

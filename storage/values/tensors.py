@@ -137,6 +137,11 @@ def check_sizes(specs: Specs, vectors: Vectors) -> None:
         raise ShapeMismatch(f"expected vectors of {expected} elements, got {given}")
 
 
+def empty_vectors(specs: Specs) -> dict[str, torch.Tensor]:
+    """Vectors, (element,), whose elements are not set."""
+    return {dtype: torch.empty(size, dtype=getattr(torch, dtype)) for dtype, size in sorted(sizes(specs).items())}
+
+
 def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
     """Tensors by name, (*shape) each, that share the memory of the vectors, (element,).
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from storage.errors import UsageError
 from tasks import options as option
-from tasks.algebra import Algorithm, Reduce
+from tasks.algebra import Algorithm, Map, Reduce
 from tasks.applies.adaptive import Adagrad, Adam, Yogi
 from tasks.applies.keep_extras import KeepExtras
 from tasks.applies.schedules import Schedule
@@ -20,6 +20,7 @@ from tasks.matching.search.evidence import By
 from tasks.options import extending
 from tasks.reduces.matched import Matched, To
 from tasks.reduces.table import find_reduce
+from tasks.teams.teamed import Teamed
 
 
 def sync_sgd(
@@ -31,11 +32,22 @@ def sync_sgd(
     warmup: option.Warmup = 0,
     batch_size: option.BatchSize = None,
     reduce: option.ReduceName = "mean",
+    ranks: option.Ranks = 1,
+    units: option.Units = None,
+    hybrid: option.Hybrid = False,
 ) -> Algorithm:
     """Synchronous SGD: the mean gradient of all partitions, then one step of one machine (Chen et al. 2016)."""
-    return Algorithm(
-        Gradient(batch_size), find_reduce(reduce), Sgd(lr, momentum, nesterov, Schedule(lr_schedule, warmup))
-    )
+    gradient = _shared(Gradient(batch_size), ranks, units, hybrid)
+    return Algorithm(gradient, find_reduce(reduce), Sgd(lr, momentum, nesterov, Schedule(lr_schedule, warmup)))
+
+
+def _shared(map: Map, ranks: int, units: tuple[str, ...] | None, hybrid: bool) -> Map:
+    """The map of so many ranks."""
+    if ranks > 1:
+        return Teamed(map, ranks, tuple(units or ()), hybrid)
+    if units or hybrid:
+        raise UsageError("units and hybrid say what ranks share: give ranks, 2 or more")
+    return map
 
 
 def fed_avg(
@@ -62,6 +74,9 @@ def fed_avg(
     match: option.Match = None,
     match_to: option.MatchTo = None,
     soft: option.Soft = None,
+    ranks: option.Ranks = 1,
+    units: option.Units = None,
+    hybrid: option.Hybrid = False,
 ) -> Algorithm:
     """Federated averaging: local training, then the mean of the networks (McMahan et al. 2017, Algorithm 1).
 
@@ -84,7 +99,17 @@ def fed_avg(
         stacked=stacked,
     )
     outer = Sgd(outer_lr, outer_momentum, outer_nesterov, Schedule(outer_lr_schedule))
-    return Algorithm(local, _reduce(reduce, init, match, match_to, soft), outer)
+    if ranks > 1 and local.stack > 1:
+        raise UsageError(f"stacked = {stacked} is for networks of one process; leave it out, or ranks")
+    if ranks > 1 and (clip_norm or step == "fused" or optimizer in WHOLE):
+        what = "clip_norm" if clip_norm else f"step = {step}" if step == "fused" else f"optimizer = {optimizer}"
+        raise UsageError(f"{what} needs all of a network's gradients in one place; leave it out, or ranks")
+    reducing = _reduce(reduce, init, match, match_to, soft)
+    return Algorithm(_shared(local, ranks, units, hybrid), reducing, outer)
+
+
+WHOLE = ("Adafactor", "LBFGS", "Muon")
+"""Optimizers that do not treat each element of a parameter for itself."""
 
 
 def _reduce(reduce: str, init: str, match: By | None, to: To | None, soft: int | None) -> Reduce:
@@ -168,7 +193,10 @@ def fed_adagrad(
     return replace(fed_avg(**options), apply=outer)
 
 
-@extending(fed_avg, without=("step", "stacked"))
+SHARES = ("ranks", "units", "hybrid")
+
+
+@extending(fed_avg, without=("step", "stacked", *SHARES))
 def fed_prox(*, mu: option.Proximity = 0.1, **options: Any) -> Algorithm:
     """FedProx: federated averaging whose partitions are held near the start (Li et al. 2020, Algorithm 2)."""
     averaging = fed_avg(**options)
@@ -178,6 +206,7 @@ def fed_prox(*, mu: option.Proximity = 0.1, **options: Any) -> Algorithm:
 OTHER_THAN_PLAIN_SGD = (
     *("momentum", "nesterov", "optimizer", "optimizer_options", "clip_norm"),
     *("init", "step", "stacked", "match", "match_to", "soft"),
+    *SHARES,
 )
 
 

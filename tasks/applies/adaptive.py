@@ -35,6 +35,11 @@ class Adaptive(Apply):
     tau: float = 1e-3
     schedule: Schedule = CONSTANT
 
+    @property
+    def elementwise(self) -> bool:
+        """It does."""
+        return True
+
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """The next second moment from the last and the direction's square; all (elements,)."""
         raise NotImplementedError

@@ -31,6 +31,11 @@ class Sgd(Apply):
     nesterov: bool = False
     schedule: Schedule = CONSTANT
 
+    @property
+    def elementwise(self) -> bool:
+        """It does."""
+        return True
+
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """A velocity of zeros, where there is momentum."""
         return {"velocity": {k: torch.zeros_like(p) for k, p in params.items()}} if self.momentum else {}

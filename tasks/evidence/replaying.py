@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -51,8 +50,7 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
         carries = (_carry(job, before, partition) for partition in span)
         updates: dict[int, Update | None] = {}
         records: dict[int, UpdateRecord] = {}
-        mapping = map_block(job.work, before.state, span, data, carries)
-        for mapped in chain.from_iterable(mapping):
+        for mapped in map_block(job.work, before.state, span, data, carries):
             partition, update = mapped.partition, mapped.update
             refused = mapped.refused or _left_out(stored, partition)
             records[partition] = UpdateRecord(update_digest(update), update.weight, refused)

@@ -60,8 +60,7 @@ class GangExecutor(GraphExecutor):
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
-        asynchronous = isinstance(job.work.algorithm.when, Asynchronous)
-        if asynchronous or self._seconds >= SHORT_SECONDS or not self._separate():
+        if self._seconds >= SHORT_SECONDS or not self._can(job):
             for commit in super().run(job, first, last):
                 self._seconds = min(self._seconds, commit.seconds)
                 yield commit
@@ -93,16 +92,24 @@ class GangExecutor(GraphExecutor):
 
     def _ganged(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """The commits of the gang that is at work, where it still has all workers, else of a new one."""
-        spread = self.pool.spread(job.run_by("gang"))
+        spread = self.pool.spread(job.run_by("gang"), ranks=job.work.algorithm.map.ranks)
         if self._gang is None or not self._gang.goes_on(spread, first - 1, self.pool.workers):
             self.end()
             self._gang = Gang(self.pool, spread, first - 1)
         return self._gang.commits(last)
 
-    def _separate(self) -> bool:
-        """Whether the workers are processes of their own, which find each other over the network."""
-        found = processes(self.client)
-        return len(set(found.values())) == len(found) and all(urlparse(worker).hostname for worker in found)
+    def _can(self, job: Job) -> bool:
+        """Whether a gang can do the rounds: where it has workers enough, in processes of their own that meet."""
+        algorithm, there = job.work.algorithm, processes(self.client)
+        if isinstance(algorithm.when, Asynchronous) or (algorithm.map.ranks > 1 and not algorithm.shareable):
+            return False
+        apart = len(set(there.values())) == len(there) and all(urlparse(worker).hostname for worker in there)
+        return apart and len(there) >= algorithm.map.ranks
+
+
+def _seated(job: Job, workers: list[str]) -> list[str]:
+    """The workers that are ranks, one team after the other."""
+    return workers[: job.plan.blocks * job.work.algorithm.map.ranks]
 
 
 class Gang:
@@ -112,7 +119,7 @@ class Gang:
         self.pool = pool
         self.job = job
         self.committed = self._made = round
-        self._workers = pool.workers[: job.plan.blocks]
+        self._workers = _seated(job, pool.workers)
         self._topic = f"roundweave-{secrets.token_hex(4)}"
         self._told: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self._idleness = Idleness(pool.client)
@@ -125,7 +132,7 @@ class Gang:
     def goes_on(self, job: Job, round: int, workers: list[str]) -> bool:
         """Whether it is at this job, has committed as far as this round, and all workers are in it."""
         same = self.job.attempt.token == job.attempt.token and self.committed == round
-        return same and self._workers == workers[: job.plan.blocks]
+        return same and self._workers == _seated(job, workers)
 
     def commits(self, last: int) -> Iterator[Commit]:
         """The commits up to a round as they are made; raises `LostWork` where a rank is lost."""
@@ -166,7 +173,7 @@ class Gang:
             take_part,
             shared,
             self._split,
-            self._data[rank],
+            self._data[rank // self.job.work.algorithm.map.ranks],
             seat,
             self._topic,
             key=("rank", self._topic, self.committed + 1, rank),

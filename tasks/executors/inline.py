@@ -85,6 +85,7 @@ class InlineExecutor:
             with watched(self.patience, self.notice):
                 mapped = map_and_keep(job, outcome, data, 0)
             outcome = reduce_round(job, outcome, [mapped])
+            del mapped  # updates are as large as the state
             self._outcome = job.attempt.token, outcome
             yield Computed(outcome, self._scored(job, outcome, data))
 

@@ -45,14 +45,18 @@ class Pool:
         with suppress(TimeoutError):  # of a worker that hangs; it will be given up
             client.run(_import_torch, wait=False, callback_timeout=ANSWER_SECONDS)
 
-    def spread(self, job: Job, one_by_one: bool = False) -> Job:
-        """The job with a block for each worker there is now; who came or went moves the data."""
+    def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
+        """The job with a block for each worker there is now, or each so many; who came or went moves the data."""
         workers = usable_workers(self.client)
         if workers != self.workers:
             self.forget()
             self.workers = workers
         partitions = job.plan.partitions
-        plan = RoundPlan(partitions, partitions, True) if one_by_one else RoundPlan.over(partitions, len(workers))
+        plan = (
+            RoundPlan(partitions, partitions, True)
+            if one_by_one
+            else RoundPlan.over(partitions, len(workers) // ranks)
+        )
         return replace(job, plan=plan)
 
     def forget(self) -> None:

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-class Broken(Exception):
-    """A rank of the group is gone, or never came; the others cannot go on."""
+class Broken(BaseException):
+    """A rank of the group is gone, or never came; the others cannot go on.
+
+    No fault of the work that it ends, which must not take it for one of its own.
+    """
 
 
-def numbers_of_all(number: int) -> list[int]:
-    """The number that each rank tells, in their order, once all have told theirs."""
-    return [int(told) for told in tensors_of_all(torch.tensor([number]))]
+class Collectives:
+    """Exchanges among some ranks, all of which take part in each; raises `Broken` where one is gone."""
 
+    def __init__(self, process_group: Any = None) -> None:
+        self._group = process_group
+        self.ranks = dist.get_world_size(process_group)
 
-def objects_of_all(value: Any) -> list[Any]:
-    """A small value of each rank, in their order."""
-    values: list[Any] = [None] * dist.get_world_size()
-    _whole(lambda: dist.all_gather_object(values, value))
-    return values
+    def numbers(self, number: int) -> list[int]:
+        """The number that each rank tells, in their order, once all have told theirs."""
+        return [int(told) for told in self.tensors(torch.tensor([number]))]
 
+    def objects(self, value: Any) -> list[Any]:
+        """A small value of each rank, in their order."""
+        values: list[Any] = [None] * self.ranks
+        _whole(lambda: dist.all_gather_object(values, value, group=self._group))
+        return values
 
-def tensors_of_all(sent: torch.Tensor) -> list[torch.Tensor]:
-    """What each rank sends, in their order: tensors of one shape and dtype."""
-    received = [torch.empty_like(sent) for _ in range(dist.get_world_size())]
-    _whole(lambda: dist.all_gather(received, sent))
-    return received
+    def tensors(self, sent: torch.Tensor) -> list[torch.Tensor]:
+        """What each rank sends, in their order: tensors of one shape and dtype."""
+        received = [torch.empty_like(sent) for _ in range(self.ranks)]
+        _whole(lambda: dist.all_gather(received, sent, group=self._group))
+        return received
+
+    def scattered(self, sent: torch.Tensor, sizes: Sequence[int], received: Sequence[int]) -> torch.Tensor:
+        """What the ranks have for this one, (byte,), so many bytes each; it sends so many to each."""
+        whole = torch.empty(sum(received), dtype=torch.uint8)
+        _whole(lambda: dist.all_to_all_single(whole, sent, [*received], [*sizes], group=self._group))
+        return whole
 
 
 def _whole(exchange: Callable[[], Any]) -> None:
-    """An exchange among all; raises `Broken` where a rank is gone."""
+    """An exchange among all."""
     try:
         exchange()
     except RuntimeError as error:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from tasks.gang.boards import Board, Sent, Shared
-from tasks.gang.collectives import Broken
+from tasks.gang.collectives import Broken, Collectives
 from tasks.gang.messages import Message
 
 FORMING_SECONDS = 60
@@ -51,30 +51,67 @@ def open_door(host: str) -> TCPStore:
 
 
 class Group:
-    """The ranks that have met; use `joined` to make one."""
+    """Ranks that have met, this one as the so-manieth of them; use `joined` and `part` to make one.
 
-    def __init__(self, seat: Seat) -> None:
-        self.rank = seat.rank
-        self.ranks = seat.ranks
+    `sent` counts the bytes that this one has for others.
+    """
+
+    def __init__(self, rank: int, ranks: int, process_group: Any = None) -> None:
+        self.rank = rank
+        self.ranks = ranks
+        self.sent = 0
         self._number = 0
-        shared = [] if seat.ranks == 1 else [Shared.among(seat.rank, seat.ranks) for _ in range(2)]
-        whole = [board for board in shared if board]
-        self._boards: list[Board] = [*whole] if len(whole) == len(shared) else [Sent(seat.rank)]
+        self._boards = [] if ranks == 1 else _boards(rank, Collectives(process_group))
+        self._parts: list[Group] = []
 
     def all_gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; raises `Broken` where one is gone."""
         if self.ranks == 1:
             return [value]
-        # By turns: what is written on a board may still be read while the next message is written.
-        self._number += 1
-        board = self._boards[self._number % len(self._boards)]
-        received = board.exchange(Message.of(value))
+        message = Message.of(value)
+        self.sent += message.size * (self.ranks - 1)
+        received = self._board().exchange(message)
         return [value if rank == self.rank else other for rank, other in enumerate(received)]
+
+    def scatter(self, values: Sequence[Any]) -> list[Any]:
+        """What each rank, in their order, has for this one, of `values` for each of them; as `all_gather`."""
+        if self.ranks == 1:
+            return [*values]
+        messages = [Message.of(None if rank == self.rank else value) for rank, value in enumerate(values)]
+        self.sent += sum(message.size for rank, message in enumerate(messages) if rank != self.rank)
+        received = self._board().scatter(messages)
+        return [values[rank] if rank == self.rank else other for rank, other in enumerate(received)]
+
+    def part(self, parts: Sequence[Sequence[int]]) -> Group:
+        """The part, of some that all ranks name, that this one is in; a rank is in one of them."""
+        mine: Group | None = None
+        for ranks in parts:
+            # All ranks make all parts, also those that they are not in.
+            process_group = dist.new_group([*ranks], timeout=FOREVER, backend="gloo") if len(ranks) > 1 else None
+            if self.rank in ranks:
+                mine = Group(ranks.index(self.rank), len(ranks), process_group)
+                self._parts.append(mine)
+        assert mine is not None
+        return mine
 
     def close(self) -> None:
         """Let go of what is shared."""
+        for part in self._parts:
+            part.close()
         for board in self._boards:
             board.close()
+
+    def _board(self) -> Board:
+        """By turns: what is written on a board may still be read while the next message is written."""
+        self._number += 1
+        return self._boards[self._number % len(self._boards)]
+
+
+def _boards(rank: int, all_ranks: Collectives) -> list[Board]:
+    """Two of memory, where all reach it."""
+    shared = [Shared.among(rank, all_ranks) for _ in range(2)]
+    whole: list[Board] = [board for board in shared if board]
+    return whole if len(whole) == len(shared) else [Sent(rank, all_ranks)]
 
 
 @contextmanager
@@ -84,20 +121,17 @@ def joined(seat: Seat, halted: Callable[[], bool], door: TCPStore | None = None)
     The first rank brings the door that it has opened.
     """
     if seat.ranks == 1:
-        yield Group(seat)
+        yield Group(0, 1)
         return
     store = door or _entered(seat)
     _meet(store, seat, halted)
     with _speaking_from(seat):
         dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=seat.ranks, timeout=FOREVER)
-    try:
-        group = Group(seat)
         try:
-            yield group
+            with closing(Group(seat.rank, seat.ranks)) as group:
+                yield group
         finally:
-            group.close()
-    finally:
-        dist.destroy_process_group()
+            dist.destroy_process_group()
 
 
 def _entered(seat: Seat) -> TCPStore:

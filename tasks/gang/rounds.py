@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Protocol
 
-from storage.rounds.commits import Commit
+from storage.rounds.commits import Commit, GangRecord
 from tasks.data.partitions import Partition
 from tasks.gang.group import Group
+from tasks.gang.memory import most_memory
 from tasks.keeping.committing import (
+    Made,
     commit_round,
     load_and_keep,
     map_and_keep,
@@ -19,9 +23,10 @@ from tasks.keeping.committing import (
     reduce_round,
     score_outcome,
 )
+from tasks.keeping.in_shares import InShares
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
-from tasks.rounds.steps import Outcome
+from tasks.rounds.steps import BlockResult, Outcome
 
 NUMBERS_SECONDS = 0.25
 """The numbers of rounds are written so often, and read from the records until then: they are many small files."""
@@ -33,45 +38,144 @@ Told = Callable[[int], None]
 """Tells who waits for it that a round is committed."""
 
 
+KINDS = ("activations", "updates", "tensors")
+"""What ranks have for each other: within a team, for those of other teams, and for the one that writes."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rank tells in each round: whether it is halted, the bytes sent so far by kind, and its memory."""
+
+    halted: bool
+    sent: tuple[int, ...]
+    memory: int
+
+
 @dataclass(frozen=True)
 class Computed:
-    """A round that is not committed yet: the outcome, which all ranks have, and the scores of each."""
+    """A round that is not committed yet: the outcome, which all ranks have, the scores of each block, and more."""
 
     outcome: Outcome
     tallies: Sequence[Sequence[Tally]]
+    made: Made
+
+
+class Rank(Protocol):
+    """What a rank does in a round besides talking to those that map other blocks.
+
+    `job` is that of its share of the network.
+    """
+
+    @property
+    def job(self) -> Job:
+        """The work, and where it is kept."""
+        ...
+
+    def read_outcome(self, round: int) -> Outcome:
+        """The outcome of a committed round, verified."""
+        ...
+
+    def map_and_keep(self, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+        """Map a block's partitions, keep their updates, and fold what can be folded."""
+        ...
+
+    def keep_state(self, after: Outcome) -> Mapping[str, str] | None:
+        """Keep the state after a round; the digests of its tensors, None where it is kept with the commit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lone:
+    """A rank that maps for itself, and has the whole network."""
+
+    job: Job
+
+    def read_outcome(self, round: int) -> Outcome:
+        """All of it."""
+        return read_outcome(self.job, round)
+
+    def map_and_keep(self, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+        """As the tasks of other executors do."""
+        return map_and_keep(self.job, before, data, block)
+
+    def keep_state(self, after: Outcome) -> None:
+        """It is kept with the commit."""
 
 
 def run_rank(job: Job, group: Group, data: Data, halted: Callable[[], bool], told: Told) -> int:
-    """All rounds that follow the last committed one, as one rank of a group that maps a block of partitions.
+    """All rounds that follow the last committed one, as one rank of a group; its team maps a block of partitions.
 
     Ends with the run, or where the first rank is halted. Gives the last round that it knows to be committed;
     raises `Broken` where a rank is gone.
     """
     first: int = group.all_gather((job.attempt.open().log.look().newest or 0) + 1)[0]
+    ranks = job.work.algorithm.map.ranks
+    teams = [range(begin, begin + ranks) for begin in range(0, group.ranks, ranks)]
+    if ranks == 1:
+        alone = Group(0, 1)
+        rounds = _Rounds(Lone(job), group, alone, alone, group.rank)
+    else:
+        team, line, same = group.part(teams), group.part(teams), group.part([*zip(*teams, strict=True)])
+        rounds = _Rounds(InShares.of(job, team, line), same, team, line, group.rank // ranks)
     if group.rank:
-        for _ in _rounds(job, group, first, data, halted):
+        for _ in rounds.run(first, data, halted):
             pass
         return first - 1
     with _writer(job, told) as writer:
-        for computed in _rounds(job, group, first, data, lambda: halted() or writer.stopped):
+        for computed in rounds.run(first, data, lambda: halted() or writer.stopped):
             writer.write(computed)
         return writer.written() or first - 1
 
 
-def _rounds(job: Job, group: Group, first: int, given: Data, halted: Callable[[], bool]) -> Iterator[Computed]:
-    """Each round once it is computed; all ranks end with the same one."""
-    outcome, (number, data) = read_outcome(job, first - 1), given
-    for round in range(first, job.attempt.rounds + 1):
-        if job.split(round) != number:
-            number = job.split(round)
-            data = load_and_keep(job, number, group.rank)
-        mapped = map_and_keep(job, outcome, data, group.rank)
-        halts, blocks = zip(*group.all_gather((halted(), mapped)), strict=True)
-        if any(halts):
-            return
-        outcome = reduce_round(job, outcome, blocks)
-        scored = job.attempt.scored(round)
-        yield Computed(outcome, group.all_gather(score_outcome(job, outcome, data)) if scored else [])
+@dataclass(frozen=True)
+class _Rounds:
+    """The rounds as a rank computes them: with its `team`, and with the `others` that map another `block` each.
+
+    A `line` leads to the rank of the team that writes.
+    """
+
+    rank: Rank
+    others: Group
+    team: Group
+    line: Group
+    block: int
+
+    def run(self, first: int, given: Data, halted: Callable[[], bool]) -> Iterator[Computed]:
+        """Each round once it is computed; all ranks end with the same one."""
+        job = self.rank.job
+        outcome, (number, data) = self.rank.read_outcome(first - 1), given
+        before: list[Report] = []
+        for round in range(first, job.attempt.rounds + 1):
+            if job.split(round) != number:
+                number = job.split(round)
+                data = load_and_keep(job, number, self.block)
+            mapped = self.rank.map_and_keep(outcome, data, self.block)
+            team = self.team.all_gather(self._report(halted()))
+            reports, blocks = zip(*self.others.all_gather((team, mapped)), strict=True)
+            if any(report.halted for team in reports for report in team):
+                return
+            outcome = reduce_round(job, outcome, blocks)
+            del mapped, blocks  # updates are as large as the state
+            digests = self.rank.keep_state(outcome) if self.block == 0 else None
+            scored = job.attempt.scored(round)
+            tallies = self.others.all_gather(score_outcome(job, outcome, data)) if scored else []
+            now = [report for team in zip(*reports, strict=True) for report in team]
+            gang, before = _record(now, before, self.team.ranks), now
+            yield Computed(outcome, tallies, Made(gang, digests))
+
+    def _report(self, halted: bool) -> Report:
+        lines = self.team, self.others, self.line
+        return Report(halted, tuple(line.sent for line in lines), most_memory())
+
+
+def _record(ranks: Sequence[Report], before: Sequence[Report], team: int) -> GangRecord:
+    """What a round took, by what the ranks tell at the end of its maps and of those of the round before."""
+    totals = [
+        [sum(each) for each in zip(*(report.sent for report in reports), strict=True)]
+        for reports in (ranks, before)
+    ]
+    sent = [now - then for now, then in zip_longest(*totals, fillvalue=0)]
+    return GangRecord(len(ranks), team, dict(zip(KINDS, sent, strict=True)), tuple(r.memory for r in ranks))
 
 
 class _Writer:
@@ -100,7 +204,15 @@ class _Writer:
 
     def _write(self, computed: Computed, previous: Commit | None) -> Commit:
         more = time.monotonic() < self._settled + NUMBERS_SECONDS
-        commit = commit_round(self._job, computed.outcome, computed.tallies, previous, closing=False, more=more)
+        commit = commit_round(
+            self._job,
+            computed.outcome,
+            computed.tallies,
+            previous,
+            closing=False,
+            more=more,
+            made=computed.made,
+        )
         if not more:
             self._settled = time.monotonic()
         self._told(commit.round)

@@ -12,12 +12,12 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from storage.places.together import beside
-from storage.rounds.commits import Commit, SplitRecord, UpdateRecord
+from storage.rounds.commits import Commit, GangRecord, SplitRecord, UpdateRecord
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
@@ -28,7 +28,18 @@ from tasks.keeping.remaking import remade
 from tasks.numerics import check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
-from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply, score_block
+from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, reduce_apply, score_block
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a round was made: what a `gang` took, and the `digests` of the state where that is kept already."""
+
+    gang: GangRecord | None = None
+    digests: Mapping[str, str] | None = None
+
+
+MADE = Made()
 
 
 def read_outcome(job: Job, round: int) -> Outcome:
@@ -61,7 +72,7 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     records: dict[int, Future[UpdateRecord]] = {}
     began = time.perf_counter()
     with beside(store.place, store.tensors.state_bytes) as keep:
-        for group in map_block(job.work, before.state, span, data, carries):
+        for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
             for mapped in group:
                 records[mapped.partition] = keep(_keep, store, round, mapped, seconds)
@@ -92,15 +103,19 @@ def _keep(store: RoundStore, round: int, mapped: Mapped, seconds: float) -> Upda
 
 def record_of(mapped: Mapped, seconds: float) -> UpdateRecord:
     """What the commit is to say of an update that took so many seconds to map."""
-    metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
     return UpdateRecord(
         digest=update_digest(mapped.update),
         weight=mapped.update.weight,
         refused=mapped.refused,
-        metrics=metrics,
+        metrics=numbers_of(mapped.update),
         seconds=seconds,
         worker=f"{socket.gethostname()}:{os.getpid()}",
     )
+
+
+def numbers_of(update: Update) -> dict[str, float]:
+    """The numbers that an update reports, without those that are none."""
+    return {name: float(value) for name, value in update.metrics.items() if _is_number(value)}
 
 
 def _is_number(value: Any) -> bool:
@@ -128,11 +143,13 @@ def commit_round(
     closing: bool,
     updates: Mapping[int, Update] = MappingProxyType({}),
     more: bool = False,
+    made: Made = MADE,
 ) -> Commit:
     """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
 
     Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
-    those, by partition, that were not kept when they were mapped. `more` says that others follow at once.
+    those, by partition, that were not kept when they were mapped. `more` says that others follow at once, and
+    `made` how it was made.
     """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
@@ -142,9 +159,10 @@ def commit_round(
     with beside(store.place, store.tensors.state_bytes) as keep:
         for partition, update in updates.items():
             keep(store.tensors.write_update, state.round, partition, update)
-        keep(_keep_state, store, after, stored)
+        if made.digests is None:
+            keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
-        described = store.describe(state, attempt.token, attempt.epoch)
+        described = store.describe(state, attempt.token, attempt.epoch, made.digests)
     now = time.time()
     commit = replace(
         described,
@@ -155,6 +173,7 @@ def commit_round(
         score=score([tally for block in tallies for tally in block]),
         stored=stored,
         executor=attempt.executor,
+        gang=made.gang,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )

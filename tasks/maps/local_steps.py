@@ -126,6 +126,8 @@ class LocalSteps(Map):
         """Train up to `stack` partitions side by side, an update for each."""
         if self.stack == 1:
             return super().together(objective, state, examples, carries, seeds)
+        if not objective.alone:
+            raise UsageError("networks that ranks share are not stacked; leave stacked at 1")
         counts = [self.count(len(each)) for each in examples]
         courses = [
             course(each, self.batch_size, steps, seed)

@@ -113,6 +113,11 @@ class Objective:
         """The network as it was built, of which nothing is to be changed."""
         return _skeleton(self.model)[0]
 
+    @property
+    def alone(self) -> bool:
+        """Whether a step of its network waits for nobody: then it may be recorded."""
+        return True
+
     def initial(self) -> State:
         """The state before the first round, without the outer optimizer's memory."""
         network, layout = _skeleton(self.model)
@@ -129,27 +134,31 @@ class Objective:
 
     def network(self, state: State) -> nn.Module:
         """A network of its own over a copy of the state, in training mode."""
-        skeleton, layout = _skeleton(self.model)
-        bound = {
-            name: tensor
-            for specs, vectors in (
-                (layout.params, state.params),
-                (layout.buffers, state.buffers),
-                (layout.frozen, state.frozen),
-            )
-            for name, tensor in views(specs, {k: v.clone() for k, v in vectors.items()}).items()
-        }
-        # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
-        memo: dict[int, object] = {
-            id(old): nn.Parameter(bound[name], requires_grad=old.requires_grad)
-            for name, old in skeleton.named_parameters()
-        }
-        memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
-        return copy.deepcopy(skeleton, memo)
+        return bound_network(*_skeleton(self.model), state)
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss of outputs (examples, *) and targets (examples, *), a scalar."""
         return _loss(self.loss)(outputs, targets)
+
+
+def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
+    """A copy of a network, with its tensors over a copy of the state, which a layout says where they lie in."""
+    bound = {
+        name: tensor
+        for specs, vectors in (
+            (layout.params, state.params),
+            (layout.buffers, state.buffers),
+            (layout.frozen, state.frozen),
+        )
+        for name, tensor in views(specs, {k: v.clone() for k, v in vectors.items()}).items()
+    }
+    # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
+    memo: dict[int, object] = {
+        id(old): nn.Parameter(bound[name], requires_grad=old.requires_grad)
+        for name, old in skeleton.named_parameters()
+    }
+    memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
+    return copy.deepcopy(skeleton, memo)
 
 
 @functools.lru_cache(maxsize=4)

@@ -36,6 +36,11 @@ class Mean(Reduce):
     ([2.0], 4)
     """
 
+    @property
+    def elementwise(self) -> bool:
+        """It does."""
+        return True
+
     def join(self, left: Node, right: Node) -> WeightedSum:
         """Add; a lone update is multiplied by its weight first."""
         left, right = _lift(left), _lift(right)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 
 import torch
 
@@ -20,6 +20,7 @@ from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Node
 from tasks.data.partitions import Partition
+from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.reduces.tree import fold, fold_updates
 from tasks.rounds.guard import checked, misshapen, non_finite
@@ -77,9 +78,13 @@ def map_block(
     partitions: Iterable[int],
     data: Iterable[Partition],
     carries: Iterable[Mapping[str, Vectors]],
-) -> Iterator[list[Mapped]]:
-    """Map partitions, each from the state, its examples and what it carries: as many at once as the map stacks."""
-    given: Iterable[Given] = zip(partitions, data, carries, strict=True)
+) -> Iterator[Mapped]:
+    """Map partitions, each from the state, its examples and what it carries; as many at once as the map stacks."""
+    return chain.from_iterable(map_groups(work, state, zip(partitions, data, carries, strict=True)))
+
+
+def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[list[Mapped]]:
+    """The same, those that are mapped at once together."""
     together = work.algorithm.map.stack
     if together > 1:  # those with as many examples have batches of the same lengths
         given = sorted(given, key=lambda each: len(each[1].train))
@@ -168,6 +173,10 @@ def check_state(layout: Layout, state: State, before: State) -> None:
 
 def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
     """Score the network of a state on the held-out examples of some partitions."""
-    network = work.objective.network(state).eval()
+
+    def scored(objective: Objective, state: State) -> list[Tally]:
+        network = objective.network(state).eval()
+        return [tally(objective, network, partition.held_out) for partition in data]
+
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
-        return [tally(work.objective, network, partition.held_out) for partition in data]
+        return work.algorithm.map.as_team(work.objective, state, scored)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from storage.errors import ModelError, RoundFailed
 from tasks.data.partitions import Partition
 from tasks.rounds.job import Work
-from tasks.rounds.steps import map_block
+from tasks.rounds.steps import map_block, map_groups
 
 WARM_UP, SECONDS = 0.25, 0.25
 """Seconds of maps before they are measured, in which their steps are recorded, and while they are."""
@@ -57,7 +57,7 @@ def _pace(work: Work, data: Sequence[Partition], seconds: float) -> float:
     began, done, passed = time.perf_counter(), 0, 0.0
     state = work.objective.initial()
     while passed < seconds:
-        for group in map_block(work, state, range(len(data)), data, [{}] * len(data)):
+        for group in map_groups(work, state, [(number, each, {}) for number, each in enumerate(data)]):
             done, passed = done + len(group), time.perf_counter() - began
             if passed >= seconds:
                 break

@@ -14,6 +14,7 @@ from flows.command.printing.console import console
 from flows.reporting.scores import shown
 from storage.errors import StoreError, listed, spans
 from storage.places.addresses import full_address
+from storage.rounds.commits import GangRecord
 from storage.runs.run import Run
 from storage.runs.tables import arrivals_by, worker_rows
 from tasks.user_code import short_name
@@ -174,11 +175,22 @@ def _facts(run: Run) -> dict[str, str]:
         "parent": _parent(run.attributes.get("parent")),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "run by": run.round(-1).commit.executor,
+        "gang": _gang(run.round(-1).commit.gang),
         "stored in": full_address(run.address),
         "digest": run.digest,
     }
     facts |= {"failed": run.failure or ""}
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _gang(gang: GangRecord | None) -> str:
+    """What the last round took of a gang's ranks; nothing where it was none."""
+    if gang is None:
+        return ""
+    team = f", {gang.team} to a network" if gang.team > 1 else ""
+    sent = ", ".join(f"{kind} {size / 1e6:.3g} MB" for kind, size in gang.exchanged.items() if size)
+    memory = f"at most {max(gang.memory) / 1e6:.0f} MB a rank"
+    return "; ".join(filter(None, (f"{gang.ranks} ranks{team}", sent and f"a round exchanges {sent}", memory)))
 
 
 def _split(config: Mapping[str, Any]) -> str:

@@ -48,6 +48,11 @@ class Stacked:
         """The replicas as they are built, of which nothing is to be changed."""
         return _built(self)
 
+    @property
+    def alone(self) -> bool:
+        """As one of them."""
+        return self.objective.alone
+
     def network(self, state: State) -> Replicas:
         """Replicas of their own that all start from a state, in training mode."""
         network = self.objective.network(state)

@@ -43,6 +43,11 @@ class Minimised(Protocol):
         """The network as it was built, of which nothing is to be changed."""
         ...
 
+    @property
+    def alone(self) -> bool:
+        """Whether a step of its network waits for nobody: then it may be recorded."""
+        ...
+
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The loss; what is minimised is the sum."""
         ...
@@ -96,7 +101,8 @@ class Backprop:
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         self._tensors = [t.detach() for t in (*network.parameters(), *network.buffers())]
         self._fused = fused
-        self._known = known_of(objective, fused, settings())
+        known = Known(reason="ranks talk to each other within a step")
+        self._known = known_of(objective, fused, settings()) if objective.alone else known
         self._kinds: dict[Any, Kind] = {}
 
     def __call__(self, batch: Examples) -> torch.Tensor:

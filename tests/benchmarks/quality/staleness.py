@@ -17,7 +17,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Annotated, Any
 
 import torch
@@ -122,8 +121,7 @@ def waited(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
     """The outcomes of synchronous rounds by the pure steps alone."""
     outcome = read_outcome(job, 0)
     for _ in range(rounds):
-        groups = map_block(job.work, outcome.state, range(len(data)), data, [{}] * len(data))
-        mapped = list(chain.from_iterable(groups))
+        mapped = list(map_block(job.work, outcome.state, range(len(data)), data, [{}] * len(data)))
         updates = {each.partition: each.update for each in mapped}
         records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
         nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)

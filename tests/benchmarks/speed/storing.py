@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,8 +77,7 @@ def not_stored(job: Job, ready: Prepared, rounds: int) -> None:
     outcome = Outcome(ready.store.tensors.read_state(0))
     loaded = [job.work.partitions.load(0, partition) for partition in range(job.plan.partitions)]
     for _ in range(rounds):
-        groups = map_block(job.work, outcome.state, range(len(loaded)), loaded, [{}] * len(loaded))
-        mapped = list(chain.from_iterable(groups))
+        mapped = list(map_block(job.work, outcome.state, range(len(loaded)), loaded, [{}] * len(loaded)))
         updates = {each.partition: each.update for each in mapped}
         records = {each.partition: UpdateRecord("", each.update.weight, each.refused) for each in mapped}
         nodes = fold_block(job.work, outcome.state.round + 1, [job.plan.root], updates)

@@ -74,6 +74,7 @@ def test_a_run_that_was_not_stacked_stays_so(train, untried) -> None:
         {"model_options": {"dropout": 0.5}},
         {"model": "cnn", "model_options": {}},
         {"partitions": 1},
+        {"ranks": 2},
     ],
 )
 def test_what_cannot_be_stacked_is_left_off(train, quick, fields, capsys) -> None:
@@ -159,6 +160,7 @@ def test_partitions_that_are_loaded_where_they_are_mapped_are_stacked_as_well(tr
         ({"stacked": 8, "algorithm": "diloco"}, "not for optimizer AdamW"),
         ({"stacked": 8, "model_options": {"dropout": 0.5}}, "mlp cannot be stacked: it draws random numbers"),
         ({"stacked": 8, "model": "cnn", "model_options": {}}, "changes its buffer norm1.running_mean"),
+        ({"stacked": 8, "ranks": 2}, "stacked = 8 is for networks of one process; leave it out, or ranks"),
         ({"stacked": 0}, "stacked"),
         ({"stacked": 8, "algorithm": "scaffold"}, "algorithm scaffold takes no stacked"),
         ({"stacked": 8, "algorithm": "fed_prox"}, "algorithm fed_prox takes no stacked"),

@@ -1,0 +1,208 @@
+"""Reading and keeping what a team has shares of: whole tensors, of which a part at a time is in one place.
+
+All ranks of a team call each function at the same time; the first one writes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from storage.rounds.commits import Commit, UpdateRecord
+from storage.rounds.pruned import there
+from storage.values.digests import grouped_digest, update_groups
+from storage.values.state import Update
+from storage.values.tensors import Record, Specs, TensorSpec, Vectors, sizes, to_numpy, views
+from tasks.data.partitions import Partition
+from tasks.keeping.committing import check_machine, numbers_of, read_carry
+from tasks.keeping.remaking import remade
+from tasks.rounds.guard import NOTHING
+from tasks.rounds.job import Job
+from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block
+from tasks.teams.networks import ShareObjective
+from tasks.teams.shares import Shares
+from tasks.teams.team import Team
+from tasks.teams.teamed import Teamed
+
+PART_BYTES = 1 << 20
+"""Bytes of a cut tensor that are in one place at a time, or those of one row where it has more."""
+
+
+def rows_at_once(spec: TensorSpec) -> int:
+    """Rows of a whole tensor that are in one place at a time."""
+    itemsize: int = getattr(torch, spec.dtype).itemsize
+    return max(1, PART_BYTES * spec.shape[0] // max(1, spec.size * itemsize))
+
+
+@dataclass(frozen=True)
+class Rows(Record):
+    """Rows of a tensor on their way to the rank that writes, (row, *)."""
+
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
+class InShares:
+    """A rank with its team: `job` is of its share of the network, `whole` of all of it.
+
+    What is written goes by a `line` of its own to the rank that writes.
+    """
+
+    job: Job
+    whole: Job
+    shares: Shares
+    team: Team
+    line: Team
+
+    @classmethod
+    def of(cls, job: Job, team: Team, line: Team) -> InShares:
+        """That of a rank of a team, which is in a process of its own."""
+        work, rule = job.work, job.work.algorithm.map
+        assert isinstance(rule, Teamed)
+        objective = ShareObjective.of(work.objective, rule.found, team, apart=True)
+        algorithm = replace(work.algorithm, map=rule.inner)
+        return cls(
+            replace(job, work=replace(work, objective=objective, algorithm=algorithm)), job, rule.found, team, line
+        )
+
+    def read_outcome(self, round: int) -> Outcome:
+        """The rank's part of the outcome of a committed round, verified; as `remade` where it is not stored."""
+        store, rank = self.job.attempt.open(), self.team.rank
+        if not there(store.log, store.tensors.pruned(), round):
+            whole = remade(self.whole.work, store, round)
+            return replace(whole, state=self.shares.state(whole.state, rank))
+
+        commit = store.log.read(round)
+        state = store.tensors.read_state_by(commit, self.shares.layout_of(rank), self._read)
+        return Outcome(state, carry_from=commit.carry_from, server=commit.server)
+
+    def _read(self, commit: Commit, path: str, into: torch.Tensor) -> None:
+        """Read the rank's part of a tensor of a committed state, of which some rows are in memory at a time."""
+        tensors, spec, rank = self.job.attempt.open().tensors, self._specs[self._name(path)], self.team.rank
+        cut = self.shares.cuts.get(spec.name)
+        if cut is None:
+            into.copy_(tensors.read_tensor(commit, path))
+            return
+        first = 0
+        for rows in tensors.read_rows(commit, path, rows_at_once(spec)):
+            end = first + len(rows)
+            begin, until = cut.rows_of(rank, first, end)
+            into[begin:until] = cut.rows(first, end).share(rows, rank)
+            first = end
+
+    @property
+    def _specs(self) -> dict[str, TensorSpec]:
+        """The whole network's tensors by name."""
+        layout = self.shares.layout
+        return {spec.name: spec for spec in (*layout.params, *layout.buffers, *layout.frozen)}
+
+    def map_and_keep(self, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+        """Map a block's partitions, keep their updates, and fold the rank's parts of them.
+
+        What one rank has to refuse all refuse. The records are whole on the first rank alone.
+        """
+        check_machine(self.job)
+        round, span = before.state.round + 1, self.job.plan.span(block)
+        carries = (
+            self.shares.slots(read_carry(self.job, before.carry_from.get(partition), partition), self.team.rank)
+            for partition in span
+        )
+        updates: dict[int, Update | None] = {}
+        records: dict[int, UpdateRecord] = {}
+        began = time.perf_counter()
+        for mapped in map(self._agreed, map_block(self.job.work, before.state, span, data, carries)):
+            records[mapped.partition] = self._keep(round, mapped, began)
+            updates[mapped.partition] = None if mapped.refused else mapped.update
+            began = time.perf_counter()
+        return BlockResult(fold_block(self.job.work, round, self.job.plan.nodes(block), updates), records)
+
+    def keep_state(self, after: Outcome) -> dict[str, str]:
+        """Write the state after a round where it is to be stored; on the first rank the digests of its tensors."""
+        state, store = after.state, self.job.attempt.open()
+        stored = self.job.attempt.stores_state(state.round) and not store.log.has(state.round)
+        specs = self._specs
+        digests = {
+            path: digest for path, digest in store.log.read(0).tensors.items() if path.startswith("frozen/")
+        }
+        for path, tensor in state.named(self.job.work.objective.layout).items():
+            if not path.startswith("frozen/"):
+                spec = specs[self._name(path)]
+                digests[path] = self._stream(path, (state.round,), spec.shape, self._parts(spec, tensor), stored)
+        return digests
+
+    def _agreed(self, mapped: Mapped) -> Mapped:
+        """The same, refused where it is on any rank, and nothing of it where one has nothing that can be kept."""
+        told = self.team.all_gather((mapped.refused, mapped.update is not NOTHING))
+        refused = next((reason for reason, _ in told if reason), None)
+        return replace(mapped, refused=refused, update=mapped.update if all(kept for _, kept in told) else NOTHING)
+
+    def _keep(self, round: int, mapped: Mapped, began: float) -> UpdateRecord:
+        """Write an update, and give what the commit is to say of it."""
+        seconds = time.perf_counter() - began
+        digests: dict[str, dict[str, str]] = {}
+        for group, vectors in update_groups(mapped.update).items():
+            specs = self.shares.layout.buffers if group == "updates/buffers" else self.shares.layout.params
+            digests[group] = {
+                dtype: self._keep_vector(group, dtype, specs, vectors, round, mapped) for dtype in vectors
+            }
+        return UpdateRecord(
+            digest=grouped_digest(digests),
+            weight=mapped.update.weight,
+            refused=mapped.refused,
+            metrics=numbers_of(mapped.update),
+            seconds=seconds,
+            worker=f"{socket.gethostname()}:{os.getpid()}",
+        )
+
+    def _keep_vector(
+        self, group: str, dtype: str, specs: Specs, vectors: Vectors, round: int, mapped: Mapped
+    ) -> str:
+        """Write a vector of an update, (element,), in which tensors follow each other; its digest."""
+        own = tuple(self.shares.spec(spec, self.team.rank) for spec in specs)
+        named = views([spec for spec in own if spec.dtype == dtype], {dtype: vectors[dtype]})
+        parts = (part for spec in specs if spec.dtype == dtype for part in self._parts(spec, named[spec.name]))
+        return self._stream(f"{group}/{dtype}", (round, mapped.partition), (sizes(specs)[dtype],), parts)
+
+    def _stream(
+        self,
+        path: str,
+        index: tuple[int, ...],
+        shape: tuple[int, ...],
+        parts: Iterator[np.ndarray],
+        stored: bool = True,
+    ) -> str:
+        """Write a tensor, (*shape), from its parts, and give its digest; ranks but the first only give theirs."""
+        if self.team.rank == 0:
+            return self.job.attempt.open().tensors.stream(path, index, shape, parts, stored)
+        for _ in parts:
+            pass
+        return ""
+
+    def _parts(self, spec: TensorSpec, own: torch.Tensor) -> Iterator[np.ndarray]:
+        """A whole tensor, some rows at a time, on the first rank; the others give it their parts of these."""
+        cut, line = self.shares.cuts.get(spec.name), self.line
+        if cut is None:
+            yield to_numpy(own)
+            return
+        step = rows_at_once(spec)
+        for first in range(0, spec.shape[0], step):
+            end = min(first + step, spec.shape[0])
+            begin, until = cut.rows_of(line.rank, first, end)
+            sent = [Rows(own[begin:until]) if rank == 0 else None for rank in range(line.ranks)]
+            parts = [rows.values for rows in line.scatter(sent) if rows is not None]
+            if parts and line.rank == 0:
+                whole = own.new_empty((end - first, *spec.shape[1:]))
+                for rank, part in enumerate(parts):
+                    cut.rows(first, end).place(whole, part, rank)
+                yield to_numpy(whole)
+
+    def _name(self, path: str) -> str:
+        """The name of the tensor that a state has at a path."""
+        kind, _, rest = path.partition("/")
+        return rest.partition("/")[2] if kind == "memory" else rest

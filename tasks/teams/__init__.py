@@ -1,0 +1,1 @@
+"""One model's weights over a team of ranks."""

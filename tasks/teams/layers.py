@@ -1,0 +1,148 @@
+"""Layers of which each rank of a team has a share of the units (Shoeybi et al. 2019, section 3; Krizhevsky 2014).
+
+A layer ``into`` units begins with what all ranks have, and each makes its own units of it; a layer ``out`` of them
+adds up what all ranks make of theirs. Between the two, ranks draw random numbers of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from storage.values.tensors import Record
+from tasks.numerics import derive_seed
+from tasks.teams.team import Team
+
+
+class Line:
+    """What the layers of a rank's network say to those of the other ranks."""
+
+    def __init__(self, team: Team) -> None:
+        self.team = team
+        self.lengths: list[int] = []
+        self._common: torch.Tensor | None = None
+        self._own: torch.Tensor | None = None
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of the ranks' tensors, (*shape), in their order."""
+        return _added(self._of_all(tensor))
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The ranks' tensors one after the other along their first axis."""
+        return torch.cat(self._of_all(tensor))
+
+    def examples(self, batch: torch.Tensor) -> torch.Tensor:
+        """This rank's share of a batch, (its examples, *)."""
+        ends = [len(batch) * (rank + 1) // self.team.ranks for rank in range(self.team.ranks)]
+        self.lengths = [end - first for first, end in zip([0, *ends], ends, strict=False)]
+        parts: Sequence[torch.Tensor] = batch.split(self.lengths)
+        return parts[self.team.rank]
+
+    def scatter_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of the ranks' tensors, of which each gets the rows of its examples."""
+        parts = self.team.scatter([_Sent(part) for part in tensor.split(self.lengths)])
+        return _added([part.tensor for part in parts])
+
+    def _of_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        return [told.tensor for told in self.team.all_gather(_Sent(tensor.detach()))]
+
+    def go_apart(self) -> None:
+        """From here on the rank draws random numbers of its own."""
+        if self._common is None:
+            self._common = torch.get_rng_state()
+            if self._own is None:
+                seed = derive_seed(torch.initial_seed(), "rank", self.team.rank)
+                self._own = torch.Generator().manual_seed(seed).get_state()
+            torch.set_rng_state(self._own)
+
+    def come_together(self) -> None:
+        """From here on all ranks draw the same random numbers."""
+        if self._common is not None:
+            self._own = torch.get_rng_state()
+            torch.set_rng_state(self._common)
+            self._common = None
+
+
+def _added(parts: list[torch.Tensor]) -> torch.Tensor:
+    """The sum of tensors, (*shape), from the first to the last."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+class _Sent(Record):
+    """A tensor on its way to another rank."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.contiguous()
+
+
+class _Into(torch.autograd.Function):
+    """The same inputs on all ranks; backward, the sum of their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, line: Line) -> torch.Tensor:
+        ctx.line = line
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.line.sum(gradients[0]), None
+
+
+class _Out(torch.autograd.Function):
+    """The sum over the ranks; backward, the same gradient for each."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: torch.Tensor, line: Line) -> torch.Tensor:
+        return line.sum(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], None
+
+
+class _Joined(torch.autograd.Function):
+    """The whole batch from each rank's examples; backward, the sums of the gradients of these."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, line: Line) -> torch.Tensor:
+        ctx.line = line
+        return line.gather(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return ctx.line.scatter_sum(gradients[0]), None
+
+
+class Into(nn.Linear):
+    """A layer that gives a rank its share of the units."""
+
+    line: Line
+    joins: bool = False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(…, inputs) -> (…, the rank's units); where it `joins`, those of the ranks' shares of the batch."""
+        if self.joins:
+            inputs = _Joined.apply(inputs, self.line)
+        elif inputs.requires_grad:
+            inputs = _Into.apply(inputs, self.line)
+        self.line.go_apart()
+        return functional.linear(inputs, self.weight, self.bias)
+
+
+class Out(nn.Linear):
+    """A layer that takes a rank's share of the units."""
+
+    line: Line
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(…, the rank's units) -> (…, outputs), which all ranks have."""
+        self.line.come_together()
+        summed: torch.Tensor = _Out.apply(functional.linear(inputs, self.weight), self.line)
+        return summed if self.bias is None else summed + self.bias
