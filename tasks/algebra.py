@@ -89,8 +89,11 @@ class Map(Part, Protocol):
         """How many partitions it maps together; the bits of one depend neither on the others nor on its place."""
         return 1
 
-    def check(self, objective: Any, examples: Any) -> None:
-        """Raise what speaks against training such networks on such examples; asked before round 1."""
+    def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:
+        """Raise what speaks against training such networks on such examples, in partitions of these sizes.
+
+        It is asked before round 1; sizes are told where several partitions are mapped together.
+        """
         return
 
     def together(

@@ -103,14 +103,14 @@ def _described(resolved: Resolved, executor: Executor) -> Resolved:
     digests = tuple(part.digest for part in descriptions)
     partitions = replace(partitions, digests=digests, shared=bool(description.shared))
     wanted = objective_for(resolved.config, description)
-    fitting = _fitting(resolved.config, resolved.algorithm)
+    fitting = _fitting(resolved.config, resolved.algorithm, tuple(part.examples for part in descriptions))
     (objective,) = executor.gather(partial(fitting, wanted, partitions, description), range(1))
     algorithm = resolved.algorithm.bound(objective, partitions)
     return Resolved(resolved.config, algorithm, partitions, description, objective)
 
 
-def _fitting(config: TrainConfig, algorithm: Algorithm) -> Fitting:
-    return Fitting(algorithm.map, config.threads, config.code)
+def _fitting(config: TrainConfig, algorithm: Algorithm, sizes: tuple[int, ...] = ()) -> Fitting:
+    return Fitting(algorithm.map, config.threads, sizes, config.code)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:

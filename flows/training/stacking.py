@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from flows.config.resolving import Resolved, resolve, work_of
@@ -55,7 +54,7 @@ def _tried(resolved: Resolved, executor: Executor) -> int:
     work, _ = work_of(resolved, executor)
     plan = RoundPlan.over(resolved.config.partitions, len(executor.each(fingerprint)))
     share = len(plan.span(0))
-    works = [work, *(one for number in _numbers(work, share) if (one := _stacking(resolved, work, number)))]
+    works = [work, *(one for number in _numbers(work, share) if (one := _stacking(resolved, executor, number)))]
     (seconds,) = executor.gather(partial(_block_seconds, works, share), range(1))
     numbers = [one.algorithm.map.stack for one in works]
     best = min(range(len(works)), key=seconds.__getitem__)
@@ -77,10 +76,9 @@ def _numbers(work: Work, share: int) -> list[int]:
     return [number for number in sorted(wanted) if number * size <= BYTES and share > 1]
 
 
-def _stacking(resolved: Resolved, work: Work, number: int) -> Work | None:
+def _stacking(resolved: Resolved, executor: Executor, number: int) -> Work | None:
     """The work with so many partitions stacked, None where that cannot be."""
     try:
-        algorithm = resolve(_with(resolved.config, number)).algorithm
+        return work_of(resolve(_with(resolved.config, number)), executor)[0]
     except (UsageError, ModelError):
         return None
-    return replace(work, algorithm=algorithm.bound(work.objective, work.partitions))

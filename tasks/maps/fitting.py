@@ -17,10 +17,14 @@ EXAMPLES = 32
 
 @dataclass(frozen=True)
 class Fitting(WithCode):
-    """What is tried: a map, with so many threads; `code` is the user's code that it is made of."""
+    """What is tried: a map, with so many threads; `code` is the user's code that it is made of.
+
+    `sizes` are those of the partitions; none where all are dealt from what is loaded at once, which tells them.
+    """
 
     map: Map
     threads: int
+    sizes: tuple[int, ...] = ()
     code: tuple[Code, ...] = ()
 
     def __call__(
@@ -29,5 +33,11 @@ class Fitting(WithCode):
         """The objective with its scores; raises `ModelError` where it does not fit, or what the map says."""
         fitting = check_fit(objective, partitions, description, partition)
         with pinned(0, self.threads):
-            self.map.check(fitting, partitions.sample(partition, EXAMPLES))
+            sizes = self.sizes or (_dealt(partitions) if self.map.stack > 1 else ())
+            self.map.check(fitting, partitions.sample(partition, EXAMPLES), sizes)
         return fitting
+
+
+def _dealt(partitions: Partitions) -> tuple[int, ...]:
+    """The sizes of partitions in the first round."""
+    return tuple(map(len, partitions.train_targets(partitions.split.number(1))))

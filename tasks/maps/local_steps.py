@@ -15,7 +15,7 @@ from tasks.algebra import Map
 from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
-from tasks.maps.stacking.courses import course
+from tasks.maps.stacking.courses import course, lengths_of
 from tasks.maps.stacking.independence import check_stackable
 from tasks.maps.stacking.replicas import Stacked
 from tasks.maps.stacking.training import train
@@ -97,10 +97,15 @@ class LocalSteps(Map):
         }
         return next((name for name, given in others.items() if given), None)
 
-    def check(self, objective: Objective, examples: Examples) -> None:
-        """Raise `ModelError` where replicas of the network cannot be stacked, on a batch of the examples."""
+    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
+        """Raise `ModelError` where replicas of the network cannot be stacked, at any length of their batches."""
         if self.stack > 1:
-            check_stackable(Stacked(objective, self.stack), examples)
+            lengths = {n for size in {*sizes} for n in lengths_of(size, self.batch_size, self.count(size))}
+            for length in sorted(lengths or {len(examples)}, reverse=True):
+                rows = torch.arange(length) % len(examples)
+                check_stackable(
+                    Stacked(objective, self.stack), Examples(examples.inputs[rows], examples.targets[rows])
+                )
 
     def __call__(
         self,

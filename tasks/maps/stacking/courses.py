@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import cycle, islice, repeat
 
 import torch
 
@@ -42,14 +42,15 @@ class Course:
 
 def course(examples: Examples, size: int | None, steps: int, seed: int) -> Course:
     """The batches that `batches` would give."""
-    every = list(passes(len(examples), size, steps, seed))
-    lengths = [count for rows in every for count in _lengths(len(rows), size or len(rows))]
-    return Course(examples, torch.cat(every), lengths)
+    rows = torch.cat(list(passes(len(examples), size, steps, seed)))
+    return Course(examples, rows, lengths_of(len(examples), size, steps))
 
 
-def _lengths(rows: int, size: int) -> list[int]:
-    whole, rest = divmod(rows, size)
-    return [*repeat(size, whole), *([rest] if rest else [])]
+def lengths_of(examples: int, size: int | None, steps: int) -> list[int]:
+    """How long each batch is."""
+    size = min(size or examples, examples)
+    whole, rest = divmod(examples, size)
+    return list(islice(cycle([*repeat(size, whole), *repeat(rest, rest > 0)]), steps))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
     for here, there, copies in zip(each, moved, same, strict=True):
         if not (same_bits(here[order], there) and same_bits(here[:1].expand_as(copies), copies)):
             why = "a step of one has other bits in another place, or beside others"
-            raise refusal(stacked.objective, why, ", or make it a multiple of 64, by which no vector is cut")
+            raise refusal(stacked.objective, why, ", or try a multiple of 64 or another batch_size")
 
 
 def _stepped(

@@ -77,7 +77,7 @@ class Doubled(Stacked):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (Placed, "a step of one has other bits in another place, or beside others; leave stacked at 1, or make"),
+        (Placed, "a step of one has other bits in another place, or beside others; leave stacked at 1, or try"),
         (Neighbouring, "a step of one has other bits in another place, or beside others"),
         (Doubled, "the gradient of one is another one than alone"),
     ],

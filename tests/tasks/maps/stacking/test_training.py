@@ -180,16 +180,19 @@ def test_a_kind_of_step_whose_bits_depend_on_the_place_stops_the_map(monkeypatch
     monkeypatch.setattr(Stacked, "value", value)
     what = objective("mlp", None, "float32")
     rule = replace(LOCAL, stacked=4)
-    rule.check(what, part(what, 16))
+    rule.check(what, part(what, 16), [32])
     updates(rule, what, [part(what, 32)], [0])
     with pytest.raises(ModelError, match="model mlp cannot be stacked: a step of one has other bits in another"):
         updates(rule, what, [part(what, 40)], [0])
+    with pytest.raises(ModelError, match="model mlp cannot be stacked: a step of one has other bits in another"):
+        rule.check(what, part(what, 16), [32, 32, 40])
+    replace(rule, steps=2, epochs=None).check(what, part(what, 16), [32, 32, 40])
 
 
 def test_random_numbers_that_are_drawn_later_stop_the_map(own) -> None:
     what = objective("PlayingLater", own, "float32")
     rule = replace(LOCAL, stacked=4)
-    rule.check(what, part(what, 16))
+    rule.check(what, part(what, 16), [32])
     updates(rule, what, [part(what, 32)], [0])
     with pytest.raises(ModelError, match="PlayingLater cannot be stacked: it draws random numbers"):
         updates(rule, what, [part(what, 21)], [0])
