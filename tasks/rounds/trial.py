@@ -28,8 +28,8 @@ def block_seconds(works: Sequence[Work], share: int) -> list[float]:
     list(map_block(works[0], works[0].objective.initial(), [0], data[:1], [{}]))  # the first map may import
     began = time.perf_counter()
     list(map_block(works[0], works[0].objective.initial(), [0], data[:1], [{}]))
-    if time.perf_counter() - began > LONG:
-        return [0.0] + [math.inf] * (len(works) - 1)
+    if (passed := time.perf_counter() - began) > LONG:
+        return [passed * share] + [math.inf] * (len(works) - 1)
     found: list[float] = []
     for work in works:
         slower = len(found) > 2 and found[-1] > found[-2]

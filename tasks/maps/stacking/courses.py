@@ -55,14 +55,13 @@ def lengths_of(examples: int, size: int | None, steps: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps that some replicas, by number, take together: batches (step, place, example, *), a place for each.
+    """Steps that some replicas, by number, take together: batches (place, example, *), a place for each.
 
     Places beyond them hold copies of the first, so that there are always as many.
     """
 
     members: Sequence[int]
-    inputs: torch.Tensor
-    targets: torch.Tensor
+    batches: Sequence[Examples]
 
 
 def phases(courses: Sequence[Course], places: int) -> Iterator[Phase]:
@@ -74,11 +73,10 @@ def phases(courses: Sequence[Course], places: int) -> Iterator[Phase]:
         taking = [courses[number] for number in members]
         row = taking[0].examples.inputs[:1].nbytes
         steps = max(1, min(*(each.alike for each in taking), AHEAD // max(1, places * length * row)))
-        rows = [_next_rows(each, steps, length) for each in taking]
-        drawn = [(each.examples, row) for each, row in zip(taking, rows, strict=True)]
-        inputs = _drawn([(each.inputs, row) for each, row in drawn], places, steps)
-        targets = _drawn([(each.targets, row) for each, row in drawn], places, steps)
-        yield Phase(members, inputs, targets)
+        drawn = [(each.examples, _next_rows(each, steps, length)) for each in taking]
+        inputs = _drawn([(each.inputs, rows) for each, rows in drawn], places, steps)
+        targets = _drawn([(each.targets, rows) for each, rows in drawn], places, steps)
+        yield Phase(members, [Examples(*pair) for pair in zip(inputs, targets, strict=True)])
 
 
 def _next_rows(each: Course, steps: int, length: int) -> torch.Tensor:
@@ -87,12 +85,13 @@ def _next_rows(each: Course, steps: int, length: int) -> torch.Tensor:
     return each.rows[begin : begin + steps * length]
 
 
-def _drawn(chosen: Sequence[tuple[torch.Tensor, torch.Tensor]], places: int, steps: int) -> torch.Tensor:
-    """Rows (row,) of tensors (examples, *) as (step, place, example, *)."""
+def _drawn(chosen: Sequence[tuple[torch.Tensor, torch.Tensor]], places: int, steps: int) -> list[torch.Tensor]:
+    """Rows (row,) of tensors (examples, *), for each step (place, example, *)."""
     first, count = chosen[0][0], len(chosen[0][1])
     drawn = first.new_empty((places, count, *first.shape[1:]))
     for place, (tensor, rows) in enumerate(chosen):
         torch.index_select(tensor, 0, rows, out=drawn[place])
     drawn[len(chosen) :] = drawn[0]
-    apart: torch.Tensor = drawn.unflatten(1, (steps, -1))
-    return apart.transpose(0, 1).contiguous()
+    # In memory of its own, as where it begins may decide bits, and not at what steps others are.
+    each = drawn.unflatten(1, (steps, -1)).unbind(1)
+    return [batch.clone(memory_format=torch.contiguous_format) for batch in each]

@@ -44,10 +44,9 @@ def train(stacked: Stacked, state: State, courses: Sequence[Course], lr: float) 
         places = torch.cat([members, members[:1].expand(stacked.count - len(members))])
         for name, parameter in trained.items():
             torch.index_select(every[name], 0, places, out=parameter)
-        batches = [Examples(*pair) for pair in zip(phase.inputs, phase.targets, strict=True)]
-        _check_once(stacked, network, batches[0])
+        _check_once(stacked, network, phase.batches[0])
         total = losses[places]
-        for batch in batches:
+        for batch in phase.batches:
             total += step(batch)
         for name, parameter in trained.items():
             every[name][members] = parameter[: len(members)]

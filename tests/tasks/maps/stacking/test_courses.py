@@ -23,7 +23,10 @@ def taken(every: list[Course], places: int) -> list[list[list[int]]]:
     """The targets of each batch that each replica takes."""
     found: list[list[list[int]]] = [[] for _ in every]
     for phase in phases(every, places):
-        for inputs, targets in zip(phase.inputs, phase.targets, strict=True):
+        for batch in phase.batches:
+            inputs, targets = batch.inputs, batch.targets
+            assert inputs.is_contiguous()
+            assert inputs.storage_offset() == targets.storage_offset() == 0
             assert len(inputs) == len(targets) == places
             assert torch.equal(inputs.squeeze(-1).long(), targets)
             for place, member in enumerate(phase.members):
@@ -60,5 +63,7 @@ def test_it_is_so_however_few_batches_are_drawn_ahead(sizes, size, epochs) -> No
 def test_steps_of_one_length_are_taken_together_by_hand() -> None:
     """Of 5, 4 and 6 examples in batches of 2: two steps of all, then the rests of 1, then 2."""
     every = [course(numbered(0, count), 2, -(-count // 2), 0) for count in (5, 4, 6)]
-    found = [(phase.members, tuple(phase.targets.shape)) for phase in phases(every, 4)]
-    assert found == [([0, 1, 2], (2, 4, 2)), ([2], (1, 4, 2)), ([0], (1, 4, 1))]
+    found = [
+        (phase.members, [tuple(batch.targets.shape) for batch in phase.batches]) for phase in phases(every, 4)
+    ]
+    assert found == [([0, 1, 2], [(4, 2)] * 2), ([2], [(4, 2)]), ([0], [(4, 1)])]
