@@ -134,6 +134,25 @@ def test_the_bits_of_a_replica_do_not_depend_on_its_place_or_its_neighbours(kind
     assert same(beside, alone)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("features", [5, 13, 63])
+def test_networks_of_odd_sizes_are_refused_or_have_the_same_bits_anywhere(features, dtype) -> None:
+    """Where a factor begins in memory may decide the bits of a product: which, the machine decides."""
+    what = Objective(ModelSpec("mlp", (features,), 3, dtype, 0, '{"hidden": 33}'), "cross_entropy")
+    sizes, order = [17, 31, 20, 9, 16], [3, 0, 4]
+    rule = LocalSteps(steps=3, batch_size=16, lr=0.1, stacked=8)
+    parts = [part(what, size, size) for size in sizes]
+    try:
+        with pinned(0, threads=1):
+            rule.check(what, parts[0], sizes)
+    except ModelError as error:
+        assert "has other bits in another place" in str(error)
+        return
+    together = updates(rule, what, parts, sizes)
+    found = updates(rule, what, [parts[number] for number in order], [sizes[number] for number in order])
+    assert all(same(update, together[number]) for update, number in zip(found, order, strict=True))
+
+
 def test_nor_do_they_once_steps_are_replayed() -> None:
     what = objective("mlp", None, "float32")
     rule = LocalSteps(steps=40, batch_size=16, lr=0.1, stacked=8)
