@@ -66,7 +66,7 @@ def read_parts(place: Place, spec: ArraySpec, index: tuple[int, ...], elements: 
     key, dtype = chunk_key(spec, index), np.dtype(spec.stored).newbyteorder("<")
     end, step, checksum = chunk_bytes(spec) - CHECKSUM, elements * dtype.itemsize, 0
     for first in range(0, end, step):
-        part = np.asarray(place.read_part(key, first, min(step, end - first)) or b"", np.uint8)
+        part = np.frombuffer(place.read_part(key, first, min(step, end - first)) or b"", np.uint8)
         checksum = google_crc32c.extend(checksum, part)
         if len(part) == min(step, end - first):
             yield part.view(dtype).astype(spec.stored, copy=False)

@@ -57,6 +57,7 @@ class GangExecutor(GraphExecutor):
         super().__init__(client, worker_timeout, notice)
         self._seconds = inf if choosing else 0.0
         self._gang: Gang | None = None
+        self._told = ""
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
@@ -95,16 +96,31 @@ class GangExecutor(GraphExecutor):
         spread = self.pool.spread(job.run_by("gang"), ranks=job.work.algorithm.map.ranks)
         if self._gang is None or not self._gang.goes_on(spread, first - 1, self.pool.workers):
             self.end()
+            if len(self.pool.workers) < job.work.algorithm.map.ranks:
+                raise LostWork("there are fewer workers than ranks of a team")
             self._gang = Gang(self.pool, spread, first - 1)
         return self._gang.commits(last)
 
     def _can(self, job: Job) -> bool:
         """Whether a gang can do the rounds: where it has workers enough, in processes of their own that meet."""
-        algorithm, there = job.work.algorithm, processes(self.client)
-        if isinstance(algorithm.when, Asynchronous) or (algorithm.map.ranks > 1 and not algorithm.shareable):
+        there = processes(self.client)
+        if isinstance(job.work.algorithm.when, Asynchronous) or self._tells_why_not(job, len(there)):
             return False
-        apart = len(set(there.values())) == len(there) and all(urlparse(worker).hostname for worker in there)
-        return apart and len(there) >= algorithm.map.ranks
+        return len(set(there.values())) == len(there) and all(urlparse(worker).hostname for worker in there)
+
+    def _tells_why_not(self, job: Job, workers: int) -> bool:
+        """Tell, once, why each worker has the whole network where teams were to share it."""
+        ranks, algorithm = job.work.algorithm.map.ranks, job.work.algorithm
+        why = ""
+        if ranks > 1 and not algorithm.shareable:
+            part = algorithm.apply if algorithm.reduce.elementwise else algorithm.reduce
+            why = f"{part} needs whole networks in one place"
+        elif ranks > workers:
+            why = f"a team of {ranks} ranks needs as many workers, of which there are {workers}"
+        if why and why != self._told:
+            self.pool.notice(f"{why}: each has the whole network")
+        self._told = why or self._told
+        return bool(why)
 
 
 def _seated(job: Job, workers: list[str]) -> list[str]:

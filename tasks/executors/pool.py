@@ -55,7 +55,7 @@ class Pool:
         plan = (
             RoundPlan(partitions, partitions, True)
             if one_by_one
-            else RoundPlan.over(partitions, len(workers) // ranks)
+            else RoundPlan.over(partitions, max(1, len(workers) // ranks))
         )
         return replace(job, plan=plan)
 

@@ -45,6 +45,13 @@ class Collectives:
         _whole(lambda: dist.all_to_all_single(whole, sent, [*received], [*sizes], group=self._group))
         return whole
 
+    def close(self) -> None:
+        """Let go of the others, who learn it from their connections."""
+        # Errors keep what the frames that they passed have: a group among these would stay connected.
+        ours, self._group = self._group, None
+        if ours is not None:
+            dist.destroy_process_group(ours)
+
 
 def _whole(exchange: Callable[[], Any]) -> None:
     """An exchange among all."""

@@ -61,7 +61,8 @@ class Group:
         self.ranks = ranks
         self.sent = 0
         self._number = 0
-        self._boards = [] if ranks == 1 else _boards(rank, Collectives(process_group))
+        self._all_ranks = Collectives(process_group) if ranks > 1 else None
+        self._boards = _boards(rank, self._all_ranks) if self._all_ranks else []
         self._parts: list[Group] = []
 
     def all_gather(self, value: Any) -> list[Any]:
@@ -100,6 +101,8 @@ class Group:
             part.close()
         for board in self._boards:
             board.close()
+        if self._all_ranks:
+            self._all_ranks.close()
 
     def _board(self) -> Board:
         """By turns: what is written on a board may still be read while the next message is written."""

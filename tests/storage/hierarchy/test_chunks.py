@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zarr.core.metadata import ArrayV3Metadata
 
 from storage.errors import ShapeMismatch, StoreDamaged
-from storage.hierarchy.chunks import read_chunk, write_chunk
+from storage.hierarchy.chunks import read_chunk, read_parts, stream_chunk, write_chunk
 from storage.hierarchy.schema import ArraySpec
 from storage.places.local import LocalPlace
 
@@ -169,3 +169,40 @@ def test_an_array_that_is_not_contiguous_is_written_in_c_order(tmp_path) -> None
     chunk = np.arange(6, dtype=np.float32).reshape(1, 3, 2).transpose(0, 2, 1)
     write_chunk(LocalPlace(tmp_path), spec, (0,), chunk)
     assert np.array_equal(created(tmp_path, spec)[:], chunk)
+
+
+@given(dtype=st.sampled_from(STORED), rows=st.integers(1, 9), columns=st.integers(1, 3), step=st.integers(1, 12))
+@settings(deadline=None)
+def test_a_chunk_in_parts_is_the_chunk(tmp_path_factory, dtype, rows, columns, step) -> None:
+    place, spec = (
+        LocalPlace(tmp_path_factory.mktemp("place")),
+        spec_of(dtype, (2, rows, columns), (1, rows, columns)),
+    )
+    chunk = random(spec)
+    write_chunk(place, spec, (0,), chunk)
+    stream_chunk(place, spec, (1,), (part for part in np.array_split(chunk.reshape(-1), step)))
+    assert place.read(f"{spec.path}/c/0/0/0") == place.read(f"{spec.path}/c/1/0/0")
+    parts = list(read_parts(place, spec, (1,), step))
+    assert [len(part) for part in parts[:-1]] == [step] * (len(parts) - 1)
+    assert np.concatenate(parts).tobytes() == chunk.tobytes()
+
+
+@pytest.mark.parametrize("elements", [5, 7])
+def test_parts_that_make_no_whole_chunk_are_refused(tmp_path, elements) -> None:
+    place, spec = LocalPlace(tmp_path), spec_of("float32", (1, 6), (1, 6))
+    with pytest.raises(ShapeMismatch, match="group/a: a chunk has 24 bytes, not"):
+        stream_chunk(place, spec, (0,), [np.zeros(elements, "float32")])
+    assert place.names() in ([], ["group"])
+    assert place.read(f"{spec.path}/c/0/0") is None
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b"\1" + b[1:], lambda b: b[:7]]
+)
+def test_a_damaged_chunk_in_parts_is_refused(tmp_path, damage) -> None:
+    place, spec = LocalPlace(tmp_path), spec_of("float32", (1, 6), (1, 6))
+    write_chunk(place, spec, (0,), np.zeros((1, 6), "float32"))
+    key = f"{spec.path}/c/0/0"
+    place.write(key, damage(bytes(place.read(key))))
+    with pytest.raises(StoreDamaged, match="are not those that were written"):
+        list(read_parts(place, spec, (0,), 2))

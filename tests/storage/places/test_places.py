@@ -39,7 +39,20 @@ def test_what_was_written_is_read(tmp_path_factory, pieces, durable) -> None:
         place = make(tmp_path_factory.mktemp("place"))
         place.write("deep/down/a", *pieces, durable=durable)
         assert place.create("b", *map(memoryview, pieces), durable=durable)
-        assert content(place, "deep/down/a") == content(place, "b") == b"".join(pieces)
+        place.stream("deep/c", iter(pieces), durable=durable)
+        assert content(place, "deep/down/a") == content(place, "b") == content(place, "deep/c") == b"".join(pieces)
+
+
+def test_a_stream_that_breaks_off_leaves_what_was_there(place) -> None:
+    def pieces():
+        yield b"half"
+        raise KeyError("no more")
+
+    place.write("a", b"whole")
+    for key in ("a", "b"):
+        with pytest.raises(KeyError):
+            place.stream(key, pieces())
+    assert (place.names(), content(place, "a")) == (["a"], b"whole")
 
 
 @given(pieces=st.lists(st.binary(max_size=50), max_size=4), durable=st.booleans())

@@ -44,6 +44,41 @@ def all_tell_by_network(group: Group) -> list[bool]:
     return all_tell(group)
 
 
+def all_scatter(group: Group) -> list[bool]:
+    """Whether each has what each had for it, over many turns."""
+    sound = []
+    for turn in range(40):
+        received = group.scatter([told(10 * group.rank + to, turn) for to in range(RANKS)])
+        for rank, update in enumerate(received):
+            wanted = told(10 * rank + group.rank, turn)
+            sound.append(torch.equal(update.direction["float32"], wanted.direction["float32"]))
+    return sound
+
+
+def all_scatter_by_network(group: Group) -> list[bool]:
+    assert not isinstance(group._boards[0], Shared)
+    return all_scatter(group)
+
+
+def some_talk_apart(group: Group) -> tuple[int, list[int], list[int], bool]:
+    """Of three ranks, the first two and the last one; what crosses between two is counted by each."""
+    part = group.part([(0, 1), (2,)])
+    before = part.sent
+    heard = part.all_gather(group.rank), part.scatter([10 * group.rank + to for to in range(part.ranks)])
+    return part.rank, *heard, part.sent > before
+
+
+def one_dies_to_its_part(group: Group) -> str | None:
+    part = group.part([(0, 1), (2,)])
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        part.all_gather(np.zeros(1000))
+    except Broken:
+        return "broken"
+    return None
+
+
 def one_dies(group: Group) -> str | None:
     group.all_gather(group.rank)
     if group.rank == 1:
@@ -91,11 +126,23 @@ def results_of(work: Callable[[Group], Any], ranks: int, shares: bool = True) ->
     return found
 
 
-@pytest.mark.parametrize(("work", "shares"), [(all_tell, True), (all_tell_by_network, False)])
+WORKS = [(all_tell, True), (all_tell_by_network, False), (all_scatter, True), (all_scatter_by_network, False)]
+
+
+@pytest.mark.parametrize(("work", "shares"), WORKS)
 def test_all_ranks_have_what_each_tells(work, shares) -> None:
     found = results_of(work, RANKS, shares)
     assert all(all(sound) for sound in found.values())
     assert sorted(found) == [0, 1, 2]
+
+
+def test_parts_of_a_group_talk_for_themselves() -> None:
+    found = results_of(some_talk_apart, RANKS)
+    assert found == {0: (0, [0, 1], [0, 10], True), 1: (1, [0, 1], [1, 11], True), 2: (0, [2], [20], False)}
+
+
+def test_a_part_knows_that_one_of_it_died_and_the_others_do_not_mind() -> None:
+    assert results_of(one_dies_to_its_part, 2) == {0: "broken", 2: None}
 
 
 def test_who_is_left_alone_by_a_rank_that_died_knows_it() -> None:

@@ -1,0 +1,152 @@
+"""Teams whose ranks are processes: each has its share, all have the bits of one process, whoever is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from storage.errors import RoundFailed
+from storage.rounds.store import RoundStore
+from storage.runs.run import open_run
+from storage.upkeep.packing import pack_run
+from tasks.clusters.connecting import connect
+from tasks.executors.gang import GangExecutor
+from tests.tasks.executors.test_gang import KILL, STOP, lines, until
+
+SOURCE = """
+import os, signal, time
+from pathlib import Path
+import torch
+
+def data(partition, partitions):
+    generator = torch.Generator().manual_seed(partition)
+    inputs = torch.randn(20, 3, generator=generator)
+    return inputs, (inputs[:, 1] > 0).long()
+
+class Network(torch.nn.Module):
+    '''Does on a rank of a team what a file says, once its round is committed: do-RANK-ROUND.'''
+    def __init__(self):
+        super().__init__()
+        self.into, self.drop, self.out = torch.nn.Linear(3, 7), torch.nn.Dropout(0.3), torch.nn.Linear(7, 2)
+    def forward(self, inputs):
+        if self.training and hasattr(self.into, "line"):
+            here = Path(__file__).parent
+            for mark in sorted(here.glob(f"do-{self.into.line.team.rank}-*")):
+                if any(here.glob(f"runs/there.zarr/commits/{mark.name.split('-')[2]}.json")):
+                    deed = mark.read_text()
+                    try:
+                        mark.unlink()
+                    except FileNotFoundError:  # another team was first
+                        continue
+                    exec(deed, globals(), {"self": self})
+        return self.out(self.drop(self.into(inputs).relu()))
+"""
+FIELDS = {"partitions": 3, "rounds": 12, "local_steps": 2, "batch_size": 5, "held_out": 0, "momentum": 0.5}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    with connect(None, 4) as client:
+        yield client
+
+
+@pytest.fixture
+def client(cluster: Client) -> Client:
+    """Of four workers: who was lost before is there again."""
+    until(lambda: len(cluster.nthreads()) == 4)
+    return cluster
+
+
+@pytest.fixture
+def fields(own) -> dict[str, object]:
+    path = own(SOURCE)
+    return FIELDS | {"data": f"{path}:data", "model": f"{path}:Network"}
+
+
+@pytest.fixture
+def do(tmp_path: Path) -> Callable[[str, int, int], None]:
+    """Have something done on a rank of a team, once a round of the run `there` is committed."""
+    return lambda deed, rank, round: Path(tmp_path / f"do-{rank}-{round}").write_text(deed) and None
+
+
+@pytest.mark.parametrize(("ranks", "teams"), [(1, 4), (2, 2), (3, 1), (4, 1)])
+def test_a_team_of_processes_gives_the_bits_of_one_process(train, client, fields, ranks, teams) -> None:
+    fields = fields | {"ranks": ranks, "outer_momentum": 0.9}
+    reference = train(**fields, name="reference")
+    run = train(GangExecutor(client), 12, **fields, name="there")
+    assert run.digest == reference.digest
+    gang = run.round(-1).commit.gang
+    assert (gang.ranks, gang.team) == (min(3, teams) * ranks, ranks)
+    assert run.round(-1).commit.executor == "gang"
+
+
+def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client, tmp_path) -> None:
+    """Bytes of tensors that cross to the one that writes: all that is cut but its own, of updates and states."""
+    fields = {"data": "digits", "algorithm": "sync_sgd", "partitions": 1, "rounds": 3, "held_out": 0, "ranks": 2}
+    run = train(GangExecutor(client), 3, model="mlp", **fields)
+    cut = 2 * (64 * 256 // 2 + 256 // 2 + 256 * 10 // 2) * 4
+    sent = run.round(-1).commit.gang.exchanged["tensors"]
+    assert cut <= sent <= cut + 5000
+
+
+@pytest.mark.parametrize(("deed", "rank"), [(KILL, 0), (KILL, 1), (STOP, 1)])
+def test_a_team_that_loses_a_rank_is_formed_again(train, client, fields, do, deed, rank, caplog) -> None:
+    fields = fields | {"ranks": 2}
+    reference = train(**fields, name="reference")
+    do(deed, rank, 4)
+    run = train(GangExecutor(client, worker_timeout=5), 12, **fields, name="there")
+    assert run.digest == reference.digest
+    # Of one that is stopped its team may say that it takes long, too.
+    assert sum("is lost" in line or "is given up" in line for line in lines(caplog)) == 1
+    by = [run.round(n).commit.executor for n in range(1, 13)]
+    assert by[0] == by[-1] == "gang"
+
+
+def test_a_rank_of_a_team_that_raises_ends_the_run_and_frees_workers(train, client, fields, do) -> None:
+    do("raise ValueError('too hot')", 1, 3)
+    with pytest.raises(RoundFailed, match=r"round \d+: the map of partition \d failed with ValueError: too hot"):
+        train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+    until(lambda: not any(client.processing().values()))
+    assert open_run("there").done >= 3
+
+
+def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
+    """The second rank's share alone is spoilt, at one of three partitions."""
+    whole = "self.into.register_forward_hook(lambda *_: torch.zeros(5, 4))"
+    do(f"self.into.weight.data.fill_(float('nan')); {whole}", 1, 3)
+    run = train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+    ((number, refused),) = [(n, run.round(n).refused) for n in range(1, 13) if run.round(n).refused]
+    ((partition, reason),) = refused.items()
+    assert reason == "direction of into.weight has 12 non-finite of 12 numbers"
+    assert run.round(number).commit.accepted == [p for p in range(3) if p != partition]
+    assert run["into.weight"].sel(round=12).notnull().all()
+
+
+def test_a_team_goes_on_from_packed_rounds_and_from_states_made_again(train, client, fields, tmp_path) -> None:
+    fields = fields | {"ranks": 2}
+    reference = train(**fields, name="reference")
+    train(GangExecutor(client), 5, **fields | {"rounds": 5}, name="there")
+    assert pack_run(RoundStore(str(tmp_path / "runs" / "there.zarr")))
+    run = train(GangExecutor(client), 12, **fields, name="there")
+    assert run.digest == reference.digest
+
+
+def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, client, fields, caplog) -> None:
+    fields = fields | {"ranks": 5, "rounds": 3}
+    reference = train(**fields, name="reference")
+    run = train(GangExecutor(client), 1, **fields, name="there")
+    assert run.digest == reference.digest
+    assert {run.round(n).commit.executor for n in (1, 2, 3)} == {"graph"}
+    told = "a team of 5 ranks needs as many workers, of which there are 4: each has the whole network"
+    assert lines(caplog) == [told]
+
+
+def test_a_reduce_that_needs_whole_networks_has_them(train, client, fields, caplog) -> None:
+    fields = fields | {"ranks": 2, "rounds": 3, "reduce": "median"}
+    reference = train(**fields, name="reference")
+    run = train(GangExecutor(client), 3, **fields, name="there")
+    assert run.digest == reference.digest
+    assert lines(caplog) == ["Median() needs whole networks in one place: each has the whole network"]
