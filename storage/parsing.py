@@ -47,3 +47,8 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
 
 def _inside(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def at_commas(value: Any) -> Any:
+    """The parts of a text with commas between them; anything else as it is."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,18 +77,32 @@ def limited(threads: int) -> Iterator[None]:
             torch.set_deterministic_debug_mode(before[1])
 
 
+Generators = tuple[torch.Tensor, Any, Any]
+"""Where torch's, numpy's and Python's generators are."""
+
+
+def generators() -> Generators:
+    """Where they are now."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def set_generators(states: Generators) -> None:
+    """Go on from there."""
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    before = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # numpy takes 32 bits at a time
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(before[0])
-            random.setstate(before[1])
+    before = generators()
+    torch.default_generator.manual_seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # numpy takes 32 bits at a time
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        set_generators(before)
 
 
 @functools.cache

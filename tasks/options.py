@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from storage.parsing import at_commas
 from tasks import when
 from tasks.algebra import Algorithm
 from tasks.matching.search.evidence import By
@@ -37,7 +38,9 @@ Init = Annotated[
 ]
 Ranks = Annotated[int, Field(ge=1, description="processes that share one network, each with a part of its layers")]
 Units = Annotated[
-    tuple[str, ...] | None, Field(description="layers whose units they share; none: those that hold the most")
+    tuple[str, ...] | None,
+    BeforeValidator(at_commas),
+    Field(description="layers whose units they share, at commas; none: those that hold the most"),
 ]
 Hybrid = Annotated[bool, Field(description="whether they share the batch before these layers")]
 Step = Annotated[

@@ -48,6 +48,9 @@ DROPOUT = {
 }
 """Ten partitions and a network that draws randomness: what law 3 is tried on."""
 
+TEAMS = DROPOUT | {"ranks": 2, "model_options": {"hidden": 33, "dropout": 0.3}}
+"""The same with ranks that share the network, one with a unit more than the other."""
+
 STACKED = {
     "partitions": 10,
     "split": "dirichlet:0.3",
@@ -181,28 +184,35 @@ def connect_local(workers: int) -> Client:
     return connect(None, workers)
 
 
-@pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
-    """The digests of the references of both kinds: one process, no Dask."""
+def inline(root: Path, fields: dict[str, object]) -> dict[int, str]:
+    """The digests of a run in one process, without Dask."""
     from flows.config.resolving import resolve
     from flows.config.train import TrainConfig
     from flows.training.preparing import prepared
     from tasks.executors.inline import InlineExecutor
 
-    found = {}
-    for kind, fields in KINDS.items():
-        config = TrainConfig(**fields, root=tmp_path_factory.mktemp("reference"))
-        executor = InlineExecutor()
-        with prepared(resolve(config), executor) as ready:
-            commits = executor.run(ready.job, 1, config.rounds)
-            found[kind] = {commit.round: commit.state for commit in commits}
-    return found
+    config = TrainConfig(**fields, root=root)
+    executor = InlineExecutor()
+    with prepared(resolve(config), executor) as ready:
+        return {commit.round: commit.state for commit in executor.run(ready.job, 1, config.rounds)}
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
+    """The digests of the references of both kinds: one process, no Dask."""
+    return {kind: inline(tmp_path_factory.mktemp("reference"), fields) for kind, fields in KINDS.items()}
 
 
 @pytest.fixture
 def wanted(references: dict[str, dict[int, str]]) -> dict[int, str]:
     """Those with dropout."""
     return references["dropout"]
+
+
+@pytest.fixture(scope="module")
+def wanted_of_teams(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The same of ranks that share the network."""
+    return inline(tmp_path_factory.mktemp("teams"), TEAMS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -214,6 +224,46 @@ def test_any_number_of_workers_and_any_window_give_the_same_bits(
     found: dict[int, str] = {}
     train(executor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **KINDS[kind])
     assert found == references[kind]
+
+
+@ON_WORKERS
+def test_ranks_that_share_a_network_give_the_same_bits_wherever_they_are(
+    train, wanted_of_teams, cluster, executor
+) -> None:
+    found: dict[int, str] = {}
+    train(executor(cluster), 3, lambda commit: found.update({commit.round: commit.state}), **TEAMS)
+    assert found == wanted_of_teams
+
+
+SHARED = """
+from torch import nn
+def hybrid():
+    front = nn.Conv2d(1, 4, 3), nn.Dropout(0.2), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*front, nn.Linear(144, 15), nn.ReLU(), nn.Dropout(0.2), nn.Linear(15, 10))
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(8, 4, 13, 0.2, batch_first=True), nn.Linear(8, 10)
+    def forward(self, images):
+        return self.head(self.layer(images.flatten(0, -3)).mean(1))
+def encoder():
+    return Rows()
+"""
+
+
+@pytest.mark.parametrize("model", ["hybrid", "encoder"])
+def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, own, model) -> None:
+    fields = TEAMS | {"model": f"{own(SHARED)}:{model}", "model_options": {}, "hybrid": model == "hybrid"}
+    alone = train(**fields, name="alone")
+    with connect_local(4) as client:
+        assert train(GangExecutor(client), 3, **fields, name="processes").digest == alone.digest
+
+
+def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_teams) -> None:
+    run = train(**TEAMS, name="shared")
+    replay = ["replay", "shared", "--all", "--root", str(run.path.parent)]
+    subprocess.run([sys.executable, "-m", "flows.command.app", *replay], check=True, capture_output=True)
+    assert {number: run.round(number).commit.state for number in range(1, 7)} == wanted_of_teams
 
 
 @pytest.mark.parametrize("window", [1, 6])

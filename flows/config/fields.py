@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
+from storage.parsing import at_commas
 from tasks.user_code import Code, find_code
 
 
@@ -27,18 +28,14 @@ else:
 """One for each partition."""
 
 
-def _at_commas(value: Any) -> Any:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
 if TYPE_CHECKING:
     Names = Any
 else:
-    Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(_at_commas)]
+    Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas)]
 """Built-in names or functions of the user's, or a text of names with commas between them."""
 
-Integers = Annotated[tuple[int, ...], BeforeValidator(_at_commas)]
+Integers = Annotated[tuple[int, ...], BeforeValidator(at_commas)]
 """Whole numbers, or a text with commas between them."""
 
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_at_commas)]
+Numbers = Annotated[tuple[float, ...], BeforeValidator(at_commas)]
 """Numbers, or a text with commas between them."""

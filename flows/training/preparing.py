@@ -67,6 +67,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     resolved = with_stack(balanced(resolved, executor), executor)
     work, description = work_of(resolved, executor)
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
+    _tell_of_ranks(resolved.config, work.algorithm.map.ranks)
     store = _open_or_create(resolved.config, work, description)
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, resolved.config.rounds) as lease:
@@ -79,6 +80,12 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
             yield run
         finally:
             executor.end()
+
+
+def _tell_of_ranks(config: TrainConfig, ranks: int) -> None:
+    """Tell where ranks share a network and neither its memory nor the time."""
+    if ranks > 1 and config.executor in ("inline", "graph"):
+        notice(f"the {ranks} ranks of a network take turns in one process; with executor gang each has its own")
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:

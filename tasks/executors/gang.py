@@ -44,7 +44,8 @@ FOLLOWING_SECONDS = 5
 class GangExecutor(GraphExecutor):
     """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
 
-    One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less.
+    One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less, but for
+    those of teams, whose ranks have their share of the network here alone.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class GangExecutor(GraphExecutor):
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
-        if self._seconds >= SHORT_SECONDS or not self._can(job):
+        lone = job.work.algorithm.map.ranks == 1
+        if (lone and self._seconds >= SHORT_SECONDS) or not self._can(job):
             for commit in super().run(job, first, last):
                 self._seconds = min(self._seconds, commit.seconds)
                 yield commit

@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,10 +22,13 @@ from storage.values.layout import Layout
 from tasks.matching.groups import Piece, UnitGroups
 from tasks.matching.units import find_units
 from tasks.networks.objective import layout_of
+from tasks.teams.attention import attention_of
 from tasks.teams.shares import Count, Cut, Shares, Spans
 
 PER_UNIT = (nn.modules.batchnorm._BatchNorm, nn.PReLU)
 """Layers with parameters that treat each unit for itself."""
+
+Role = Literal["into", "out", "heads", "between"]
 
 
 def candidates(network: nn.Module, inputs: torch.Tensor, ranks: int) -> dict[str, Shares]:
@@ -51,24 +56,31 @@ def _shares(network: nn.Module, layout: Layout, units: UnitGroups, group: str, r
     for piece in pieces:
         axes.setdefault(piece.tensor, set()).add(piece.axes[piece.groups.index(group)])
     cuts: dict[str, Cut] = {}
-    roles: dict[str, int] = {}
-    for tensor, where in axes.items():
-        owner, _, name = tensor.rpartition(".")
-        module = network.get_submodule(owner)
-        (axis, *more), shape = where, units.tensors[tensor]
+    roles: dict[str, Role] = {}
+    for tensor, (axis, *more) in axes.items():
         mine = [piece for piece in pieces if piece.tensor == tensor]
-        cut, whole = _cut(mine, group, axis, shape, size, ranks)
-        if type(module) is nn.Linear and whole and not more:
-            if name == "weight":
-                roles[owner] = axis
-        elif not isinstance(module, PER_UNIT) or more:
+        cuts[tensor], whole = _cut(mine, group, axis, units.tensors[tensor], size, ranks)
+        place = _place(network, tensor, axis, size)
+        if more or place is None or (place[1] != "between" and not whole):
             return None
-        cuts[tensor] = cut
-    into, out = (tuple(owner for owner, axis in roles.items() if axis == side) for side in (0, 1))
-    if not into or not out:
+        roles.setdefault(*place)
+    into, out, heads = (tuple(name for name in roles if roles[name] == role) for role in ("into", "out", "heads"))
+    if not heads and not (into and out):
         return None
     counts = tuple(_counts(network, into, size, units, group, ranks))
-    return Shares(ranks, layout, cuts, into, out, counts, (group,))
+    return Shares(ranks, layout, cuts, into, out, heads, counts=counts, units=(group,))
+
+
+def _place(network: nn.Module, tensor: str, axis: int, size: int) -> tuple[str, Role] | None:
+    """Of which layer an axis of so many units is, and what it is to them; None where they cannot be shared."""
+    owner, _, name = tensor.rpartition(".")
+    module = network.get_submodule(owner)
+    if isinstance(module, PER_UNIT):
+        return tensor, "between"
+    if type(module) is nn.Linear and name in ("weight", "bias"):
+        return (owner, "out" if axis else "into") if name == "weight" else (tensor, "between")
+    attention = attention_of(network, tensor, axis, size)
+    return None if attention is None else (attention, "heads")
 
 
 def _cut(
@@ -88,11 +100,13 @@ def _cut(
                 index = index + along * (step // stride)
                 number = number + (along if name == group else 0)
         unit[index.reshape(-1)] = np.broadcast_to(number, index.shape).reshape(-1)
-    ends = [size * (rank + 1) // ranks for rank in range(ranks)]
-    spans = tuple(
-        _spans((unit < 0) | ((unit >= first) & (unit < end))) for first, end in zip([0, *ends], ends, strict=False)
-    )
+    spans = tuple(_spans((unit < 0) | ((unit >= first) & (unit < end))) for first, end in _even(size, ranks))
     return Cut(axis, spans), bool((unit >= 0).all())
+
+
+def _even(size: int, ranks: int) -> list[tuple[int, int]]:
+    """So many indices in equal shares: the first of each rank's, and one after its last."""
+    return list(pairwise(size * rank // ranks for rank in range(ranks + 1)))
 
 
 def _spans(kept: np.ndarray) -> Spans:
@@ -108,12 +122,33 @@ def _counts(
     inner = [g.size for g in units.groups.values() if g.parents == (group,)]
     if not inner:
         return
-    ends = [size * (rank + 1) // ranks for rank in range(ranks)]
-    local = [end - first for first, end in zip([0, *ends], ends, strict=False)]
+    local = [end - first for first, end in _even(size, ranks)]
     for owner in dict.fromkeys(name.rpartition(".")[0] for name in into):
         for attribute, value in vars(network.get_submodule(owner)).items():
             if type(value) is int and value in {size, *(size * each for each in inner)}:
                 yield Count(owner, attribute, tuple(value // size * each for each in local))
+
+
+LARGE = 16
+"""A layer in no group is sliced if it has more than one in so many of a network's elements."""
+
+
+def sliced(network: nn.Module, shares: Shares) -> Shares:
+    """The same, with slices of the inputs of large linear layers that all ranks would have otherwise.
+
+    Those before ranks have the whole batch are left out, and weights that other layers have, too.
+    """
+    specs = {spec.name: spec for spec in (*shares.layout.params, *shares.layout.frozen)}
+    least = sum(spec.size for spec in specs.values()) / LARGE
+    tied = {first for _, first in shares.layout.aliases}
+    cuts: dict[str, Cut] = {}
+    for name, module in network.named_modules():
+        weight = f"{name}.weight".removeprefix(".")
+        fits = type(module) is nn.Linear and weight in specs.keys() - shares.cuts - shares.before - tied
+        if fits and specs[weight].size > least and specs[weight].shape[1] >= shares.ranks:
+            cuts[weight] = Cut(1, tuple((span,) for span in _even(specs[weight].shape[1], shares.ranks)))
+    names = tuple(weight.rpartition(".")[0] for weight in cuts)
+    return replace(shares, cuts={**shares.cuts, **cuts}, sliced=names) if cuts else shares
 
 
 def best(fitting: Mapping[str, Shares]) -> Shares:
@@ -128,15 +163,10 @@ def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
             raise UsageError(
                 f"units {name!r} cannot be shared by ranks; those of {', '.join(sorted(fitting))} can"
             )
-    chosen = [fitting[name] for name in names]
+    chosen = [fitting[name] for name in dict.fromkeys(names)]
     for number, shares in enumerate(chosen):
         if clash := [other.units[0] for other in chosen[:number] if shares.cuts.keys() & other.cuts.keys()]:
-            there = ", ".join(sorted(fitting))
-            raise UsageError(f"units {name!r} cannot be shared by ranks; those of {there} can")
-    chosen = [fitting[name] for name in names]
-    for number, shares in enumerate(chosen):
-        if clash := [other.units[0] for other in chosen[:number] if shares.cuts.keys() & other.cuts.keys()]:
-            raise UsageError(f"units {names[number]!r} and {clash[0]!r} meet in one layer; share one of them")
+            raise UsageError(f"units {shares.units[0]!r} and {clash[0]!r} meet in one layer; share one of them")
     return together(chosen)
 
 
@@ -148,17 +178,28 @@ def together(parts: Sequence[Shares]) -> Shares:
         cuts={name: cut for part in parts for name, cut in part.cuts.items()},
         into=tuple(name for part in parts for name in part.into),
         out=tuple(name for part in parts for name in part.out),
+        heads=tuple(name for part in parts for name in part.heads),
         counts=tuple(count for part in parts for count in part.counts),
         units=tuple(name for part in parts for name in part.units),
     )
 
 
+def largest(fitting: Mapping[str, Shares]) -> Shares:
+    """The group that alone cuts the most elements."""
+    return max(fitting.values(), key=_elements)
+
+
+def _elements(shares: Shares) -> int:
+    """How many elements of parameters are cut."""
+    return sum(spec.size for spec in shares.layout.params if spec.name in shares.cuts)
+
+
 def _chosen(names: tuple[str, ...], fitting: Mapping[str, Shares]) -> tuple[str, ...]:
     """Of these groups those that do not meet in a tensor and cut the most elements."""
+    sizes = {name: _elements(shares) for name, shares in fitting.items()}
 
     def elements(chosen: tuple[str, ...]) -> int:
-        sizes = {spec.name: spec.size for spec in (*fitting[names[0]].layout.params,)}
-        return sum(sizes.get(tensor, 0) for name in chosen for tensor in fitting[name].cuts)
+        return sum(sizes[name] for name in chosen)
 
     @functools.cache
     def choose(left: tuple[str, ...]) -> tuple[str, ...]:

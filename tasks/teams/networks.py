@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from storage.values.layout import Layout
 from storage.values.state import State
 from tasks.networks.objective import ModelSpec, Objective, bound_network
-from tasks.teams.layers import Into, Line, Out
+from tasks.teams.attention import Attention, unfuse
+from tasks.teams.layers import Into, Line, Out, Sliced
 from tasks.teams.shares import Shares
 from tasks.teams.team import Team
 
@@ -54,10 +55,11 @@ class ShareObjective(Objective):
         line, shares = Line(self.team), self.shares
         for count in shares.counts:
             setattr(network.get_submodule(count.module), count.attribute, count.values[self.team.rank])
-        for name in (*shares.into, *shares.out):
-            layer: Any = network.get_submodule(name)
-            layer.__class__ = Into if name in shares.into else Out
-            layer.line = line
+        unfuse(network)
+        for kind, names in self._kinds.items():
+            for name in names:
+                layer: Any = network.get_submodule(name)
+                layer.__class__, layer.line, layer.first = kind, line, shares.first(name, self.team.rank)
         if shares.joins is not None:
             first: Any = network.get_submodule(shares.joins)
             first.joins = True
@@ -66,6 +68,12 @@ class ShareObjective(Objective):
                 if name in shares.before and parameter.requires_grad:
                     parameter.register_hook(line.sum)
         return network
+
+    @property
+    def _kinds(self) -> dict[type[nn.Module], tuple[str, ...]]:
+        """What the layers with shares become."""
+        shares = self.shares
+        return {Into: shares.into, Out: shares.out, Attention: shares.heads, Sliced: shares.sliced}
 
 
 @functools.lru_cache(maxsize=4)

@@ -72,8 +72,10 @@ class Shares:
     """How a network of a `layout` is shared by so many ranks.
 
     `cuts` are by the tensor's name. The modules `into` begin with inputs that all ranks have and give each rank
-    its units; those `out` give sums over all units. From the module `joins` on, which is the first of those, the
-    ranks have the whole batch, and before it each has a share of the examples; None where they always have it.
+    its units; those `out` give sums over all units. The modules `heads` are attention and do both; those `sliced`
+    take each rank's slice of inputs that all ranks have, and give sums. From the module `joins` on, the first of
+    those `into`, the ranks have the whole batch, and before it each has a share of the examples; None where they
+    always have it.
     """
 
     ranks: int
@@ -81,6 +83,8 @@ class Shares:
     cuts: Mapping[str, Cut]
     into: tuple[str, ...]
     out: tuple[str, ...]
+    heads: tuple[str, ...] = ()
+    sliced: tuple[str, ...] = ()
     counts: tuple[Count, ...] = ()
     units: tuple[str, ...] = ()
     joins: str | None = None
@@ -91,6 +95,12 @@ class Shares:
         whole = self.layout
         params, buffers, frozen = (self._specs(s, rank) for s in (whole.params, whole.buffers, whole.frozen))
         return replace(whole, params=params, buffers=buffers, frozen=frozen)
+
+    def first(self, module: str, rank: int) -> int:
+        """The first index that a rank has of the weight of a layer with shares."""
+        name = f"{module}.weight".removeprefix(".")
+        cut = self.cuts[name if name in self.cuts else f"{module}.out_proj.weight".removeprefix(".")]
+        return cut.spans[rank][0][0]
 
     def share(self, name: str, tensor: torch.Tensor, rank: int) -> torch.Tensor:
         """A rank's part of a whole tensor, (*shape); the tensor itself where all have it."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from storage.errors import RoundweaveError
-from tasks.numerics import lent
+from tasks.numerics import Generators, generators, lent, set_generators
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Team(Protocol):
 def in_turn(ranks: int, function: Callable[[Team], T]) -> list[T]:
     """What each rank of a team gives, all of them in this process; raises the first one's error.
 
-    One rank runs at a time, in their order and from one exchange to the next, each with torch's generator as it
+    One rank runs at a time, in their order and from one exchange to the next, each with generators as they
     would be in a process of its own: so the bits are the same wherever the ranks are.
     """
     turns = _Turns(ranks)
@@ -65,12 +65,22 @@ def in_turn(ranks: int, function: Callable[[Team], T]) -> list[T]:
     return results
 
 
+def _globals() -> tuple[Generators, int]:
+    """What is of the process, and each rank has for itself: generators, and whether bits are to be the same."""
+    return generators(), torch.get_deterministic_debug_mode()
+
+
+def _set_globals(state: tuple[Generators, int]) -> None:
+    set_generators(state[0])
+    torch.set_deterministic_debug_mode(state[1])
+
+
 class _Ended(Exception):
     """Another rank has failed."""
 
 
 class _Turns:
-    """Whose turn it is, what the ranks have told each other, and the generator of each."""
+    """Whose turn it is, what the ranks have told each other, and the global state of each."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -78,7 +88,7 @@ class _Turns:
         self._condition = threading.Condition()
         self._turn = 0
         self._told: list[dict[int, Any]] = [{} for _ in range(ranks)]
-        self._generators = [torch.get_rng_state() for _ in range(ranks)]
+        self._globals = [_globals()] * ranks
         self._settings = torch.is_grad_enabled(), torch.get_num_threads()
         self._done: set[int] = set()
 
@@ -98,11 +108,11 @@ class _Turns:
             self._condition.wait_for(lambda: self._turn == rank or self.error is not None)
         if self.error is not None:
             raise _Ended
-        torch.set_rng_state(self._generators[rank])
+        _set_globals(self._globals[rank])
 
     def leave(self, rank: int) -> None:
         """The turn of the next rank that has not ended."""
-        self._generators[rank] = torch.get_rng_state()
+        self._globals[rank] = _globals()
         with self._condition:
             after = [(rank + step) % self.ranks for step in range(1, self.ranks + 1)]
             self._turn = next((r for r in after if r not in self._done), -1)
@@ -124,10 +134,10 @@ class _Turns:
         self.leave(rank)
 
     def finish(self) -> None:
-        """Leave torch's generator as the first rank has; raises the first error."""
+        """Leave global state as the first rank has it; raises the first error."""
         if self.error is not None:
             raise self.error
-        torch.set_rng_state(self._generators[0])
+        _set_globals(self._globals[0])
 
 
 class _InTurn:

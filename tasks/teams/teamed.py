@@ -15,7 +15,7 @@ from tasks.algebra import Map
 from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
-from tasks.teams.finding import best, candidates, named
+from tasks.teams.finding import best, candidates, largest, named, sliced
 from tasks.teams.hybrid import joined
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
@@ -115,21 +115,35 @@ def find_shares(
 ) -> Shares:
     """How so many ranks share a network, by inputs (examples, *); raises `ModelError` where nothing can be shared.
 
-    Of the groups that are not named, those are left out whose shares give another function.
+    Of the groups that are not named, those are left out whose shares give another function; large layers in none
+    of them are shared by their inputs.
     """
     network = objective.network(objective.initial())
     fitting = candidates(network, inputs, ranks)
-    shares = named(fitting, units) if units else best(fitting)
-    if not is_sound(objective, inputs, shares):
-        sound = {} if units else {n: s for n, s in fitting.items() if is_sound(objective, inputs, s)}
-        if not sound:
-            raise ModelError(
-                f"shares of units {', '.join(shares.units)} give another function than all of them: something "
-                "between their layers mixes units, or counts them; name others as `units`, or leave ranks out"
-            )
-        shares = best(sound)
+    if not units and not hybrid and is_sound(objective, inputs, all_of_it := sliced(network, best(fitting))):
+        return all_of_it  # what is sound at once, as most networks are, is tried once
+    shares = _grouped(objective, inputs, fitting, units)
     if hybrid:
         shares = joined(network, inputs, shares)
         if not is_sound(objective, inputs, shares):
             raise ModelError(f"shares of the batch before {shares.joins} give another function; leave hybrid out")
-    return shares
+    wider = shares if units else sliced(network, shares)
+    return wider if wider is not shares and is_sound(objective, inputs, wider) else shares
+
+
+def _grouped(
+    objective: Objective, inputs: torch.Tensor, fitting: Mapping[str, Shares], units: Sequence[str]
+) -> Shares:
+    """The shares of groups that are named, or of the best, that leave the function as it is."""
+    shares = named(fitting, units) if units else best(fitting)
+    if is_sound(objective, inputs, shares):
+        return shares
+    sound = {} if units else {n: s for n, s in fitting.items() if is_sound(objective, inputs, s)}
+    if not sound:
+        raise ModelError(
+            f"shares of units {', '.join(shares.units)} give another function than all of them: something "
+            "between their layers mixes units, counts them, or draws for some; name others as `units`, or leave "
+            "ranks out"
+        )
+    shares = best(sound)
+    return shares if is_sound(objective, inputs, shares) else largest(sound)

@@ -101,8 +101,8 @@ class Backprop:
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         self._tensors = [t.detach() for t in (*network.parameters(), *network.buffers())]
         self._fused = fused
-        known = Known(reason="ranks talk to each other within a step")
-        self._known = known_of(objective, fused, settings()) if objective.alone else known
+        talks = "ranks talk to each other within a step"
+        self._known = known_of(objective, fused, settings()) if objective.alone else Known(reason=talks)
         self._kinds: dict[Any, Kind] = {}
 
     def __call__(self, batch: Examples) -> torch.Tensor:

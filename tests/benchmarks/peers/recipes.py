@@ -43,6 +43,10 @@ CLIENTS = Recipe((64, 32, 10), partitions=100, batch=8, rounds=24)
 STACKED = replace(CLIENTS, rounds=200)
 """The same where rounds are short: enough for several windows of them."""
 
+SPLIT = Recipe((784, 4096, 10), partitions=1, batch=64, rounds=6)
+"""Of 3,256,330 parameters; so many local steps a round:"""
+
+SPLIT_STEPS = 100
 EXAMPLES_OF_CLIENT = 80
 ELEMENTS = 100
 """Of the vector that a round without work averages."""

@@ -13,6 +13,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.run import open_run
 from storage.upkeep.packing import pack_run
 from tasks.clusters.connecting import connect
+from tasks.executors import gang
 from tasks.executors.gang import GangExecutor
 from tests.tasks.executors.test_gang import KILL, STOP, lines, until
 
@@ -142,6 +143,13 @@ def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, clien
     assert {run.round(n).commit.executor for n in (1, 2, 3)} == {"graph"}
     told = "a team of 5 ranks needs as many workers, of which there are 4: each has the whole network"
     assert lines(caplog) == [told]
+
+
+def test_teams_are_a_gangs_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
+    monkeypatch.setattr(gang, "SHORT_SECONDS", 0.0)
+    for ranks, by in ((1, "graph"), (2, "gang")):
+        run = train(GangExecutor(client, choosing=True), 3, **fields | {"ranks": ranks, "rounds": 3})
+        assert run.round(1).commit.executor == by
 
 
 def test_a_reduce_that_needs_whole_networks_has_them(train, client, fields, caplog) -> None:

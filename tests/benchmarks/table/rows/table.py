@@ -6,6 +6,7 @@ from tests.benchmarks.table.rows import overhead, training
 
 ALL = (
     training.STEP,
+    training.SPLIT,
     training.ACCURACY,
     training.ACCURACY_APART,
     training.FEDAVG,

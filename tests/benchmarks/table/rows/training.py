@@ -18,6 +18,15 @@ STEP = Row(
     ours("rounds", "step"),
     mnist,
 )
+SHARED = f"{PEERS}.ddp.shared"
+SPLIT = Row(
+    "split",
+    "a step of 784-4096-10, B = 64, on two ranks that share the network",
+    {"step": "ms a step"},
+    (Contender("whole on each rank", SHARED, ("whole",)), Contender("torch's own", SHARED, ("tensor-parallel",))),
+    ours("rounds", "split"),
+    mnist,
+)
 ACCURACY = Row(
     "accuracy",
     "MNIST to 97 %, 784-512-512-10, B = 64 a process, synchronous SGD, whole process",

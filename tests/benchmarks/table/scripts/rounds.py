@@ -18,7 +18,17 @@ from flows.training.preparing import Prepared, prepared
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 from tests.benchmarks.peers import networks
-from tests.benchmarks.peers.recipes import CLIENTS, ELEMENTS, EMPTY_ROUNDS, STACKED, STEP, Recipe, tell
+from tests.benchmarks.peers.recipes import (
+    CLIENTS,
+    ELEMENTS,
+    EMPTY_ROUNDS,
+    SPLIT,
+    SPLIT_STEPS,
+    STACKED,
+    STEP,
+    Recipe,
+    tell,
+)
 from tests.benchmarks.speed import noop
 from tests.benchmarks.speed.constant import CONSTANT
 
@@ -54,6 +64,7 @@ def empty(partitions: int) -> dict[str, Any]:
 
 RECIPES = {
     "step": trained(STEP, algorithm="sync_sgd"),
+    "split": trained(SPLIT, algorithm="fed_avg", local_steps=SPLIT_STEPS, ranks=WORKERS),
     "clients": trained(CLIENTS, algorithm="fed_avg", local_steps=10),
     "clients-stacked": trained(STACKED, algorithm="fed_avg", local_steps=10, stacked=56),
 }
@@ -81,7 +92,10 @@ def milliseconds(executor: Executor, name: str, fields: dict[str, Any]) -> float
 def main(file: str, recipe: str, executor: str) -> None:
     """Tell of the milliseconds a round."""
     with open_executor(executor, None, WORKERS) as opened:
-        if recipe in RECIPES:
+        if recipe == "split":
+            fields = {**RECIPES[recipe], "data": f"npz:{file}"}
+            tell(step=milliseconds(opened, executor, fields) / SPLIT_STEPS)
+        elif recipe in RECIPES:
             tell(round=milliseconds(opened, executor, {**RECIPES[recipe], "data": f"npz:{file}"}))
         else:
             tell(**{number: milliseconds(opened, executor, empty(int(number))) for number in recipe.split(",")})
