@@ -33,7 +33,7 @@ partitions' numbers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -83,6 +83,30 @@ class Map(Part, Protocol):
     def ranks(self) -> int:
         """How many processes work on one partition together."""
         return 1
+
+    @property
+    def stack(self) -> int:
+        """How many partitions it maps together; the bits of one depend neither on the others nor on its place."""
+        return 1
+
+    def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:
+        """Raise what speaks against training such networks on such examples, in partitions of these sizes.
+
+        It is asked before round 1; sizes are told where several partitions are mapped together.
+        """
+        return
+
+    def together(
+        self,
+        objective: Any,
+        state: State,
+        examples: Sequence[Any],
+        carries: Sequence[Mapping[str, Vectors]],
+        seeds: Sequence[int],
+    ) -> Sequence[Update]:
+        """The updates of up to `stack` partitions, from the same state: each as if it were mapped alone."""
+        given = zip(examples, carries, seeds, strict=True)
+        return [self(objective, state, *each) for each in given]
 
     def as_team(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
         """What a function of objective and state gives where they are as its ranks have them."""

@@ -47,8 +47,22 @@ DROPOUT = {
     "rounds": 6,
 }
 """Ten partitions and a network that draws randomness: what law 3 is tried on."""
+
 TEAMS = DROPOUT | {"ranks": 2, "model_options": {"hidden": 33, "dropout": 0.3}}
 """The same with ranks that share the network, one with a unit more than the other."""
+
+STACKED = {
+    "partitions": 10,
+    "split": "dirichlet:0.3",
+    "model": "mlp",
+    "model_options": {"hidden": 32},
+    "local_epochs": 1,
+    "stacked": 4,
+    "rounds": 6,
+}
+"""Partitions of different sizes that are trained side by side: it is tried on these, too."""
+
+KINDS = {"dropout": DROPOUT, "stacked": STACKED}
 
 
 def vector(*numbers: float) -> dict[str, torch.Tensor]:
@@ -184,9 +198,15 @@ def inline(root: Path, fields: dict[str, object]) -> dict[int, str]:
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """The digests of the reference: one process, no Dask."""
-    return inline(tmp_path_factory.mktemp("reference"), DROPOUT)
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
+    """The digests of the references of both kinds: one process, no Dask."""
+    return {kind: inline(tmp_path_factory.mktemp("reference"), fields) for kind, fields in KINDS.items()}
+
+
+@pytest.fixture
+def wanted(references: dict[str, dict[int, str]]) -> dict[int, str]:
+    """Those with dropout."""
+    return references["dropout"]
 
 
 @pytest.fixture(scope="module")
@@ -195,12 +215,15 @@ def wanted_of_teams(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return inline(tmp_path_factory.mktemp("teams"), TEAMS)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @ON_WORKERS
 @pytest.mark.parametrize("window", [1, 4])
-def test_any_number_of_workers_and_any_window_give_the_same_bits(train, wanted, cluster, window, executor) -> None:
+def test_any_number_of_workers_and_any_window_give_the_same_bits(
+    train, references, cluster, window, executor, kind
+) -> None:
     found: dict[int, str] = {}
-    train(executor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **DROPOUT)
-    assert found == wanted
+    train(executor(cluster), window, lambda commit: found.update({commit.round: commit.state}), **KINDS[kind])
+    assert found == references[kind]
 
 
 @ON_WORKERS
@@ -246,7 +269,8 @@ def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(tr
 @pytest.mark.parametrize("window", [1, 6])
 @pytest.mark.parametrize("killed", [1, 2])
 @ON_WORKERS
-def test_workers_killed_in_mid_round_change_no_bits(train, own, window, killed, executor) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_killed_in_mid_round_change_no_bits(train, own, window, killed, executor, kind) -> None:
     """Each worker that is killed dies inside a map: the loss kills its own process, once for each file."""
     source = """
 import os, signal
@@ -262,7 +286,7 @@ def loss(outputs, targets):
     return cross_entropy(outputs, targets)
 """
     folder = Path(own(source)).parent
-    fields = DROPOUT | {"loss": f"{folder}/mine.py:loss"}
+    fields = KINDS[kind] | {"loss": f"{folder}/mine.py:loss"}
     reference = train(**fields, name="reference")
 
     def arm(commit: Commit) -> None:
@@ -308,10 +332,11 @@ def wait_for_commit(path: Path, round: int, process: subprocess.Popen[bytes]) ->
         time.sleep(0.002)
 
 
-def test_an_inline_run_resumed_at_any_round_has_the_same_bits(train, wanted) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_inline_run_resumed_at_any_round_has_the_same_bits(train, references, kind) -> None:
     for rounds in (1, 2, 5, 6):
-        run = train(**DROPOUT | {"rounds": rounds}, name="in-steps")
-        assert run.digest == wanted[rounds]
+        run = train(**KINDS[kind] | {"rounds": rounds}, name="in-steps")
+        assert run.digest == references[kind][rounds]
 
 
 def test_tasks_that_the_scheduler_holds_stay_bounded(train) -> None:

@@ -119,7 +119,9 @@ def _is_mapping(annotation: Any) -> bool:
 
 def _option_type(annotation: Any) -> Any:
     """What a flag takes: a plain type or a choice as it is, the rest as a text."""
-    member = _members(annotation)[0]
+    member, *others = _members(annotation)
+    if any(get_origin(other) is Literal for other in others):  # a number, or a word in its place
+        return str
     return member if member in (bool, int, float, Path) or get_origin(member) is Literal else str
 
 

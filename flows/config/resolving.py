@@ -20,7 +20,7 @@ from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits import Split
 from tasks.executors.base import Executor
-from tasks.networks.fit import check_fit
+from tasks.maps.fitting import Fitting
 from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
@@ -61,7 +61,7 @@ def resolve(config: TrainConfig) -> Resolved:
     whole = partitions.describe(0)
     partitions.split.check(whole.examples)
     partitions, description = replace(partitions, digests=(whole.digest,)), combine([whole])
-    objective = check_fit(objective_for(config, description), partitions, description, 0)
+    objective = _fitting(config, algorithm)(objective_for(config, description), partitions, description, 0)
     if start is not None:
         start.check(objective)
     return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
@@ -103,9 +103,14 @@ def _described(resolved: Resolved, executor: Executor) -> Resolved:
     digests = tuple(part.digest for part in descriptions)
     partitions = replace(partitions, digests=digests, shared=bool(description.shared))
     wanted = objective_for(resolved.config, description)
-    (objective,) = executor.gather(partial(check_fit, wanted, partitions, description), range(1))
+    fitting = _fitting(resolved.config, resolved.algorithm, tuple(part.examples for part in descriptions))
+    (objective,) = executor.gather(partial(fitting, wanted, partitions, description), range(1))
     algorithm = resolved.algorithm.bound(objective, partitions)
     return Resolved(resolved.config, algorithm, partitions, description, objective)
+
+
+def _fitting(config: TrainConfig, algorithm: Algorithm, sizes: tuple[int, ...] = ()) -> Fitting:
+    return Fitting(algorithm.map, config.threads, sizes, config.code)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:

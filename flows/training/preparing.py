@@ -14,6 +14,7 @@ from flows.config.train import Dealing, TrainConfig
 from flows.recording import create_run
 from flows.reporting.listening import notice
 from flows.training.balancing import balanced
+from flows.training.stacking import with_stack
 from storage.errors import ExperimentDiffers
 from storage.places.addresses import full_address
 from storage.rounds.commits import Commit
@@ -63,7 +64,7 @@ class Prepared:
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
     order = order_of(resolved.config, resolved.algorithm)
-    resolved = balanced(resolved, executor)
+    resolved = with_stack(balanced(resolved, executor), executor)
     work, description = work_of(resolved, executor)
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     _tell_of_ranks(resolved.config, work.algorithm.map.ranks)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,7 @@ class Commit:
 
     def to_json(self) -> str:
         """One JSON object."""
-        return json.dumps(asdict(self))
+        return json.dumps(vars(self), default=vars)
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
@@ -253,12 +254,14 @@ def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
     rows: dict[str, Any] = {"bookkeeping/seconds": commit.seconds}
     if score is not None:
         rows |= {"scores/loss": score.loss, **{f"scores/{name}": value for name, value in score.values.items()}}
+    of_partitions: dict[str, np.ndarray] = defaultdict(lambda: np.full(partitions, np.nan))
     for partition, update in commit.updates.items():
-        kept = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
-        numbers = {f"bookkeeping/{name}": value for name, value in kept.items()}
-        numbers |= {f"metrics/{name}": value for name, value in update.metrics.items()}
-        for path, number in numbers.items():
-            rows.setdefault(path, np.full(partitions, np.nan))[partition] = number
+        of_partitions["bookkeeping/weight"][partition] = update.weight
+        of_partitions["bookkeeping/accepted"][partition] = update.refused is None
+        of_partitions["bookkeeping/map_seconds"][partition] = update.seconds
+        for name, value in update.metrics.items():
+            of_partitions[f"metrics/{name}"][partition] = value
+    rows |= of_partitions
     return rows | {"committed": True}
 
 

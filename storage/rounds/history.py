@@ -197,8 +197,9 @@ class History:
         for commit in commits:
             index, number = divmod(commit.round, self.schema.block)
             for path, row in rows_of(commit, self.schema.partitions).items():
-                chunk = chunks.setdefault((path, index), empty_chunk(self._spec(path)))
-                chunk[number] = row
+                if (path, index) not in chunks:
+                    chunks[path, index] = empty_chunk(self._spec(path))
+                chunks[path, index][number] = row
         return chunks
 
     def _recorded(self, index: int) -> list[Commit]:

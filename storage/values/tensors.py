@@ -129,6 +129,14 @@ def sizes(specs: Specs) -> dict[str, int]:
     return totals
 
 
+def check_sizes(specs: Specs, vectors: Vectors) -> None:
+    """Raise `ShapeMismatch` when a vector, (element,), is missing or has another number of elements."""
+    expected = sizes(specs)
+    given = {name: vector.numel() for name, vector in vectors.items()}
+    if given != expected:
+        raise ShapeMismatch(f"expected vectors of {expected} elements, got {given}")
+
+
 def empty_vectors(specs: Specs) -> dict[str, torch.Tensor]:
     """Vectors, (element,), whose elements are not set."""
     return {dtype: torch.empty(size, dtype=getattr(torch, dtype)) for dtype, size in sorted(sizes(specs).items())}
@@ -139,11 +147,8 @@ def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
 
     Raises `ShapeMismatch` when a vector is missing or has another number of elements.
     """
-    expected = sizes(specs)
-    given = {name: vector.numel() for name, vector in vectors.items()}
-    if given != expected:
-        raise ShapeMismatch(f"expected vectors of {expected} elements, got {given}")
-    offsets = dict.fromkeys(expected, 0)
+    check_sizes(specs, vectors)
+    offsets = dict.fromkeys(vectors, 0)
     named = {}
     for spec in specs:
         start = offsets[spec.dtype]

@@ -89,7 +89,7 @@ def easgd(
     return Algorithm(Elastic(cast(LocalSteps, averaging.map), elasticity), Mean(), Sgd(1.0), when)
 
 
-@extending(fed_avg, without=("init", "match", "match_to", "soft"))
+@extending(fed_avg, without=("init", "stacked", "match", "match_to", "soft"))
 def fed_buff(
     *,
     buffer: option.Buffer = 2,

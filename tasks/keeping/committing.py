@@ -28,7 +28,7 @@ from tasks.keeping.remaking import remade
 from tasks.numerics import check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
-from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply, score_block
+from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, reduce_apply, score_block
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,11 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     records: dict[int, Future[UpdateRecord]] = {}
     began = time.perf_counter()
     with beside(store.place, store.tensors.state_bytes) as keep:
-        for mapped in map_block(job.work, before.state, span, data, carries):
-            seconds = time.perf_counter() - began
-            records[mapped.partition] = keep(_keep, store, round, mapped, seconds)
-            updates[mapped.partition] = None if mapped.refused else mapped.update
+        for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
+            seconds = (time.perf_counter() - began) / len(group)
+            for mapped in group:
+                records[mapped.partition] = keep(_keep, store, round, mapped, seconds)
+                updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
         nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
     kept = {partition: record.result() for partition, record in records.items()}

@@ -17,16 +17,21 @@ def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iter
     if size is None or size >= len(examples):
         yield from [examples] * steps
         return
-    generator = torch.Generator().manual_seed(seed)
     whole = Examples(*(t.new_empty((size, *t.shape[1:])) for t in (examples.inputs, examples.targets)))
-    left = steps
-    while left > 0:
-        order = torch.randperm(len(examples), generator=generator)
-        for start in range(0, min(len(order), left * size), size):
-            left -= 1
-            rows = order[start : start + size]
+    for order in passes(len(examples), size, steps, seed):
+        for rows in order.split(size):
             count = len(rows)
             batch = whole if count == size else Examples(whole.inputs[:count], whole.targets[:count])
             torch.index_select(examples.inputs, 0, rows, out=batch.inputs)
             torch.index_select(examples.targets, 0, rows, out=batch.targets)
             yield batch
+
+
+def passes(examples: int, size: int | None, steps: int, seed: int) -> Iterator[torch.Tensor]:
+    """The rows, (row,), of passes over so many examples, which are `steps` batches in all."""
+    if size is None or size >= examples:
+        yield from [torch.arange(examples)] * steps
+        return
+    generator = torch.Generator().manual_seed(seed)
+    for done in range(0, steps, -(-examples // size)):
+        yield torch.randperm(examples, generator=generator)[: (steps - done) * size]

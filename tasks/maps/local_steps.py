@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,10 @@ from tasks.algebra import Map
 from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
+from tasks.maps.stacking.courses import course, lengths_of
+from tasks.maps.stacking.independence import check_stackable
+from tasks.maps.stacking.replicas import Stacked
+from tasks.maps.stacking.training import train
 from tasks.maps.stepping.backprop import Backprop, descend
 from tasks.networks.objective import Objective, buffers_of
 
@@ -31,7 +35,8 @@ class LocalSteps(Map):
     L2 norm; `schedule` changes `lr` over rounds. The weight is the partition's number of examples (McMahan et al.
     2017, Algorithm 1). With `init` ``per-partition`` each partition begins round 1 from initial weights of its
     own, drawn from its seed. A `step` that is ``fused`` subtracts products of matrices as they are made: in less
-    time than an ``exact`` one, with other bits.
+    time than an ``exact`` one, with other bits. So many partitions are trained `stacked`, side by side, also where
+    fewer are mapped: the bits depend on the number, and on no other partition. ``auto`` is 1 until it is found.
 
     >>> local = LocalSteps(epochs=2, batch_size=32, lr=0.1, schedule=Schedule("step:10:0.5"))
     >>> local.count(100), local.rate(State({}, round=10))
@@ -48,6 +53,7 @@ class LocalSteps(Map):
     init: Literal["shared", "per-partition"] = "shared"
     schedule: Schedule = CONSTANT
     step: Literal["exact", "fused"] = "exact"
+    stacked: int | Literal["auto"] = 1
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -59,6 +65,11 @@ class LocalSteps(Map):
             raise UsageError(f"torch.optim has no optimizer {self.optimizer!r}")
         if self.step == "fused" and not self._is_plain:
             raise UsageError("fused steps are those of plain SGD: no other optimizer, options or clipping")
+        if self.stack > 1 and self.unstackable:
+            raise UsageError(
+                f"stacked = {self.stacked} is for exact steps of plain SGD from a shared start, not for "
+                f"{self.unstackable}; leave one of them out"
+            )
         if "lr" in dict(self.options):
             raise UsageError("give lr as lr, not among the optimizer's options")
         if self.options:
@@ -69,6 +80,33 @@ class LocalSteps(Map):
         """Passes over more examples take more steps."""
         return self.steps is None
 
+    @property
+    def stack(self) -> int:
+        """As many as are stacked."""
+        return 1 if self.stacked == "auto" else self.stacked
+
+    @property
+    def unstackable(self) -> str | None:
+        """Which of its options cannot be stacked, None where all can."""
+        others = {
+            f"optimizer {self.optimizer}": self.optimizer != "SGD",
+            f"options {dict(self.options)}": bool(self.options),
+            f"clip_norm {self.clip_norm}": self.clip_norm is not None,
+            f"init {self.init}": self.init != "shared",
+            f"{self.step} steps": self.step != "exact",
+        }
+        return next((name for name, given in others.items() if given), None)
+
+    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
+        """Raise `ModelError` where replicas of the network cannot be stacked, at any length of their batches."""
+        if self.stack > 1:
+            lengths = {n for size in {*sizes} for n in lengths_of(size, self.batch_size, self.count(size))}
+            for length in sorted(lengths or {len(examples)}, reverse=True):
+                rows = torch.arange(length) % len(examples)
+                check_stackable(
+                    Stacked(objective, self.stack), Examples(examples.inputs[rows], examples.targets[rows])
+                )
+
     def __call__(
         self,
         objective: Objective,
@@ -78,7 +116,40 @@ class LocalSteps(Map):
         seed: int,
     ) -> Update:
         """Train, and send back how far the parameters went: one vector (elements,) per dtype."""
+        if self.stack > 1:
+            return self.together(objective, state, [examples], [carry], [seed])[0]
         return self.train(objective, state, examples, seed)
+
+    def together(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Sequence[Examples],
+        carries: Sequence[Mapping[str, Vectors]],
+        seeds: Sequence[int],
+    ) -> Sequence[Update]:
+        """Train up to `stack` partitions side by side, an update for each."""
+        if self.stack == 1:
+            return super().together(objective, state, examples, carries, seeds)
+        if not objective.alone:
+            raise UsageError("networks that ranks share are not stacked; leave stacked at 1")
+        counts = [self.count(len(each)) for each in examples]
+        courses = [
+            course(each, self.batch_size, steps, seed)
+            for each, steps, seed in zip(examples, counts, seeds, strict=True)
+        ]
+        arrived = train(Stacked(objective, self.stack), state, courses, self.rate(state))
+        directions = {name: start - arrived.params[name] for name, start in state.params.items()}
+        losses = arrived.losses.tolist()
+        return [
+            Update(
+                direction={name: rows[number] for name, rows in directions.items()},
+                buffers=state.buffers,
+                weight=len(each),
+                metrics={"train_loss": losses[number] / counts[number]},
+            )
+            for number, each in enumerate(examples)
+        ]
 
     @property
     def _is_plain(self) -> bool:
@@ -103,6 +174,8 @@ class LocalSteps(Map):
         self, objective: Objective, state: State, examples: Examples, seed: int, term: Term | None = None
     ) -> tuple[Update, Vectors]:
         """The same, and the parameters where it arrives, one vector (elements,) per dtype."""
+        if self.stack > 1:
+            raise UsageError("only local training as it is can be stacked: no further terms; leave stacked at 1")
         own = self.init == "per-partition" and state.round == 0
         network = objective.network(objective.seeded(seed).initial() if own else state)
         step = self._stepper(objective, network, self.rate(state), term)

@@ -13,7 +13,7 @@ from storage.errors import ShapeMismatch
 from storage.rounds.commits import metric_problem
 from storage.values.layout import Layout
 from storage.values.state import Update
-from storage.values.tensors import Specs, Vectors, views
+from storage.values.tensors import Specs, Vectors, check_sizes, views
 
 NOTHING = Update({}, weight=0)
 """What is kept of an update that does not have the shape to be stored."""
@@ -66,9 +66,11 @@ def misshapen(specs: Specs, vectors: Vectors) -> str | None:
     if not isinstance(vectors, Mapping) or not all(isinstance(v, torch.Tensor) for v in vectors.values()):
         return f"{type(vectors).__name__} is no mapping from dtypes to tensors"
     try:
-        views(specs, vectors)
+        check_sizes(specs, vectors)
     except ShapeMismatch as error:
         return str(error)
+    if any(vector.ndim != 1 for vector in vectors.values()):
+        return f"tensors of shapes {[tuple(vector.shape) for vector in vectors.values()]} are no vectors"
     if any(vector.dtype != getattr(torch, name) for name, vector in vectors.items()):
         return f"{[str(vector.dtype) for vector in vectors.values()]} under {list(vectors)}"
     return None

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 import torch
 
-from storage.errors import RoundFailed, failing_as, located
+from storage.errors import RoundFailed, failing_as, listed, located
 from storage.rounds.commits import ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.layout import Layout
@@ -67,6 +68,10 @@ class Mapped:
     refused: str | None
 
 
+Given = tuple[int, Partition, Mapping[str, Vectors]]
+"""What a map is given of a partition: its number, its examples, and what it carries."""
+
+
 def map_block(
     work: Work,
     state: State,
@@ -74,21 +79,40 @@ def map_block(
     data: Iterable[Partition],
     carries: Iterable[Mapping[str, Vectors]],
 ) -> Iterator[Mapped]:
-    """Map partitions one after the other, each from the state, its examples and what it carries."""
-    for partition, examples, carry in zip(partitions, data, carries, strict=True):
-        yield map_partition(work, state, state.round + 1, partition, examples, carry)
+    """Map partitions, each from the state, its examples and what it carries; as many at once as the map stacks."""
+    return chain.from_iterable(map_groups(work, state, zip(partitions, data, carries, strict=True)))
+
+
+def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[list[Mapped]]:
+    """The same, those that are mapped at once together."""
+    together = work.algorithm.map.stack
+    if together > 1:  # those with as many examples have batches of the same lengths
+        given = sorted(given, key=lambda each: len(each[1].train))
+    remaining = iter(given)
+    while group := list(islice(remaining, together)):
+        yield map_together(work, state, state.round + 1, group)
 
 
 def map_partition(
     work: Work, state: State, turn: int, partition: int, examples: Partition, carry: Mapping[str, Vectors]
 ) -> Mapped:
     """Map one partition at its own turn, from which its randomness is drawn; where all wait, it is the round."""
-    round, rule = state.round + 1, work.algorithm.map
-    seed = work.map_seed(turn, partition)
-    with pinned(seed, work.threads):
-        with own_code(round, f"the map of partition {partition}"), mapping(round, partition):
-            returned = rule(work.objective, work.counted(state), examples.train, carry, seed)
-        return Mapped(partition, *checked(work.objective.layout, returned, state.buffers, rule.carry, rule.extras))
+    return map_together(work, state, turn, [(partition, examples, carry)])[0]
+
+
+def map_together(work: Work, state: State, turn: int, given: Sequence[Given]) -> list[Mapped]:
+    """Map some partitions at the same turn, as many as the map stacks or fewer."""
+    round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
+    partitions, data, carries = zip(*given, strict=True)
+    seeds = [work.map_seed(turn, partition) for partition in partitions]
+    with pinned(seeds[0], work.threads):
+        with own_code(round, f"the map of partition {listed(partitions)}"), mapping(round, partitions[0]):
+            examples = [each.train for each in data]
+            updates = rule.together(work.objective, work.counted(state), examples, carries, seeds)
+        return [
+            Mapped(partition, *checked(layout, update, state.buffers, rule.carry, rule.extras))
+            for partition, update in zip(partitions, updates, strict=True)
+        ]
 
 
 def own_code(round: int, what: str) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -18,7 +18,6 @@ from tasks.maps.stepping.recording import Recorder
 from tasks.maps.stepping.replaying import Replay, differs, replay_of, script_of, taken_back
 from tasks.maps.stepping.steady import unsteady
 from tasks.maps.stepping.watching import settings, watched
-from tasks.networks.objective import Objective
 
 EAGER = 128
 """Steps of a kind that a process takes before it records one: recording costs about what so many replays gain."""
@@ -32,6 +31,26 @@ LARGE = 1 << 24
 
 KINDS = 16
 """Kinds of steps of an objective, by the shapes of a batch, beyond which recording each would not pay."""
+
+
+class Minimised(Protocol):
+    """A loss of a network's outputs, (), or of several networks side by side, (network,)."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def built(self) -> nn.Module:
+        """The network as it was built, of which nothing is to be changed."""
+        ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether a step of its network waits for nobody: then it may be recorded."""
+        ...
+
+    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The loss; what is minimised is the sum."""
+        ...
 
 
 @dataclass
@@ -61,7 +80,7 @@ class Known:
 
 
 @functools.lru_cache(maxsize=16)
-def known_of(objective: Objective, fused: bool, settings: tuple[Any, ...]) -> Known:
+def known_of(objective: Minimised, fused: bool, settings: tuple[Any, ...]) -> Known:
     """What is known of an objective's steps, exact or fused ones, under some settings of torch."""
     return Known()
 
@@ -75,7 +94,7 @@ class Backprop:
     """
 
     def __init__(
-        self, objective: Objective, network: nn.Module, lr: float | None = None, fused: bool = False
+        self, objective: Minimised, network: nn.Module, lr: float | None = None, fused: bool = False
     ) -> None:
         assert lr is not None or not fused
         self.objective, self.network, self.lr = objective, network, lr
@@ -87,7 +106,7 @@ class Backprop:
         self._kinds: dict[Any, Kind] = {}
 
     def __call__(self, batch: Examples) -> torch.Tensor:
-        """One step on a batch; gives its loss, of shape ()."""
+        """One step on a batch; gives its loss, of shape (), or (network,)."""
         kind, known = self._kind(batch), self._known
         if self._fused:
             return self._taken_fused(kind, batch)
@@ -128,7 +147,7 @@ class Backprop:
 
     def _eager(self, batch: Examples) -> torch.Tensor:
         loss = self._loss(batch)
-        loss.backward()
+        loss.backward(torch.ones_like(loss))
         if self.lr is not None:
             descend(self.parameters, self.lr)
         return loss.detach()
@@ -153,7 +172,7 @@ class Backprop:
             return self._eager(batch)
         with watched() as watcher, Recorder(self._inputs(batch)) as recorder:
             loss = self._loss(batch)
-            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+            gradients = torch.autograd.grad(loss, self.parameters, torch.ones_like(loss), allow_unused=True)
         used = tuple(number for number, gradient in enumerate(gradients) if gradient is not None)
         kept = [gradients[number] for number in used]
         program = recorder.program(loss, kept)

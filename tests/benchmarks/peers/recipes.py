@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,6 +39,9 @@ FEDAVG = Recipe((784, 256, 10), partitions=10, batch=32, rounds=8)
 
 CLIENTS = Recipe((64, 32, 10), partitions=100, batch=8, rounds=24)
 """Ten local steps a round: one pass over the 80 examples of each."""
+
+STACKED = replace(CLIENTS, rounds=200)
+"""The same where rounds are short: enough for several windows of them."""
 
 SPLIT = Recipe((784, 4096, 10), partitions=1, batch=64, rounds=6)
 """Of 3,256,330 parameters; so many local steps a round:"""

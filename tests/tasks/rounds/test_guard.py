@@ -74,6 +74,7 @@ def test_a_weight_must_be_a_positive_integer(weight) -> None:
     [
         ({"direction": {}}, "direction"),
         ({"direction": {"float32": torch.zeros(5)}}, "direction"),
+        ({"direction": {"float32": torch.zeros(3, 2)}}, "direction"),
         ({"direction": {"float64": torch.zeros(6, dtype=torch.float64)}}, "direction"),
         ({"direction": vector() | {"float64": torch.zeros(1, dtype=torch.float64)}}, "direction"),
         ({"direction": {"float32": torch.zeros(6, dtype=torch.float64)}}, "direction"),

@@ -367,3 +367,33 @@ def test_a_join_that_fails_is_told(train, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(CHOOSY)
     with pytest.raises(RoundFailed, match=r"round 1: the reduce failed with ValueError: no such neighbours"):
         train(model="logistic", partitions=3, rounds=1, algorithm=f"{tmp_path}/mine.py:algorithm")
+
+
+STACKING = """
+from dataclasses import dataclass
+from roundweave import Algorithm, Gradient, Map, Mean, Sgd
+@dataclass(frozen=True)
+class Own(Map):
+    stack = 3
+    def __call__(self, objective, state, examples, carry, seed):
+        return Gradient()(objective, state, examples, carry, seed)
+    def together(self, objective, state, examples, carries, seeds):
+        updates = super().together(objective, state, examples, carries, seeds)
+        print("together", *map(len, examples))
+        return updates
+def algorithm():
+    return Algorithm(Own(), Mean(), Sgd(0.1))
+def plain():
+    return Algorithm(Gradient(), Mean(), Sgd(0.1))
+"""
+
+
+def test_a_map_of_ones_own_is_given_as_many_partitions_as_it_stacks_by_their_size(train, own, capsys) -> None:
+    fields = {"model": "logistic", "partitions": 7, "split": "dirichlet:0.3", "rounds": 1}
+    run = train(algorithm=f"{own(STACKING)}:algorithm", **fields, name="stacking")
+    groups = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("together")]
+    sizes = [int(size) for group in groups for size in group]
+    assert [len(group) for group in groups] == [3, 3, 1]
+    assert sizes == sorted(record.weight for record in run.round(1).commit.updates.values())
+    assert list(run.round(1).commit.updates) == list(range(7))
+    assert run.digest == train(algorithm=f"{own(STACKING)}:plain", **fields, name="plain").digest

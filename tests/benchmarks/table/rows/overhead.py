@@ -17,15 +17,24 @@ NOOP = Row(
     ours("rounds", ",".join(PARTITIONS)),
     none,
 )
+OF_CLIENTS = (
+    Contender("torch loop", f"{PEERS}.plain.clients"),
+    Contender("FedJAX", f"{PEERS}.fedjax.clients", environment="fedjax"),
+)
 CLIENTS = Row(
     "clients",
     "100 clients, 64-32-10, 10 local steps of B = 8 each",
     {"round": "ms a round"},
-    (
-        Contender("torch loop", f"{PEERS}.plain.clients"),
-        Contender("FedJAX", f"{PEERS}.fedjax.clients", environment="fedjax"),
-    ),
+    OF_CLIENTS,
     ours("rounds", "clients"),
+    clients,
+)
+CLIENTS_STACKED = Row(
+    "clients-stacked",
+    "the same, ours with 56 partitions stacked",
+    {"round": "ms a round"},
+    OF_CLIENTS,
+    ours("rounds", "clients-stacked"),
     clients,
 )
 SERVER = Row(

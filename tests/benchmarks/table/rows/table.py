@@ -12,6 +12,7 @@ ALL = (
     training.FEDAVG,
     overhead.NOOP,
     overhead.CLIENTS,
+    overhead.CLIENTS_STACKED,
     overhead.SERVER,
 )
 ROWS = {row.name: row for row in ALL}

@@ -18,7 +18,17 @@ from flows.training.preparing import Prepared, prepared
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 from tests.benchmarks.peers import networks
-from tests.benchmarks.peers.recipes import CLIENTS, ELEMENTS, EMPTY_ROUNDS, SPLIT, SPLIT_STEPS, STEP, Recipe, tell
+from tests.benchmarks.peers.recipes import (
+    CLIENTS,
+    ELEMENTS,
+    EMPTY_ROUNDS,
+    SPLIT,
+    SPLIT_STEPS,
+    STACKED,
+    STEP,
+    Recipe,
+    tell,
+)
 from tests.benchmarks.speed import noop
 from tests.benchmarks.speed.constant import CONSTANT
 
@@ -56,6 +66,7 @@ RECIPES = {
     "step": trained(STEP, algorithm="sync_sgd"),
     "split": trained(SPLIT, algorithm="fed_avg", local_steps=SPLIT_STEPS, ranks=WORKERS),
     "clients": trained(CLIENTS, algorithm="fed_avg", local_steps=10),
+    "clients-stacked": trained(STACKED, algorithm="fed_avg", local_steps=10, stacked=56),
 }
 
 

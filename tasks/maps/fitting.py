@@ -1,0 +1,43 @@
+"""Whether a map can train a network on the examples: tried where they are, before a run begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.algebra import Map
+from tasks.data.partitions import Description, Partitions
+from tasks.networks.fit import check_fit
+from tasks.networks.objective import Objective
+from tasks.numerics import pinned
+from tasks.user_code import Code, WithCode
+
+EXAMPLES = 32
+"""Of a partition, at most, that a map is tried on."""
+
+
+@dataclass(frozen=True)
+class Fitting(WithCode):
+    """What is tried: a map, with so many threads; `code` is the user's code that it is made of.
+
+    `sizes` are those of the partitions; none where all are dealt from what is loaded at once, which tells them.
+    """
+
+    map: Map
+    threads: int
+    sizes: tuple[int, ...] = ()
+    code: tuple[Code, ...] = ()
+
+    def __call__(
+        self, objective: Objective, partitions: Partitions, description: Description, partition: int
+    ) -> Objective:
+        """The objective with its scores; raises `ModelError` where it does not fit, or what the map says."""
+        fitting = check_fit(objective, partitions, description, partition)
+        with pinned(0, self.threads):
+            sizes = self.sizes or (_dealt(partitions) if self.map.stack > 1 else ())
+            self.map.check(fitting, partitions.sample(partition, EXAMPLES), sizes)
+        return fitting
+
+
+def _dealt(partitions: Partitions) -> tuple[int, ...]:
+    """The sizes of partitions in the first round."""
+    return tuple(map(len, partitions.train_targets(partitions.split.number(1))))

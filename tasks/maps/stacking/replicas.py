@@ -1,0 +1,72 @@
+"""Replicas of a network side by side, as one network with a loss for each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from storage.values.state import State
+from tasks.networks.objective import Objective
+
+
+class Replicas(nn.Module):
+    """Networks of one kind: what is trained has a leading axis (replica, *shape), all else they share."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """What is trained by its name in one network, (replica, *shape) each."""
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(replica, examples, *) -> (replica, examples, *)."""
+        outputs: torch.Tensor = vmap(self._one)(self.trained, inputs)
+        return outputs
+
+    def _one(self, trained: Mapping[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = functional_call(self.network, dict(trained), (inputs,))
+        return outputs
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """An objective of so many replicas at once, each with its own examples."""
+
+    objective: Objective
+    count: int
+
+    @property
+    def built(self) -> Replicas:
+        """The replicas as they are built, of which nothing is to be changed."""
+        return _built(self)
+
+    @property
+    def alone(self) -> bool:
+        """As one of them."""
+        return self.objective.alone
+
+    def network(self, state: State) -> Replicas:
+        """Replicas of their own that all start from a state, in training mode."""
+        network = self.objective.network(state)
+        for parameter in network.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.expand(self.count, *parameter.shape).clone()
+        return Replicas(network)
+
+    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss of each replica, (replica,), of outputs and targets (replica, examples, *)."""
+        losses: torch.Tensor = vmap(self.objective.value)(outputs, targets)
+        return losses.view(self.count)
+
+
+@functools.lru_cache(maxsize=4)
+def _built(stacked: Stacked) -> Replicas:
+    return stacked.network(stacked.objective.initial())
