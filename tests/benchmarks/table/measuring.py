@@ -82,7 +82,7 @@ def lines(measured: Measured) -> Iterator[Line]:
                 peer.name,
                 statistics.median(values) if values else None,
                 {name: each for name, each in ours.items() if each},
-                row.target,
+                row.target(reading, peer.name),
                 {name: missing[name] for name in (peer.name, *ours) if name in missing},
             )
 

@@ -28,7 +28,7 @@ def draw(lines: Sequence[Line], file: Path) -> None:
         _group(axes, place, line)
     axes.set_yticks(range(len(shown)), [f"{line.row}: {line.peer}, {line.reading}" for line in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xscale("log")
+    axes.set_xscale("log", base=2)
     axes.margins(x=0.12)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("time of Roundweave / time of the peer\nleft of 1 Roundweave is faster; black: the target")

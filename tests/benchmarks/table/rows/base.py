@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 EXECUTORS = ("inline", "graph", "gang")
@@ -31,7 +31,8 @@ class Contender:
 class Row:
     """A comparison. `readings` maps what contenders tell to what it is called, less being better.
 
-    `exit` is the seconds until the process ended; nobody need tell it. `target` is the ratio to stay below.
+    `exit` is the seconds until the process ended; nobody need tell it. `targets` are the ratios to stay below, by
+    peer, of the first reading; of what has none it is 1.
     """
 
     name: str
@@ -40,7 +41,11 @@ class Row:
     peers: tuple[Contender, ...]
     ours: tuple[Contender, ...]
     examples: Callable[[str | None, Path], None]
-    target: float = 1.0
+    targets: Mapping[str, float] = field(default_factory=dict)
+
+    def target(self, reading: str, peer: str) -> float:
+        """The ratio to stay below in a reading, beside a peer."""
+        return self.targets.get(peer, 1.0) if reading == next(iter(self.readings)) else 1.0
 
     @property
     def contenders(self) -> tuple[Contender, ...]:

@@ -16,6 +16,7 @@ NOOP = Row(
     (Contender("FedJAX", f"{PEERS}.fedjax.noop", PARTITIONS, environment="fedjax"),),
     ours("rounds", ",".join(PARTITIONS)),
     none,
+    {"FedJAX": 2.0},
 )
 OF_CLIENTS = (
     Contender("torch loop", f"{PEERS}.plain.clients"),
@@ -36,6 +37,7 @@ CLIENTS_STACKED = Row(
     OF_CLIENTS,
     ours("rounds", "clients-stacked"),
     clients,
+    {"torch loop": 0.2},
 )
 SERVER = Row(
     "server",
