@@ -39,8 +39,8 @@ Init = Annotated[
 Ranks = Annotated[int, Field(ge=1, description="processes that share one network, each with a part of its layers")]
 Units = Annotated[
     tuple[str, ...] | None,
-    BeforeValidator(at_commas),
     Field(description="layers whose units they share, at commas; none: those that hold the most"),
+    BeforeValidator(at_commas),
 ]
 Hybrid = Annotated[bool, Field(description="whether they share the batch before these layers")]
 Step = Annotated[
