@@ -1,7 +1,7 @@
 """Rounds by a gang: a Dask task on each worker that stays, and the ranks talk to each other.
 
 What a gang cannot do is done by Dask's own tasks: asynchronous rounds, replays, and the round at which a rank was
-lost, so that a deadly partition is named.
+lost (of a team, for the third time in a row), so that a deadly partition is named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
 
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import Idleness, LostWork, result
+from tasks.clusters.waiting import WORKER_SECONDS, Idleness, LostWork, result, usable_workers
 from tasks.clusters.watching import LOOK_SECONDS, processes
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import step
@@ -33,6 +33,9 @@ from tasks.when import Asynchronous
 
 SHORT_SECONDS = 5.0
 """Rounds below this are a gang's where it may choose: of longer ones what lies between them is a small part."""
+
+TEAM_LOSSES = 2
+"""How often in a row teams are formed again at a round, before it is done by tasks that have the whole network."""
 
 END_SECONDS = 30
 """How long a gang that is ended may take for its last round."""
@@ -59,28 +62,31 @@ class GangExecutor(GraphExecutor):
         self._seconds = inf if choosing else 0.0
         self._gang: Gang | None = None
         self._told = ""
+        self._teamed = False
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
         lone = job.work.algorithm.map.ranks == 1
+        self._await_team(job)
         if (lone and self._seconds >= SHORT_SECONDS) or not self._can(job):
             for commit in super().run(job, first, last):
                 self._seconds = min(self._seconds, commit.seconds)
                 yield commit
             return
-        lost = False
+        losses = 0
         while first <= last:
+            by_tasks = losses > (0 if lone else TEAM_LOSSES)
             try:
-                for commit in super().run(job, first, first) if lost else self._ganged(job, first, last):
+                for commit in super().run(job, first, first) if by_tasks else self._ganged(job, first, last):
                     yield commit
-                    first = commit.round + 1
+                    first, losses = commit.round + 1, 0
                     if commit.stop:
                         return
-                lost = False
             except LostWork:
                 self._let_go()
                 self.pool.forget()
-                lost = True
+                losses += 1
+                self._await_team(job)
 
     def end(self) -> None:
         """End the gang with the round that it is at, and wait until it has."""
@@ -93,6 +99,14 @@ class GangExecutor(GraphExecutor):
             self._gang.release()
             self._gang = None
 
+    def _await_team(self, job: Job) -> None:
+        """Wait a while for workers that were lost to be there again, where there are too few left for a team."""
+        deadline = time.monotonic() + WORKER_SECONDS
+        while self._teamed and len(usable_workers(self.client)) < job.work.algorithm.map.ranks:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(LOOK_SECONDS)
+
     def _ganged(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """The commits of the gang that is at work, where it still has all workers, else of a new one."""
         spread = self.pool.spread(job.run_by("gang"), ranks=job.work.algorithm.map.ranks)
@@ -100,6 +114,7 @@ class GangExecutor(GraphExecutor):
             self.end()
             if len(self.pool.workers) < job.work.algorithm.map.ranks:
                 raise LostWork("there are fewer workers than ranks of a team")
+            self._teamed = job.work.algorithm.map.ranks > 1
             self._gang = Gang(self.pool, spread, first - 1)
         return self._gang.commits(last)
 

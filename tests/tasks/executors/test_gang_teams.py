@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from storage.errors import RoundFailed
+from storage.errors import ClusterError, RoundFailed
 from storage.rounds.store import RoundStore
 from storage.runs.run import open_run
 from storage.upkeep.packing import pack_run
@@ -42,7 +42,7 @@ class Network(torch.nn.Module):
                         mark.unlink()
                     except FileNotFoundError:  # another team was first
                         continue
-                    exec(deed, globals(), {"self": self})
+                    exec(deed, globals(), {"self": self, "deed": deed})
         return self.out(self.drop(self.into(inputs).relu()))
 """
 FIELDS = {"partitions": 3, "rounds": 12, "local_steps": 2, "batch_size": 5, "held_out": 0, "momentum": 0.5}
@@ -102,8 +102,24 @@ def test_a_team_that_loses_a_rank_is_formed_again(train, client, fields, do, dee
     assert run.digest == reference.digest
     # Of one that is stopped its team may say that it takes long, too.
     assert sum("is lost" in line or "is given up" in line for line in lines(caplog)) == 1
-    by = [run.round(n).commit.executor for n in range(1, 13)]
-    assert by[0] == by[-1] == "gang"
+    assert {run.round(n).commit.executor for n in range(1, 13)} == {"gang"}, "no worker had the whole network"
+
+
+def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
+    fields = fields | {"ranks": 2}
+    reference = train(**fields, name="reference")
+    do(KILL, 1, 4)
+    with connect(None, 2) as client:
+        run = train(GangExecutor(client), 3, **fields, name="there")
+    assert run.digest == reference.digest
+    assert {run.round(n).commit.executor for n in range(1, 13)} == {"gang"}
+
+
+def test_the_partition_at_which_a_team_dies_again_and_again_is_named(train, fields, do, tmp_path) -> None:
+    do("Path(__file__).with_name('do-1-3').write_text(deed); os.kill(os.getpid(), signal.SIGKILL)", 1, 3)
+    with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
+        train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+    assert open_run("there").done >= 3
 
 
 def test_a_rank_of_a_team_that_raises_ends_the_run_and_frees_workers(train, client, fields, do) -> None:
