@@ -1,4 +1,4 @@
-"""How a new run is recorded: its configuration, and what it stands for."""
+"""How a new run is recorded: its configuration, and what it stands for; and what an older one has recorded."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from typing import Any
 from flows.config.train import TrainConfig
 from storage.hierarchy.schema import Schema
 from storage.rounds.store import RoundStore
+from storage.runs.names import is_run, run_address
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Description
 from tasks.numerics import versions
 from tasks.rounds.job import Work
+
+
+def recorded_config(config: TrainConfig) -> Mapping[str, Any] | None:
+    """The configuration that the run has recorded that goes on, None where it is new."""
+    address = config.address or run_address(config.root, config.name or "")
+    return RoundStore(address).attributes["config"] if is_run(address) else None
 
 
 def create_run(

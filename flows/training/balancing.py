@@ -7,9 +7,8 @@ from functools import partial
 
 from flows.config.resolving import Resolved, resolve
 from flows.config.train import TrainConfig
+from flows.recording import recorded_config
 from flows.reporting.listening import notice
-from storage.rounds.store import RoundStore
-from storage.runs.names import is_run, run_address
 from tasks.executors.base import Executor
 from tasks.networks.speed import BATCH, batches_per_second
 from tasks.rounds.plan import RoundPlan
@@ -31,10 +30,10 @@ def balanced(resolved: Resolved, executor: Executor) -> Resolved:
 
 def _recorded(config: TrainConfig) -> str | None:
     """The split of the run that goes on, None where it is new."""
-    address = config.address or run_address(config.root, config.name or "")
-    if not is_run(address):
+    recorded = recorded_config(config)
+    if recorded is None:
         return None
-    split = str(RoundStore(address).attributes["config"].get("split"))
+    split = str(recorded.get("split"))
     return split if split.startswith("proportions:") else config.split
 
 

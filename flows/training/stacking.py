@@ -7,10 +7,9 @@ from functools import partial
 
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import TrainConfig
+from flows.recording import recorded_config
 from flows.reporting.listening import notice
 from storage.errors import ModelError, UsageError
-from storage.rounds.store import RoundStore
-from storage.runs.names import is_run, run_address
 from tasks.executors.base import Executor
 from tasks.numerics import fingerprint
 from tasks.rounds.job import Work
@@ -45,8 +44,8 @@ def _with(config: TrainConfig, number: int) -> TrainConfig:
 
 def _recorded(config: TrainConfig) -> int | None:
     """The number of the run that goes on, None where it is new."""
-    address = config.address or run_address(config.root, config.name or "")
-    return RoundStore(address).attributes["config"]["algorithm"].get("stacked", 1) if is_run(address) else None
+    recorded = recorded_config(config)
+    return None if recorded is None else recorded["algorithm"].get("stacked", 1)
 
 
 def _tried(resolved: Resolved, executor: Executor) -> int:

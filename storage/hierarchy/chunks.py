@@ -14,6 +14,7 @@ import numpy as np
 from storage.errors import ShapeMismatch, StoreDamaged
 from storage.hierarchy.schema import ArraySpec
 from storage.places.base import Place
+from storage.values.tensors import little_bytes
 
 CHECKSUM = 4
 """Bytes of the checksum that ends a chunk."""
@@ -30,8 +31,7 @@ def write_chunk(
         or array.dtype != spec.stored
     ):
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
-    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
-    place.write(chunk_key(spec, index), *with_checksum(data), durable=fsync)
+    place.write(chunk_key(spec, index), *with_checksum(little_bytes(array)), durable=fsync)
 
 
 def stream_chunk(
@@ -45,7 +45,7 @@ def _streamed(spec: ArraySpec, parts: Iterable[np.ndarray]) -> Iterator[memoryvi
     """The bytes of each part, and at last the checksum of all."""
     checksum = size = 0
     for part in parts:
-        data = np.ascontiguousarray(part, part.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+        data = little_bytes(part)
         checksum = google_crc32c.extend(checksum, data)
         size += len(data)
         yield data.data

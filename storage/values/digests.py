@@ -16,7 +16,7 @@ import torch
 
 from storage.values.layout import Layout
 from storage.values.state import Match, Update
-from storage.values.tensors import Specs, Vectors, dtype_name, to_numpy, views
+from storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
@@ -34,8 +34,7 @@ class TensorDigest:
 
     def update(self, array: np.ndarray) -> None:
         """Take the elements that come next."""
-        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        self._total.update(np.ascontiguousarray(little).reshape(-1).view(np.uint8).data)
+        self._total.update(little_bytes(array).data)
 
     def taking(self, arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """The arrays as they come, taken."""

@@ -55,6 +55,11 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.view(getattr(torch, raw)) if raw else tensor).numpy()
 
 
+def little_bytes(array: np.ndarray) -> np.ndarray:
+    """The array's elements in C order as little-endian bytes, (byte,); no copy where they lie so."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+
+
 def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
     """The inverse of `to_numpy`: a tensor of the logical dtype over the array's memory, of the same shape."""
     if not (array.flags.writeable and array.flags.c_contiguous):

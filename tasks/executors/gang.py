@@ -66,7 +66,7 @@ class GangExecutor(GraphExecutor):
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
-        lone = job.work.algorithm.map.ranks == 1
+        lone = job.ranks == 1
         self._await_team(job)
         if (lone and self._seconds >= SHORT_SECONDS) or not self._can(job):
             for commit in super().run(job, first, last):
@@ -102,19 +102,19 @@ class GangExecutor(GraphExecutor):
     def _await_team(self, job: Job) -> None:
         """Wait a while for workers that were lost to be there again, where there are too few left for a team."""
         deadline = time.monotonic() + WORKER_SECONDS
-        while self._teamed and len(usable_workers(self.client)) < job.work.algorithm.map.ranks:
+        while self._teamed and len(usable_workers(self.client)) < job.ranks:
             if time.monotonic() > deadline:
                 return
             time.sleep(LOOK_SECONDS)
 
     def _ganged(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """The commits of the gang that is at work, where it still has all workers, else of a new one."""
-        spread = self.pool.spread(job.run_by("gang"), ranks=job.work.algorithm.map.ranks)
+        spread = self.pool.spread(job.run_by("gang"), ranks=job.ranks)
         if self._gang is None or not self._gang.goes_on(spread, first - 1, self.pool.workers):
             self.end()
-            if len(self.pool.workers) < job.work.algorithm.map.ranks:
+            if len(self.pool.workers) < job.ranks:
                 raise LostWork("there are fewer workers than ranks of a team")
-            self._teamed = job.work.algorithm.map.ranks > 1
+            self._teamed = job.ranks > 1
             self._gang = Gang(self.pool, spread, first - 1)
         return self._gang.commits(last)
 
@@ -127,7 +127,7 @@ class GangExecutor(GraphExecutor):
 
     def _tells_why_not(self, job: Job, workers: int) -> bool:
         """Tell, once, why each worker has the whole network where teams were to share it."""
-        ranks, algorithm = job.work.algorithm.map.ranks, job.work.algorithm
+        ranks, algorithm = job.ranks, job.work.algorithm
         why = ""
         if ranks > 1 and not algorithm.shareable:
             part = algorithm.apply if algorithm.reduce.elementwise else algorithm.reduce
@@ -142,7 +142,7 @@ class GangExecutor(GraphExecutor):
 
 def _seated(job: Job, workers: list[str]) -> list[str]:
     """The workers that are ranks, one team after the other."""
-    return workers[: job.plan.blocks * job.work.algorithm.map.ranks]
+    return workers[: job.plan.blocks * job.ranks]
 
 
 class Gang:
@@ -206,7 +206,7 @@ class Gang:
             take_part,
             shared,
             self._split,
-            self._data[rank // self.job.work.algorithm.map.ranks],
+            self._data[rank // self.job.ranks],
             seat,
             self._topic,
             key=("rank", self._topic, self.committed + 1, rank),

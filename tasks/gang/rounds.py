@@ -109,7 +109,7 @@ def run_rank(job: Job, group: Group, data: Data, halted: Callable[[], bool], tol
     raises `Broken` where a rank is gone.
     """
     first: int = group.all_gather((job.attempt.open().log.look().newest or 0) + 1)[0]
-    ranks = job.work.algorithm.map.ranks
+    ranks = job.ranks
     teams = [range(begin, begin + ranks) for begin in range(0, group.ranks, ranks)]
     if ranks == 1:
         alone = Group(0, 1)

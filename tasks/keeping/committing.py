@@ -101,21 +101,17 @@ def _keep(store: RoundStore, round: int, mapped: Mapped, seconds: float) -> Upda
     return record_of(mapped, seconds)
 
 
-def record_of(mapped: Mapped, seconds: float) -> UpdateRecord:
-    """What the commit is to say of an update that took so many seconds to map."""
+def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> UpdateRecord:
+    """What the commit is to say of an update that took so many seconds to map; its digest may be known."""
+    metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
     return UpdateRecord(
-        digest=update_digest(mapped.update),
+        digest=update_digest(mapped.update) if digest is None else digest,
         weight=mapped.update.weight,
         refused=mapped.refused,
-        metrics=numbers_of(mapped.update),
+        metrics=metrics,
         seconds=seconds,
         worker=f"{socket.gethostname()}:{os.getpid()}",
     )
-
-
-def numbers_of(update: Update) -> dict[str, float]:
-    """The numbers that an update reports, without those that are none."""
-    return {name: float(value) for name, value in update.metrics.items() if _is_number(value)}
 
 
 def _is_number(value: Any) -> bool:

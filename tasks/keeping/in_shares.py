@@ -5,8 +5,7 @@ All ranks of a team call each function at the same time; the first one writes.
 
 from __future__ import annotations
 
-import os
-import socket
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from storage.values.digests import grouped_digest, update_groups
 from storage.values.state import Update
 from storage.values.tensors import Record, Specs, TensorSpec, Vectors, sizes, to_numpy, views
 from tasks.data.partitions import Partition
-from tasks.keeping.committing import check_machine, numbers_of, read_carry
+from tasks.keeping.committing import check_machine, read_carry, record_of
 from tasks.keeping.remaking import remade
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Job
@@ -96,11 +95,17 @@ class InShares:
             into[begin:until] = cut.rows(first, end).share(rows, rank)
             first = end
 
-    @property
+    @functools.cached_property
     def _specs(self) -> dict[str, TensorSpec]:
         """The whole network's tensors by name."""
         layout = self.shares.layout
         return {spec.name: spec for spec in (*layout.params, *layout.buffers, *layout.frozen)}
+
+    @functools.cached_property
+    def _frozen(self) -> dict[str, str]:
+        """The digests of the tensors that no round changes."""
+        tensors = self.job.attempt.open().log.read(0).tensors if self.shares.layout.frozen else {}
+        return {path: digest for path, digest in tensors.items() if path.startswith("frozen/")}
 
     def map_and_keep(self, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
         """Map a block's partitions, keep their updates, and fold the rank's parts of them.
@@ -126,13 +131,10 @@ class InShares:
         """Write the state after a round where it is to be stored; on the first rank the digests of its tensors."""
         state, store = after.state, self.job.attempt.open()
         stored = self.job.attempt.stores_state(state.round) and not store.log.has(state.round)
-        specs = self._specs
-        digests = {
-            path: digest for path, digest in store.log.read(0).tensors.items() if path.startswith("frozen/")
-        }
+        digests = dict(self._frozen)
         for path, tensor in state.named(self.job.work.objective.layout).items():
             if not path.startswith("frozen/"):
-                spec = specs[self._name(path)]
+                spec = self._specs[self._name(path)]
                 digests[path] = self._stream(path, (state.round,), spec.shape, self._parts(spec, tensor), stored)
         return digests
 
@@ -151,14 +153,7 @@ class InShares:
             digests[group] = {
                 dtype: self._keep_vector(group, dtype, specs, vectors, round, mapped) for dtype in vectors
             }
-        return UpdateRecord(
-            digest=grouped_digest(digests),
-            weight=mapped.update.weight,
-            refused=mapped.refused,
-            metrics=numbers_of(mapped.update),
-            seconds=seconds,
-            worker=f"{socket.gethostname()}:{os.getpid()}",
-        )
+        return record_of(mapped, seconds, grouped_digest(digests))
 
     def _keep_vector(
         self, group: str, dtype: str, specs: Specs, vectors: Vectors, round: int, mapped: Mapped

@@ -106,6 +106,11 @@ class Job:
     plan: RoundPlan
     order: Order | None = None
 
+    @property
+    def ranks(self) -> int:
+        """How many processes work on one partition together."""
+        return self.work.algorithm.map.ranks
+
     def split(self, round: int) -> int:
         """The number of the split that a round uses."""
         return self.work.split(round)

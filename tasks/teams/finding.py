@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from math import prod
 from typing import Literal
 
@@ -23,7 +22,7 @@ from tasks.matching.groups import Piece, UnitGroups
 from tasks.matching.units import find_units
 from tasks.networks.objective import layout_of
 from tasks.teams.attention import attention_of
-from tasks.teams.shares import Count, Cut, Shares, Spans
+from tasks.teams.shares import Count, Cut, Shares, Spans, even
 
 PER_UNIT = (nn.modules.batchnorm._BatchNorm, nn.PReLU)
 """Layers with parameters that treat each unit for itself."""
@@ -100,13 +99,8 @@ def _cut(
                 index = index + along * (step // stride)
                 number = number + (along if name == group else 0)
         unit[index.reshape(-1)] = np.broadcast_to(number, index.shape).reshape(-1)
-    spans = tuple(_spans((unit < 0) | ((unit >= first) & (unit < end))) for first, end in _even(size, ranks))
+    spans = tuple(_spans((unit < 0) | ((unit >= first) & (unit < end))) for first, end in even(size, ranks))
     return Cut(axis, spans), bool((unit >= 0).all())
-
-
-def _even(size: int, ranks: int) -> list[tuple[int, int]]:
-    """So many indices in equal shares: the first of each rank's, and one after its last."""
-    return list(pairwise(size * rank // ranks for rank in range(ranks + 1)))
 
 
 def _spans(kept: np.ndarray) -> Spans:
@@ -122,7 +116,7 @@ def _counts(
     inner = [g.size for g in units.groups.values() if g.parents == (group,)]
     if not inner:
         return
-    local = [end - first for first, end in _even(size, ranks)]
+    local = [end - first for first, end in even(size, ranks)]
     for owner in dict.fromkeys(name.rpartition(".")[0] for name in into):
         for attribute, value in vars(network.get_submodule(owner)).items():
             if type(value) is int and value in {size, *(size * each for each in inner)}:
@@ -146,7 +140,7 @@ def sliced(network: nn.Module, shares: Shares) -> Shares:
         weight = f"{name}.weight".removeprefix(".")
         fits = type(module) is nn.Linear and weight in specs.keys() - shares.cuts - shares.before - tied
         if fits and specs[weight].size > least and specs[weight].shape[1] >= shares.ranks:
-            cuts[weight] = Cut(1, tuple((span,) for span in _even(specs[weight].shape[1], shares.ranks)))
+            cuts[weight] = Cut(1, tuple((span,) for span in even(specs[weight].shape[1], shares.ranks)))
     names = tuple(weight.rpartition(".")[0] for weight in cuts)
     return replace(shares, cuts={**shares.cuts, **cuts}, sliced=names) if cuts else shares
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from storage.values.tensors import Record
 from tasks.numerics import derive_seed
+from tasks.teams.shares import even
 from tasks.teams.team import Team
 
 
@@ -39,8 +40,7 @@ class Line:
     def examples(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's share of a batch, (its examples, *), for which it draws random numbers of its own."""
         self.go_apart()
-        ends = [len(batch) * (rank + 1) // self.team.ranks for rank in range(self.team.ranks)]
-        self.lengths = [end - first for first, end in zip([0, *ends], ends, strict=False)]
+        self.lengths = [end - first for first, end in even(len(batch), self.team.ranks)]
         parts: Sequence[torch.Tensor] = batch.split(self.lengths)
         return parts[self.team.rank]
 

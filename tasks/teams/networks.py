@@ -34,7 +34,7 @@ class ShareObjective(Objective):
         whole = {f.name: getattr(objective, f.name) for f in fields(Objective)}
         return cls(**whole, shares=shares, team=team, apart=apart)
 
-    @property
+    @functools.cached_property
     def layout(self) -> Layout:
         """Where each tensor lies in the rank's vectors."""
         return self.shares.layout_of(self.team.rank)

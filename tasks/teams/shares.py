@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 
@@ -16,6 +17,11 @@ from storage.values.tensors import Specs, TensorSpec, Vectors, pack, views
 
 Spans = tuple[tuple[int, int], ...]
 """Indices of an axis, ascending: from the first of each span to before its second."""
+
+
+def even(size: int, ranks: int) -> list[tuple[int, int]]:
+    """So many indices in equal shares: the first of each rank's, and one after its last."""
+    return list(pairwise(size * rank // ranks for rank in range(ranks + 1)))
 
 
 @dataclass(frozen=True)
