@@ -53,9 +53,9 @@ def in_turn(ranks: int, function: Callable[[Team], T]) -> list[T]:
             turns.end(rank)
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
     except BaseException as error:

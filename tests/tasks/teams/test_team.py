@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -150,28 +148,27 @@ def test_teams_may_be_within_ranks() -> None:
 
 
 INTERRUPTED = """
+import signal
+import sys
 import threading
 from tasks.teams.team import in_turn
-started = threading.Event()
+main, exchanges = threading.main_thread(), int(sys.argv[1])
 def talk(team):
-    while True:
+    for exchange in range(10**9):
+        if team.rank == 0 and exchange == exchanges:
+            signal.pthread_kill(main.ident, signal.SIGINT)
         team.all_gather(None)
-        if not started.is_set():
-            started.set()
-            print("started", flush=True)
 try:
     in_turn(2, talk)
 except KeyboardInterrupt:
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread():
-            thread.join()
-    print("interrupted", flush=True)
+    for thread in set(threading.enumerate()) - {main}:
+        thread.join()
+    print("interrupted")
 """
 
 
-def test_an_interrupt_ends_all_ranks() -> None:
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "started\n"
-    os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert (out, process.returncode) == ("interrupted\n", 0)
+@pytest.mark.parametrize("exchanges", [0, 1, 1000])  # with 0 not all ranks have begun yet
+def test_an_interrupt_ends_all_ranks(exchanges: int) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(exchanges)]
+    ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.stdout, ended.returncode) == ("interrupted\n", 0)
