@@ -25,7 +25,7 @@ from storage.values.state import Update
 from storage.values.tensors import Vectors
 from tasks.data.partitions import Partition, Partitions
 from tasks.keeping.remaking import remade
-from tasks.numerics import check_fingerprint, fingerprint
+from tasks.numerics import check_fingerprint, fingerprint, generators_kept
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, reduce_apply, score_block
@@ -71,7 +71,7 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     updates: dict[int, Update | None] = {}
     records: dict[int, Future[UpdateRecord]] = {}
     began = time.perf_counter()
-    with beside(store.place, store.tensors.state_bytes) as keep:
+    with generators_kept(), beside(store.place, store.tensors.state_bytes) as keep:
         for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
             for mapped in group:
@@ -86,7 +86,7 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
 def check_machine(job: Job) -> None:
     """Raise `NumericsMismatch` on a machine that would compute other bits than the run."""
     if job.work.fingerprint is not None:
-        where = f"worker process {os.getpid()} on {socket.gethostname()}"
+        where = f"worker process {os.getpid()} on {_host()}"
         check_fingerprint(job.work.fingerprint, fingerprint(), where)
 
 
@@ -110,8 +110,13 @@ def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> Upda
         refused=mapped.refused,
         metrics=metrics,
         seconds=seconds,
-        worker=f"{socket.gethostname()}:{os.getpid()}",
+        worker=f"{_host()}:{os.getpid()}",
     )
+
+
+@functools.cache
+def _host() -> str:
+    return socket.gethostname()
 
 
 def _is_number(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,7 +159,13 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
         for name, old in skeleton.named_parameters()
     }
     memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
-    return copy.deepcopy(skeleton, memo)
+    return copy.deepcopy(skeleton, memo | _empties(skeleton))
+
+
+def _empties(network: nn.Module) -> dict[int, object]:
+    """New ones of a network's empty containers, most of them of hooks, by id: deepcopy takes long for each."""
+    values = (value for module in network.modules() for value in vars(module).values())
+    return {id(value): type(value)() for value in values if type(value) in (OrderedDict, dict, set) and not value}
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storage.errors import NumericsMismatch
-from tasks.numerics import check_fingerprint, derive_seed, fingerprint, pinned
+from tasks.numerics import check_fingerprint, derive_seed, fingerprint, generators_kept, pinned
 
 
 def test_a_seed_is_the_first_63_bits_of_sha256_of_the_parts() -> None:
@@ -105,6 +105,42 @@ def test_a_pin_within_a_pin_gives_the_outer_one_back() -> None:
     with pinned(1, threads=1):
         torch.rand(2)
         assert torch.equal(torch.rand(1), inner)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_where_generators_are_kept_pins_give_the_same_and_the_callers_return(fails: bool) -> None:
+    def drawn(seed: int) -> list[float]:
+        with pinned(seed, 1):
+            first = torch.rand(1).item(), np.random.rand(), random.random()
+            with generators_kept(), pinned(9, 1), pinned(8, 1):
+                torch.rand(3), np.random.rand(3), random.random()
+            return [*first, torch.rand(1).item(), np.random.rand(), random.random()]
+
+    alone, before = [drawn(1), drawn(2)], settings_now()
+    try:
+        with generators_kept(), generators_kept():
+            assert [drawn(1), drawn(2)] == alone
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert fails
+    assert settings_now() == before
+
+
+def test_kept_generators_return_while_no_other_thread_is_pinned() -> None:
+    pins, drawn = threading.Event(), list[float]()
+
+    def draw() -> None:
+        with pinned(1, threads=1):
+            pins.set()
+            drawn.extend(torch.rand(1).item() for _ in range(2000))
+
+    thread = threading.Thread(target=draw)
+    with generators_kept():
+        thread.start()
+        pins.wait()
+    thread.join()
+    assert drawn == torch.rand(2000, generator=torch.Generator().manual_seed(1)).tolist()
 
 
 def test_an_operation_without_a_deterministic_form_is_refused() -> None:

@@ -147,7 +147,7 @@ class Backprop:
 
     def _eager(self, batch: Examples) -> torch.Tensor:
         loss = self._loss(batch)
-        loss.backward(torch.ones_like(loss))
+        loss.sum().backward()
         if self.lr is not None:
             descend(self.parameters, self.lr)
         return loss.detach()
@@ -172,7 +172,7 @@ class Backprop:
             return self._eager(batch)
         with watched() as watcher, Recorder(self._inputs(batch)) as recorder:
             loss = self._loss(batch)
-            gradients = torch.autograd.grad(loss, self.parameters, torch.ones_like(loss), allow_unused=True)
+            gradients = torch.autograd.grad(loss.sum(), self.parameters, allow_unused=True)
         used = tuple(number for number, gradient in enumerate(gradients) if gradient is not None)
         kept = [gradients[number] for number in used]
         program = recorder.program(loss, kept)
