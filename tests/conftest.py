@@ -19,6 +19,7 @@ from flows.serving.server import stop_server
 from flows.training.preparing import prepared
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
+from tasks.clusters import forking
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor
 
@@ -29,6 +30,12 @@ Train = Callable[..., Run]
 
 collect_ignore = ["benchmarks/peers/fedjax", "benchmarks/peers/flower"]
 """They run in environments of their own, with packages that are not here."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _workers_are_forks() -> None:
+    """Of a process that has what is in the environment of all tests, and nothing that only one has."""
+    forking.begin()
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import pytest
 from storage.errors import ClusterError
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
+from tests.workers import worker_processes
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ def kill_now_and_then(done: threading.Event, seed: int) -> None:
     """SIGKILL one or all worker processes of this process's cluster at random moments."""
     draw = random.Random(seed)
     while not done.wait(draw.uniform(1.0, 8.0)):
-        workers = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+        workers = worker_processes(psutil.Process())
         for worker in workers if draw.random() < 0.3 else workers[:1]:
             os.kill(worker.pid, signal.SIGKILL)
 

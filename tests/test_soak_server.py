@@ -15,6 +15,7 @@ import pytest
 
 from storage.runs.run import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
+from tests.workers import worker_processes
 
 pytestmark = pytest.mark.slow
 
@@ -81,19 +82,18 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, sub
         process.wait()
 
 
-def spawned(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The worker processes that a process has started, or that those have."""
     try:
-        children = psutil.Process(process.pid).children(recursive=True)
-        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        return worker_processes(psutil.Process(process.pid))
     except psutil.NoSuchProcess:
         return []
 
 
 def kill_one(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL one of its workers, once it has any."""
-    until(lambda: bool(spawned(process)))
-    spawned(process)[0].send_signal(signal.SIGKILL)
+    until(lambda: bool(workers_of(process)))
+    workers_of(process)[0].send_signal(signal.SIGKILL)
 
 
 @pytest.fixture

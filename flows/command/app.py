@@ -13,6 +13,7 @@ import typer
 from flows.command.errors import BAD_USAGE, FAILED, fail
 from flows.command.interrupts import ended_by_interrupts
 from flows.serving.process import warm_up
+from tasks.clusters import forking
 from tasks.imports import kept
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
@@ -42,6 +43,9 @@ COMMANDS = {
 FLOWS = ("train", "resume", "replay", "recombine", "merge")
 """Those that are Prefect flows."""
 
+TRAINING = ("train", "resume", "replay")
+"""Those that need a cluster, unless they are told otherwise."""
+
 
 def main() -> None:
     """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
@@ -51,6 +55,8 @@ def main() -> None:
             with kept(own=True):
                 if _reports(arguments):
                     warm_up()
+                if _has_workers(arguments):
+                    forking.begin()
                 app = application(arguments)
             code = app(arguments, standalone_mode=False)
         except typer.TyperException as error:
@@ -79,6 +85,12 @@ def _asked(arguments: list[str]) -> str | None:
 def _reports(arguments: list[str]) -> bool:
     """Whether the subcommand is a Prefect flow: what it imports first takes as long as half of its server."""
     return _asked(arguments) in FLOWS and "--help" not in arguments
+
+
+def _has_workers(arguments: list[str]) -> bool:
+    """Whether the subcommand will have workers of its own, as far as its arguments tell."""
+    asked, *others = _asked(arguments), "--help", "--scheduler", "inline"
+    return asked in TRAINING and not any(other in arguments for other in others)
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:

@@ -22,8 +22,11 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-AHEAD = ("uvicorn", "fastapi", "sqlalchemy.ext.asyncio", "docket", "alembic.command")
-"""What Prefect imports and takes long to, and what needs no home."""
+AHEAD = ("uvicorn", "prefect.server.api.server", "alembic.command")
+"""What takes long to import."""
+
+NOWHERE = Path(os.devnull, "prefect")
+"""Prefect's home until it is known: nothing is read there, and nothing can be written."""
 
 
 def main() -> None:
@@ -32,6 +35,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     print(listener.getsockname()[1], flush=True)
     gc.disable()  # what is imported stays, and looking through it takes a quarter of the time
+    os.environ |= _home(NOWHERE)
     for name in AHEAD:
         with suppress(ImportError):  # said below, where there is a log to say it in
             import_module(name)
@@ -40,15 +44,22 @@ def main() -> None:
         return
     threading.Thread(target=_end_with_parent, daemon=True).start()
     home = Path(os.fsdecode(line.removesuffix(b"\n")))
-    os.environ |= {"PREFECT_HOME": str(home), "PREFECT_PROFILES_PATH": str(home / "profiles.toml")}
+    os.environ |= _home(home)
     with (home / "server.log").open("ab") as log:
         os.dup2(log.fileno(), 2)
     _serve(home, listener)
 
 
+def _home(folder: Path) -> dict[str, str]:
+    return {"PREFECT_HOME": str(folder), "PREFECT_PROFILES_PATH": str(folder / "profiles.toml")}
+
+
 def _serve(home: Path, listener: socket.socket) -> None:
     import uvicorn
+    from prefect.context import refresh_global_settings_context
     from prefect.server.api.server import create_app
+
+    refresh_global_settings_context()
 
     # Two servers that make the same new database at once would trip over one another.
     with Path(home, "start.lock").open("w") as lock:

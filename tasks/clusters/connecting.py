@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 import dask
+import distributed.utils
 from distributed import Client, LocalCluster
 
 from storage.errors import ClusterError
+from tasks.clusters.forking import ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, prompt
 
 CONNECT_SECONDS = 10
@@ -21,18 +24,8 @@ HERE = "127.0.0.1"
 """What is local is for this machine alone: who reaches a scheduler runs code on it."""
 
 
-GIB = str(1 << 30)
-
-
-WORKER_ENVIRONMENT = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-    # The nanny's default returns memory to the system after every step, which costs 1.2 to 1.6 times the time.
-    **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
-}
-
-
 LOCAL_SETTINGS = {
-    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    "distributed.nanny.pre-spawn-environ": ENVIRONMENT,
     # What Dask's own pages show. Looking as often as it does takes each process 25 ms a second, and disturbs maps.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
@@ -72,8 +65,12 @@ def local_cluster(workers: int) -> Iterator[LocalCluster]:
     """Worker processes of one thread each on this machine."""
     options = {"processes": True, "silence_logs": "CRITICAL", "memory_limit": 0}
     options |= {"n_workers": workers, "threads_per_worker": 1, "host": HERE, "dashboard_address": f"{HERE}:0"}
+    options |= {"env": dict(os.environ)}
+    settings = LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}
+    # Dask would import all that it can use, such as pandas, here and in the process of which workers are forks.
+    distributed.utils._forkserver_preload_set = True
     # Some settings are read when the cluster is made, others when a worker is lost.
-    with dask.config.set(LOCAL_SETTINGS), LocalCluster(**options) as cluster:
+    with dask.config.set(settings), LocalCluster(**options) as cluster:
         yield cluster
 
 

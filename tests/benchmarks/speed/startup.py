@@ -27,7 +27,7 @@ from rich.table import Table
 from tests.flows.prefect_server import PrefectServer, command_line
 
 LOOK_SECONDS = 0.05
-KINDS = {"api_server": "server", "spawn_main": "workers", "resource_tracker": "tracker"}
+KINDS = {"api_server": "server", "spawn_main": "workers", "forkserver": "workers", "resource_tracker": "tracker"}
 CASES = ("cold", "new", "old", "running", "inline")
 COLUMNS = ("first round", "last round", "exit", "command", "server", "workers", "tracker", "all")
 

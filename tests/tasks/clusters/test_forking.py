@@ -1,0 +1,88 @@
+"""Local workers are forks of a process that has imported what they need, where that changes nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.clusters.connecting import connect
+from tasks.clusters.forking import READ_BY_IMPORTS, begin, start_method
+from tests.workers import worker_processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned there")
+
+
+def test_workers_are_forks_of_one_process_with_the_environment_of_now(monkeypatch) -> None:
+    monkeypatch.setenv("SOMETHING", "new")
+    with connect(None, 2) as client:
+        workers = set(client.run(os.getpid).values())
+        told = client.run(lambda: [os.environ.get(name) for name in ("SOMETHING", "PYTHONSAFEPATH")])
+        assert {process.pid for process in worker_processes(psutil.Process())} == workers
+    assert list(told.values()) == [["new", None]] * 2
+    assert len({psutil.Process(pid).ppid() for pid in workers if psutil.pid_exists(pid)}) <= 1
+
+
+def test_they_are_spawned_where_they_would_have_imported_otherwise(monkeypatch) -> None:
+    began = begin()
+    assert began is not None
+    assert start_method() == "forkserver"
+    for prefix in READ_BY_IMPORTS:
+        with monkeypatch.context() as changed:
+            changed.setenv(f"{prefix}SOMETHING", "new")
+            assert start_method() == "spawn"
+    with monkeypatch.context() as changed:
+        changed.delenv("HOME")
+        assert start_method() == "spawn"
+    assert start_method() == "forkserver"
+
+
+CLIENT = """
+import os
+import sys
+from tasks.clusters.connecting import connect
+if __name__ == "__main__":
+    with connect(None, 2) as client:
+        print(*client.run(lambda: os.getppid()).values(), *client.run(os.getpid).values(), flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with a cluster, in a folder whose files are called as packages are."""
+    (tmp_path / "client.py").write_text(CLIENT)
+    (tmp_path / "here").mkdir()
+    for name in ("torch", "distributed", "secrets", "tasks"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise ZeroDivisionError")
+    process = subprocess.Popen(
+        [sys.executable, "-P", tmp_path / "client.py"],
+        cwd=tmp_path / "here",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def divide(line: str) -> tuple[set[int], set[int]]:
+    """Parents and workers."""
+    pids = list(map(int, line.split()))
+    return set(pids[:2]), set(pids[2:])
+
+
+def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_that_is_killed(client) -> None:
+    parents, workers = divide(client.stdout.readline())
+    family = psutil.Process(client.pid).children(recursive=True)
+    assert (len(parents), len(workers)) == (1, 2)
+    assert parents | workers <= {process.pid for process in family}
+    os.kill(client.pid, signal.SIGKILL)
+    assert psutil.wait_procs(family, timeout=30)[1] == []
