@@ -43,6 +43,8 @@ def take_part(job: Job, split: int, data: list[Partition], seat: Seat, topic: st
             )
     except Broken:
         return None
+    finally:
+        _halted.discard(topic)
 
 
 def _forgotten(topic: str) -> Callable[[], bool]:

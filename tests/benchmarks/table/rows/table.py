@@ -10,6 +10,7 @@ ALL = (
     training.ACCURACY,
     training.ACCURACY_APART,
     training.FEDAVG,
+    training.FEDAVG_FUSED,
     overhead.NOOP,
     overhead.CLIENTS,
     overhead.CLIENTS_STACKED,

@@ -33,6 +33,7 @@ def options(recipe: Recipe, **more: Any) -> dict[str, Any]:
 
 RECIPES = {
     "fedavg": options(FEDAVG, **{"algorithm": "fed_avg", "local-epochs": 1}),
+    "fedavg-fused": options(FEDAVG, **{"algorithm": "fed_avg", "local-epochs": 1, "step": "fused"}),
     "accuracy": options(
         ACCURACY,
         **{"algorithm": "sync_sgd", "keep": "last:1", "target-accuracy": TARGET},
@@ -61,7 +62,7 @@ def main(file: str, recipe: str, executor: str) -> None:
         sys.exit(told["error"])
     run = root / f"{name}.zarr"
     # Where not all is kept, old records are packed, and their moments are gone.
-    moments = [moment - began for moment in committed(run)] if recipe == "fedavg" else []
+    moments = [moment - began for moment in committed(run)] if recipe.startswith("fedavg") else []
     shutil.rmtree(run)
     rounds = {"first": moments[0], "round": pace(moments)} if moments else {}
     tell(exit=ended - began, accuracy=told["accuracy"], **rounds)
