@@ -28,7 +28,7 @@ class Recipe:
     lr: float = 0.1
 
 
-STEP = Recipe((784, 512, 256, 10), partitions=2, batch=32, rounds=250)
+STEP = Recipe((784, 512, 256, 10), partitions=2, batch=32, rounds=150)
 """535,818 parameters; a round is one step."""
 
 ACCURACY = Recipe((784, 512, 512, 10), partitions=2, batch=64, rounds=20_000)

@@ -1,12 +1,11 @@
 """The command `roundweave train` as a whole; arguments: the examples, which recipe, executor.
 
-Its root lies beside the examples and stays, as a user's does: only the first run there finds no database.
+Its root lies beside the examples and stays with its runs, as a user's: only the first finds no database.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -63,7 +62,6 @@ def main(file: str, recipe: str, executor: str) -> None:
     run = root / f"{name}.zarr"
     # Where not all is kept, old records are packed, and their moments are gone.
     moments = [moment - began for moment in committed(run)] if recipe.startswith("fedavg") else []
-    shutil.rmtree(run)
     rounds = {"first": moments[0], "round": pace(moments)} if moments else {}
     tell(exit=ended - began, accuracy=told["accuracy"], **rounds)
 
