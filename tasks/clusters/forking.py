@@ -31,12 +31,11 @@ def begin() -> Mapping[str, str] | None:
     """
     if sys.platform != "linux":
         return None
-    began = os.environ | ENVIRONMENT
     forkserver.set_forkserver_preload(["tasks.clusters.forked"])
     # Safe: of the folder that the user is in nothing is imported, whatever it is called.
-    with _set({**began, "PYTHONSAFEPATH": "1"}):
+    with _set({**ENVIRONMENT, "PYTHONSAFEPATH": "1"}):
         forkserver.ensure_running()
-    return began
+    return os.environ | ENVIRONMENT
 
 
 def start_method() -> str:
@@ -52,11 +51,14 @@ def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _set(environment: Mapping[str, str]) -> Iterator[None]:
-    """Within, this process has another environment."""
-    before = dict(os.environ)
+    """Within, this process has other variables, too."""
+    before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
