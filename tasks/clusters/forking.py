@@ -27,14 +27,18 @@ READ_BY_IMPORTS = ("ATEN_", "DASK_", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_",
 def begin() -> Mapping[str, str] | None:
     """Have the process begin, without waiting; at the first call.
 
-    Gives the environment in which it began, None where libraries do not stand a fork.
+    Gives the environment in which it began; None where libraries do not stand a fork, or it has no place for its
+    socket, as in a folder for temporary files with a long name.
     """
     if sys.platform != "linux":
         return None
     forkserver.set_forkserver_preload(["tasks.clusters.forked"])
-    # Safe: of the folder that the user is in nothing is imported, whatever it is called.
-    with _set({**ENVIRONMENT, "PYTHONSAFEPATH": "1"}):
-        forkserver.ensure_running()
+    try:
+        # Safe: of the folder that the user is in nothing is imported, whatever it is called.
+        with _set({**ENVIRONMENT, "PYTHONSAFEPATH": "1"}):
+            forkserver.ensure_running()
+    except OSError:
+        return None
     return os.environ | ENVIRONMENT
 
 

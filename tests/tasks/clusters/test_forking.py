@@ -54,6 +54,16 @@ if __name__ == "__main__":
 """
 
 
+def test_they_are_spawned_where_the_process_has_no_place_for_its_socket(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(CLIENT)
+    (deep := tmp_path / ("long" * 25)).mkdir()
+    command, environment = [sys.executable, tmp_path / "client.py"], {**os.environ, "TMPDIR": str(deep)}
+    done = subprocess.run(command, input="", capture_output=True, text=True, env=environment, check=True)
+    (parent,) = set(done.stdout.split()[:2])
+    assert len(set(done.stdout.split())) == 3
+    assert not psutil.pid_exists(int(parent))
+
+
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process with a cluster, in a folder whose files are called as packages are."""
