@@ -30,12 +30,13 @@ def kept(own: bool = False) -> Iterator[None]:
 class Importing:
     """Modules that a thread imports, beside what takes its time otherwise; `join` it before any of them is used.
 
-    Two threads that import what imports one another may see half of it.
+    Two threads that import what imports one another may see half of it. A process waits for it at its end, too:
+    one that ends while a thread imports may be aborted.
     """
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
     def join(self) -> None:

@@ -54,3 +54,11 @@ def test_what_a_thread_imports_is_there_once_it_is_joined(tmp_path, monkeypatch)
     Importing("nowhere_to_be_found", "slow_to_import").join()
     assert sys.modules.pop("slow_to_import").value == 1
     assert gc.isenabled()
+
+
+def test_a_process_ends_after_what_is_imported(tmp_path) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.5)\nprint('imported')\n")
+    source = f"import sys; sys.path.append({str(tmp_path)!r})\nfrom tasks.imports import Importing\n"
+    source += "Importing('slow_to_import')\nsys.exit('error')"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("imported\n", "error\n", 1)
