@@ -16,6 +16,7 @@ ENVIRONMENT = {
     # The nanny's default returns memory to the system after every step, which costs 1.2 to 1.6 times the time.
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
     "PYTHONHASHSEED": "6640",  # as the nanny would have it: one for all
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # or ranks that wait for others say so on the terminal, five times a second
 }
 """What local workers have in theirs before they begin."""
 
