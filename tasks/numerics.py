@@ -38,8 +38,18 @@ def derive_seed(*parts: int | str) -> int:
 _one_at_a_time = threading.RLock()
 """Generators and settings belong to the process, and a worker may have several threads."""
 
-_lent = threading.local()
+
+class _Here(threading.local):
+    """Whether something holds in a thread."""
+
+    here = False
+
+
+_lent = _Here()
 """Whether a thread works for the one that holds the lock, which waits for it."""
+
+_kept = _Here()
+"""Whether the generators of what a thread pins next are those of `generators_kept`, which puts them back."""
 
 
 @contextmanager
@@ -54,7 +64,7 @@ def lent() -> Iterator[None]:
 
 def _alone() -> AbstractContextManager[Any]:
     """Within, no other thread has its numerics pinned."""
-    return nullcontext() if getattr(_lent, "here", False) else _one_at_a_time
+    return nullcontext() if _lent.here else _one_at_a_time
 
 
 @contextmanager
@@ -96,15 +106,6 @@ def set_generators(states: Generators) -> None:
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])
     random.setstate(states[2])
-
-
-class _Kept(threading.local):
-    """Whether the generators of what a thread pins next are those of `generators_kept`, which puts them back."""
-
-    here = False
-
-
-_kept = _Kept()
 
 
 @contextmanager

@@ -89,8 +89,8 @@ def _reports(arguments: list[str]) -> bool:
 
 def _has_workers(arguments: list[str]) -> bool:
     """Whether the subcommand will have workers of its own, as far as its arguments tell."""
-    asked, *others = _asked(arguments), "--help", "--scheduler", "inline"
-    return asked in TRAINING and not any(other in arguments for other in others)
+    words = {word for argument in arguments for word in argument.split("=")}
+    return _asked(arguments) in TRAINING and not words & {"--help", "--scheduler", "inline"}
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:

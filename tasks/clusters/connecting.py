@@ -14,7 +14,7 @@ import distributed.utils
 from distributed import Client, LocalCluster
 
 from storage.errors import ClusterError
-from tasks.clusters.forking import ENVIRONMENT, start_method
+from tasks.clusters.forking import WORKER_ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, prompt
 
 CONNECT_SECONDS = 10
@@ -25,7 +25,7 @@ HERE = "127.0.0.1"
 
 
 LOCAL_SETTINGS = {
-    "distributed.nanny.pre-spawn-environ": ENVIRONMENT,
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
     # What Dask's own pages show. Looking as often as it does takes each process 25 ms a second, and disturbs maps.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",

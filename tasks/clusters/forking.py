@@ -11,7 +11,7 @@ from multiprocessing import forkserver
 
 GIB = str(1 << 30)
 
-ENVIRONMENT = {
+WORKER_ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     # The nanny's default returns memory to the system after every step, which costs 1.2 to 1.6 times the time.
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
@@ -36,16 +36,16 @@ def begin() -> Mapping[str, str] | None:
     forkserver.set_forkserver_preload(["tasks.clusters.forked"])
     try:
         # Safe: of the folder that the user is in nothing is imported, whatever it is called.
-        with _set({**ENVIRONMENT, "PYTHONSAFEPATH": "1"}):
+        with _set({**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1"}):
             forkserver.ensure_running()
     except OSError:
         return None
-    return os.environ | ENVIRONMENT
+    return os.environ | WORKER_ENVIRONMENT
 
 
 def start_method() -> str:
     """How Python is to start a worker: forks would have imported in an environment that is no longer the same."""
-    began, now = begin(), os.environ | ENVIRONMENT
+    began, now = begin(), os.environ | WORKER_ENVIRONMENT
     same = began is not None and began.keys() <= now.keys() and _read_by_imports(began) == _read_by_imports(now)
     return "forkserver" if same else "spawn"
 

@@ -11,6 +11,7 @@ from tasks.data.partitions import Partition
 from tasks.gang.collectives import Broken
 from tasks.gang.group import Seat, joined, open_door
 from tasks.gang.rounds import run_rank
+from tasks.numerics import generators_kept
 from tasks.rounds.job import Job
 
 Told = tuple[str, int]
@@ -37,7 +38,7 @@ def take_part(job: Job, split: int, data: list[Partition], seat: Seat, topic: st
         seat = replace(seat, port=door.port)
         worker.log_event(topic, ("door", seat.port))
     try:
-        with joined(seat, forgotten, door) as group:
+        with joined(seat, forgotten, door) as group, generators_kept():
             return run_rank(
                 job, group, (split, data), forgotten, lambda round: worker.log_event(topic, ("round", round))
             )

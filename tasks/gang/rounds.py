@@ -24,7 +24,6 @@ from tasks.keeping.committing import (
     score_outcome,
 )
 from tasks.keeping.in_shares import InShares
-from tasks.numerics import generators_kept
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import BlockResult, Outcome
@@ -119,11 +118,10 @@ def run_rank(job: Job, group: Group, data: Data, halted: Callable[[], bool], tol
         team, line, same = group.part(teams), group.part(teams), group.part([*zip(*teams, strict=True)])
         rounds = _Rounds(InShares.of(job, team, line), same, team, line, group.rank // ranks)
     if group.rank:
-        with generators_kept():
-            for _ in rounds.run(first, data, halted):
-                pass
+        for _ in rounds.run(first, data, halted):
+            pass
         return first - 1
-    with generators_kept(), _writer(job, told) as writer:
+    with _writer(job, told) as writer:
         for computed in rounds.run(first, data, lambda: halted() or writer.stopped):
             writer.write(computed)
         return writer.written() or first - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,8 +26,9 @@ def test_workers_are_forks_of_one_process_with_the_environment_of_now(monkeypatc
         workers = set(client.run(os.getpid).values())
         told = client.run(lambda: [os.environ.get(name) for name in ("SOMETHING", "PYTHONSAFEPATH")])
         assert {process.pid for process in worker_processes(psutil.Process())} == workers
+        (parent,) = {psutil.Process(pid).ppid() for pid in workers}
+        assert psutil.Process(parent).ppid() == os.getpid()
     assert list(told.values()) == [["new", None]] * 2
-    assert len({psutil.Process(pid).ppid() for pid in workers if psutil.pid_exists(pid)}) <= 1
 
 
 def test_they_are_spawned_where_they_would_have_imported_otherwise(monkeypatch) -> None:
@@ -44,12 +46,14 @@ def test_they_are_spawned_where_they_would_have_imported_otherwise(monkeypatch) 
 
 
 CLIENT = """
+import json
 import os
 import sys
 from tasks.clusters.connecting import connect
 if __name__ == "__main__":
     with connect(None, 2) as client:
-        print(*client.run(lambda: os.getppid()).values(), *client.run(os.getpid).values(), flush=True)
+        parents, workers = ({*client.run(told).values()} for told in (os.getppid, os.getpid))
+        print(json.dumps([os.getpid(), [*parents], [*workers]]), flush=True)
         sys.stdin.read()
 """
 
@@ -59,9 +63,8 @@ def test_they_are_spawned_where_the_process_has_no_place_for_its_socket(tmp_path
     (deep := tmp_path / ("long" * 25)).mkdir()
     command, environment = [sys.executable, tmp_path / "client.py"], {**os.environ, "TMPDIR": str(deep)}
     done = subprocess.run(command, input="", capture_output=True, text=True, env=environment, check=True)
-    (parent,) = set(done.stdout.split()[:2])
-    assert len(set(done.stdout.split())) == 3
-    assert not psutil.pid_exists(int(parent))
+    client, parents, workers = json.loads(done.stdout)
+    assert (parents, len(workers)) == ([client], 2)
 
 
 @pytest.fixture
@@ -83,16 +86,10 @@ def client(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def divide(line: str) -> tuple[set[int], set[int]]:
-    """Parents and workers."""
-    pids = list(map(int, line.split()))
-    return set(pids[:2]), set(pids[2:])
-
-
 def test_nothing_of_the_users_folder_is_imported_and_nothing_outlives_a_client_that_is_killed(client) -> None:
-    parents, workers = divide(client.stdout.readline())
+    _, parents, workers = json.loads(client.stdout.readline())
     family = psutil.Process(client.pid).children(recursive=True)
     assert (len(parents), len(workers)) == (1, 2)
-    assert parents | workers <= {process.pid for process in family}
+    assert {*parents, *workers} <= {process.pid for process in family}
     os.kill(client.pid, signal.SIGKILL)
     assert psutil.wait_procs(family, timeout=30)[1] == []

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +95,14 @@ def main(file: str, recipe: str, executor: str) -> None:
     """Tell of the milliseconds a round."""
     root = Path(tempfile.mkdtemp(dir=Path(file).parent))
     with open_executor(executor, None, WORKERS) as opened:
+        measured = partial(milliseconds, opened, root, executor)
         if recipe == "split":
             fields = {**RECIPES[recipe], "data": f"npz:{file}"}
-            tell(step=milliseconds(opened, root, executor, fields) / SPLIT_STEPS)
+            tell(step=measured(fields) / SPLIT_STEPS)
         elif recipe in RECIPES:
-            tell(round=milliseconds(opened, root, executor, {**RECIPES[recipe], "data": f"npz:{file}"}))
+            tell(round=measured({**RECIPES[recipe], "data": f"npz:{file}"}))
         else:
-            tell(
-                **{
-                    number: milliseconds(opened, root, executor, empty(int(number)))
-                    for number in recipe.split(",")
-                }
-            )
+            tell(**{number: measured(empty(int(number))) for number in recipe.split(",")})
 
 
 if __name__ == "__main__":
