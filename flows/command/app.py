@@ -19,6 +19,7 @@ from tasks.imports import kept
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
+    "plan": ("planning", "Predict what each way of distributing the work takes, and choose one."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
     "replay": ("replaying", "Compute stored rounds again, and say whether they have the committed bits."),
     "recombine": ("recombining", "Reduce stored rounds again, without training, and compare with what they were."),
@@ -43,7 +44,7 @@ COMMANDS = {
 FLOWS = ("train", "resume", "replay", "recombine", "merge")
 """Those that are Prefect flows."""
 
-TRAINING = ("train", "resume", "replay")
+TRAINING = ("train", "resume", "replay", "plan")
 """Those that need a cluster, unless they are told otherwise."""
 
 
@@ -95,7 +96,7 @@ def _has_workers(arguments: list[str]) -> bool:
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
     command: Callable[..., Any] = getattr(import_module(f"flows.command.subcommands.{module}"), f"{name}_command")
-    if name != "train":
+    if name not in ("train", "plan"):
         return command
     options = import_module("flows.command.options")
     trained: Callable[..., Any] = options.with_algorithms(command, arguments)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
+from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from storage.parsing import from_toml
 from storage.places.addresses import joined
@@ -20,6 +23,16 @@ def read_toml(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{path} is no TOML file: {error}") from error
     return {key: _seen(path.parent, key, value) for key, value in values.items()}
+
+
+def write_toml(path: Path, config: TrainConfig) -> None:
+    """Write what was given of a configuration to a file, with whole paths; raises `UsageError` where it cannot be."""
+    values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    here = Path.cwd()
+    try:
+        path.write_text(tomli_w.dumps({key: _seen(here, key, value) for key, value in values.items()}), "utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror})") from error
 
 
 def _seen(folder: Path, key: str, value: Any) -> Any:

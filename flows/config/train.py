@@ -148,6 +148,17 @@ class Placement(Config):
     )
 
 
+class Planned(Config):
+    """What was predicted of a run when its strategy was chosen: seconds a round, at best and at worst."""
+
+    strategy: str
+    seconds: float
+    fastest: float
+    slowest: float
+    workers: int
+    reason: str
+
+
 class Execution(Placement):
     """How and how long the run is run; may change when it is resumed."""
 
@@ -173,6 +184,7 @@ class Execution(Placement):
         default=None, description="size the partitions of a new run by the speed of the workers that map them"
     )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
+    planned: Planned | None = Field(default=None, description="what `roundweave plan` has predicted")
     order: Annotated[str, AfterValidator(_known_order)] | None = Field(
         default=None, description="in which updates arrive at a server, inline: seeded, or recorded:RUN"
     )

@@ -18,7 +18,7 @@ from flows.config.train import Execution, Experiment, TrainConfig
 from flows.evidence.forking import fork
 
 
-@with_options(Experiment, Execution, without=("recombined",))
+@with_options(Experiment, Execution, without=("recombined", "planned"))
 def train_command(
     config: Annotated[
         Path | None,
@@ -44,7 +44,7 @@ def train_command(
         _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json)
 
 
-@with_options(Execution, without=("name", "root", "balance"))
+@with_options(Execution, without=("name", "root", "balance", "planned"))
 def resume_command(
     run: RunName,
     trust: Trust = False,

@@ -1,0 +1,1 @@
+"""What a machine does in a second, measured where maps run; and rounds on clusters that are not here."""
