@@ -135,6 +135,11 @@ class Reduce(Part, Protocol):
         """Whether it treats each element of vectors for itself, so that it does the same to a share of them."""
         return False
 
+    @property
+    def gathers(self) -> bool:
+        """Whether a node is as large as all updates in it, so that nothing is gained by joining on the way."""
+        return False
+
     def around(self, other: Reduce) -> Reduce:
         """What another reduce in the place of this one is: the other itself, or this one with it inside."""
         return other

@@ -28,7 +28,7 @@ from tasks.arrivals.ledger import recorded_intake, standing
 from tasks.arrivals.serving import Pushed, map_turn, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.verdicts import Difference, Verdict, record_difference, tensor_difference
-from tasks.keeping.committing import read_outcome
+from tasks.keeping.committing import fold_round, read_outcome
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
@@ -83,6 +83,17 @@ def _turns_again(
             return Verdict(stored.round, difference)
         pushed.append(push)
     return tuple(pushed)
+
+
+def fold_again(job: Job, round: int, blocks: Sequence[Again | Verdict]) -> Again | Verdict:
+    """What neighbouring blocks give, as one of them would; the verdict of a block stands."""
+    equal = [block for block in blocks if isinstance(block, BlockResult)]
+    if len(equal) < len(blocks):
+        return next(block for block in blocks if isinstance(block, Verdict))
+    try:
+        return fold_round(job, round, equal)
+    except RoundFailed as error:
+        return Verdict(round, Difference("round", said=f"it fails: {error}"))
 
 
 def replay_round(job: Job, round: int, blocks: Sequence[Again | Verdict]) -> Verdict:

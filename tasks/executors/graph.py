@@ -19,13 +19,14 @@ from distributed import Client, Future
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, result, usable_workers
-from tasks.evidence.replaying import replay_block, replay_round
+from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.verdicts import Verdict
 from tasks.executors.on_worker import step, step_after, step_aside
 from tasks.executors.pool import PLACED, Key, Pool
 from tasks.executors.served.server import Server
 from tasks.keeping.committing import (
     commit_round,
+    fold_round,
     load_and_keep,
     load_block,
     map_and_keep,
@@ -41,6 +42,9 @@ T = TypeVar("T")
 
 RESUBMISSIONS = 2
 """How often in a row work that Dask lost is submitted again before a run gives up."""
+
+FAN_IN = 16
+"""What so many blocks gave one task folds; of more, a tree of tasks, so that no worker receives them all."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,15 @@ class Course(Generic[T]):
 class GraphExecutor:
     """Runs rounds on the workers of a Dask client; see `open_executor` for `worker_timeout`."""
 
-    def __init__(self, client: Client, worker_timeout: float = 60.0, notice: Notice = log_notice) -> None:
+    def __init__(
+        self,
+        client: Client,
+        worker_timeout: float = 60.0,
+        notice: Notice = log_notice,
+        fan_in: int = FAN_IN,
+    ) -> None:
         self.client = client
+        self.fan_in = fan_in
         self.pool = Pool(client, worker_timeout, notice)
         self._server: Server | None = None
 
@@ -209,7 +220,7 @@ class GraphExecutor:
     def _round(
         self, job: Job, shared: Future[Any], round: int, before: Key, previous: Key | None, closing: bool
     ) -> dict[Key, Any]:
-        """The tasks of one round: maps, the reduce, scores, the commit."""
+        """The tasks of one round: maps, folds, the reduce, scores, the commit."""
         graph: dict[Key, Any] = {}
         after = self.pool.key(job, "reduce", round)
         mapped: list[Key] = []
@@ -221,13 +232,13 @@ class GraphExecutor:
             if job.attempt.scored(round):
                 scored.append(self.pool.key(job, "score", round, block))
                 graph[scored[-1]] = (step, score_outcome, shared, after, examples)
-        graph[after] = (step, reduce_round, shared, before, mapped)
+        graph[after] = (step, reduce_round, shared, before, self._folded(graph, job, shared, fold_round, mapped))
         commit = (step_aside, commit_round, shared, after, scored, previous, closing)
         graph[self.pool.key(job, "commit", round)] = commit
         return graph
 
     def _replays(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
-        """The tasks of rounds that are replayed: maps, and what becomes of each round."""
+        """The tasks of rounds that are replayed: maps, folds, and what becomes of each round."""
         shared = self.pool.shared(job)
         graph: dict[Key, Any] = {}
         for round in rounds:
@@ -236,8 +247,24 @@ class GraphExecutor:
                 called = _called(job, mapped)
                 mapped.append(self.pool.key(job, "map", round, block))
                 graph[mapped[-1]] = (*called, replay_block, shared, round, examples, block)
-            graph[self.pool.key(job, "verdict", round)] = (step, replay_round, shared, round, mapped)
+            folded = self._folded(graph, job, shared, fold_again, mapped)
+            graph[self.pool.key(job, "verdict", round)] = (step, replay_round, shared, round, folded)
         return graph
+
+    def _folded(
+        self, graph: dict[Key, Any], job: Job, shared: Future[Any], fold: Callable[..., Any], mapped: list[Key]
+    ) -> list[Key]:
+        """What the reduce of a round is given: what its blocks gave, of many folded by tasks on the way."""
+        rules, round, number = job.work.algorithm, mapped[0][2], 0
+        if rules.reduce.gathers or isinstance(rules.when, Asynchronous):
+            return mapped
+        for groups in job.plan.folds(self.fan_in):
+            results, mapped = mapped, []
+            for group in groups:
+                mapped.append(self.pool.key(job, "fold", round, number))
+                graph[mapped[-1]] = (step, fold, shared, round, results[group.start : group.stop])
+                number += 1
+        return mapped
 
 
 def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:

@@ -28,7 +28,16 @@ from tasks.keeping.remaking import remade
 from tasks.numerics import check_fingerprint, fingerprint, generators_kept
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally, score
-from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, reduce_apply, score_block
+from tasks.rounds.steps import (
+    BlockResult,
+    Mapped,
+    Outcome,
+    fold_block,
+    fold_results,
+    map_groups,
+    reduce_apply,
+    score_block,
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,11 @@ def _is_number(value: Any) -> bool:
         return math.isfinite(value)
     except (TypeError, ValueError):
         return False
+
+
+def fold_round(job: Job, round: int, blocks: Sequence[BlockResult]) -> BlockResult:
+    """What neighbouring blocks of a round give, on its way to the reduce, as one of them would."""
+    return fold_results(job.work, round, job.plan.partitions, blocks)
 
 
 def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:

@@ -23,6 +23,11 @@ class Gather(Reduce):
     3
     """
 
+    @property
+    def gathers(self) -> bool:
+        """It does."""
+        return True
+
     def join(self, left: Node, right: Node) -> Node:
         """Concatenate."""
         return (*_listed(left), *_listed(right))

@@ -42,6 +42,17 @@ class RoundPlan:
         span = self.span(block)
         return cover(*self.root, span.start, span.stop)
 
+    def folds(self, fan_in: int) -> Iterator[list[range]]:
+        """Which results become one on the way to a reduce of at most `fan_in`: neighbours, level by level.
+
+        The first level is of blocks, each other one of what the level before gives.
+        """
+        results = self.blocks
+        while results > fan_in:
+            plan = RoundPlan(results, -(-results // fan_in))
+            yield [plan.span(group) for group in range(plan.blocks)]
+            results = plan.blocks
+
     def shares(self, speeds: Sequence[float]) -> list[float]:
         """The sizes of partitions with which blocks are done at once, the largest 1, given the speed of each."""
         spans = [self.span(block) for block in range(self.blocks)]

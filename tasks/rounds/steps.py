@@ -22,7 +22,7 @@ from tasks.algebra import Node
 from tasks.data.partitions import Partition
 from tasks.networks.objective import Objective
 from tasks.numerics import pinned
-from tasks.reduces.tree import fold, fold_updates
+from tasks.reduces.tree import cover, fold, fold_updates
 from tasks.rounds.guard import checked, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.pace import mapping
@@ -126,6 +126,18 @@ def fold_block(
     """Nodes of a round's tree from the updates of their partitions, None for one that is refused."""
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
         return {node: fold_updates(work.algorithm.reduce, node, updates) for node in nodes}
+
+
+def fold_results(work: Work, round: int, partitions: int, blocks: Sequence[BlockResult]) -> BlockResult:
+    """What neighbouring blocks give as one: the fewest nodes that make up their partitions, of so many in all."""
+    records = {partition: record for block in blocks for partition, record in block.records.items()}
+    given = {node: value for block in blocks for node, value in block.nodes.items()}
+    with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
+        nodes = {
+            node: fold(work.algorithm.reduce, node, lambda first, last: given[first, last])
+            for node in cover(0, partitions, min(records), max(records) + 1)
+        }
+    return BlockResult(nodes, records, work.code)
 
 
 def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:

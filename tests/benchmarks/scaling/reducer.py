@@ -1,0 +1,99 @@
+"""What one worker receives and holds for a round's reduce, with and without a tree of folds before it.
+
+    python tests/benchmarks/scaling/reducer.py [--blocks 16 --blocks 64] [--elements 2500000] [--rounds 3]
+
+A worker process for each block of one partition, whose maps compute nothing. Not a test: it asserts nothing. It
+prints, of all workers and rounds but the first, the most results of each kind that one received, each of the size of
+the state where blocks are a power of two, by how much its memory grew since it began, and the median time of a round.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from distributed import Client, Worker
+from rich.console import Console
+from rich.table import Table
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import FAN_IN, GraphExecutor
+from tests.benchmarks.speed import noop
+from tests.benchmarks.speed.constant import CONSTANT
+
+KINDS = ("map", "fold", "reduce")
+"""The results that travel: of blocks, of folds, and the state."""
+
+STATUS = Path("/proc/self/status")
+
+
+def memory(of: str) -> int:
+    """What the system tells of this process's memory, in bytes."""
+    told = re.search(rf"{of}:\s*(\d+) kB", STATUS.read_text())
+    return int(told[1]) * 1024 if told else 0
+
+
+def begin(dask_worker: Worker) -> None:
+    """On a worker: what it received so far does not count, nor what it held before the first round."""
+    Path("/proc/self/clear_refs").write_text("5")
+    dask_worker.transfer_incoming_log.clear()
+    dask_worker.began_with = getattr(dask_worker, "began_with", memory("VmRSS"))
+
+
+def received(dask_worker: Worker) -> dict[str, int]:
+    """On a worker: how many results it received since, by kind, and by how many bytes its memory grew."""
+    found = dict.fromkeys(KINDS, 0)
+    for transfer in dask_worker.transfer_incoming_log:
+        for key in transfer["keys"]:
+            if key[0] in found:
+                found[key[0]] += 1
+    return found | {"memory": memory("VmHWM") - dask_worker.began_with, "process": os.getpid()}
+
+
+def measured(client: Client, fan_in: int, blocks: int, elements: int, rounds: int) -> list[str]:
+    """A row of the table, from the second round on."""
+    own = CONSTANT | {"algorithm": f"{noop.__file__}:algorithm", "model_options": {"elements": elements}}
+    executor, times, most = GraphExecutor(client, fan_in=fan_in), list[float](), list[dict[str, int]]()
+    with tempfile.TemporaryDirectory() as root:
+        fields = {"partitions": blocks, "rounds": rounds, "root": root, "held_out": 0}
+        with prepared(resolve(TrainConfig(**own, **fields)), executor) as ready:
+            for round in range(1, rounds + 1):
+                client.run(begin)
+                began = time.perf_counter()
+                list(executor.run(ready.job, round, round))
+                times.append(time.perf_counter() - began)
+                if round > 1:
+                    most += client.run(received).values()
+    largest = [max(each[kind] for each in most) for kind in KINDS]
+    all_results = max(sum(each[kind] for kind in KINDS) for each in most) * elements * 4 / 1e6
+    grown = max(each["memory"] for each in most) / 1e6
+    label = str(fan_in) if fan_in < blocks else "all"
+    numbers = (*map(str, largest), f"{all_results:.0f}", f"{grown:.0f}", f"{statistics.median(times[1:]):.2f}")
+    return [str(blocks), label, *numbers]
+
+
+def main(
+    blocks: Annotated[list[int], typer.Option()] = [16, 64],  # noqa: B006
+    elements: int = 2_500_000,
+    rounds: int = 3,
+) -> None:
+    """Print the table."""
+    table = Table("blocks", "fan-in", *(f"{kind}s" for kind in KINDS), "received, MB", "memory, MB", "s a round", box=None)
+    for number in blocks:
+        for fan_in in (number, FAN_IN if number > FAN_IN else 4):
+            with connect(None, number) as client:  # a process keeps the memory that it had once
+                table.add_row(*measured(client, fan_in, number, elements, rounds))
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
