@@ -3,8 +3,8 @@
     python tests/benchmarks/scaling/reducer.py [--blocks 16 --blocks 64] [--elements 2500000] [--rounds 3]
 
 A worker process for each block of one partition, whose maps compute nothing. Not a test: it asserts nothing. It
-prints, of all workers and rounds but the first, the most results of each kind that one received, each of the size of
-the state where blocks are a power of two, by how much its memory grew since it began, and the median time of a round.
+prints, of all workers and rounds but the first, the most results of each kind that one received (each is as large
+as the state), by how much its memory grew since it began, and the median time of a round.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def main(
     rounds: int = 3,
 ) -> None:
     """Print the table."""
-    table = Table("blocks", "fan-in", *(f"{kind}s" for kind in KINDS), "received, MB", "memory, MB", "s a round", box=None)
+    table = Table(
+        "blocks", "fan-in", *(f"{kind}s" for kind in KINDS), "received, MB", "memory, MB", "s a round", box=None
+    )
     for number in blocks:
         for fan_in in (number, FAN_IN if number > FAN_IN else 4):
             with connect(None, number) as client:  # a process keeps the memory that it had once

@@ -32,6 +32,25 @@ def test_the_nodes_of_a_block_are_its_partitions(sizes: tuple[int, int]) -> None
         assert [p for a, b in plan.nodes(block) for p in range(a, b)] == list(plan.span(block))
 
 
+def test_folds_by_hand() -> None:
+    """40 blocks at a fan-in of 4: ten of four, then three of 4, 3 and 3 of these, and a reduce of three."""
+    first, second = RoundPlan(100, 40).folds(4)
+    assert first == [range(at, at + 4) for at in range(0, 40, 4)]
+    assert second == [range(4), range(4, 7), range(7, 10)]
+    assert list(RoundPlan(100, 4).folds(4)) == []
+
+
+@given(SIZES, st.integers(2, 9))
+def test_no_fold_has_more_results_than_the_fan_in_and_each_result_goes_into_one(sizes, fan_in: int) -> None:
+    plan = RoundPlan(*sizes)
+    results = plan.blocks
+    for groups in plan.folds(fan_in):
+        assert [each for group in groups for each in group] == list(range(results))
+        assert max(map(len, groups)) <= fan_in
+        results = len(groups)
+    assert results <= fan_in
+
+
 def test_shares_by_hand() -> None:
     """Blocks of 3 and 2 partitions at speeds 3 and 1: 1 and 1/2 for each partition. Block after block."""
     assert RoundPlan(5, 2).shares([3.0, 1.0]) == [1, 1, 1, 0.5, 0.5]
