@@ -5,7 +5,7 @@ An apply sees a shard as a state of its own: one that computes a norm over all p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -19,10 +19,10 @@ def state_shard(state: State, shard: int, shards: int) -> State:
     first = shard == 0
     return replace(
         state,
-        params=_span(state.params, shard, shards),
+        params=span(state.params, shard, shards),
         buffers=state.buffers if first else {},
         frozen=state.frozen if first else {},
-        memory={slot: _span(vectors, shard, shards) for slot, vectors in state.memory.items()},
+        memory={slot: span(vectors, shard, shards) for slot, vectors in state.memory.items()},
     )
 
 
@@ -30,9 +30,9 @@ def update_shard(update: Update, shard: int, shards: int) -> Update:
     """The part of an update, vectors (element,), that goes to a shard; what a partition carries goes to none."""
     return replace(
         update,
-        direction=_span(update.direction, shard, shards),
+        direction=span(update.direction, shard, shards),
         buffers=update.buffers if shard == 0 else {},
-        extras={name: _span(vectors, shard, shards) for name, vectors in update.extras.items()},
+        extras={name: span(vectors, shard, shards) for name, vectors in update.extras.items()},
         carry={},
     )
 
@@ -44,12 +44,13 @@ def joined(parts: Sequence[State]) -> State:
     slots = parts[0].memory
     return replace(
         parts[0],
-        params=_joined([part.params for part in parts]),
-        memory={slot: _joined([part.memory[slot] for part in parts]) for slot in slots},
+        params=joined_vectors([part.params for part in parts]),
+        memory={slot: joined_vectors([part.memory[slot] for part in parts]) for slot in slots},
     )
 
 
-def _span(vectors: Vectors, shard: int, shards: int) -> Vectors:
+def span(vectors: Vectors, shard: int, shards: int) -> Vectors:
+    """The part of vectors, (element,), that a shard holds."""
     if shards == 1:
         return vectors
     return {
@@ -58,5 +59,6 @@ def _span(vectors: Vectors, shard: int, shards: int) -> Vectors:
     }
 
 
-def _joined(parts: Sequence[Mapping[str, torch.Tensor]]) -> Vectors:
+def joined_vectors(parts: Sequence[Vectors]) -> Vectors:
+    """The vectors, (element,), of which these are the parts of all shards in order."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from storage.rounds.commits import Commit, GangRecord
 from tasks.data.partitions import Partition
 from tasks.gang.group import Group
 from tasks.gang.memory import most_memory
+from tasks.gang.sharing import block_share, in_shares, reduce_in_shares
 from tasks.keeping.committing import (
     Made,
     commit_round,
@@ -145,16 +147,18 @@ class _Rounds:
         job = self.rank.job
         outcome, (number, data) = self.rank.read_outcome(first - 1), given
         before: list[Report] = []
+        shared = self.team.ranks == 1 and in_shares(job, self.others.ranks)
         for round in range(first, job.attempt.rounds + 1):
             if job.split(round) != number:
                 number = job.split(round)
                 data = load_and_keep(job, number, self.block)
             mapped = self.rank.map_and_keep(outcome, data, self.block)
             team = self.team.all_gather(self._report(halted()))
-            reports, blocks = zip(*self.others.all_gather((team, mapped)), strict=True)
+            reports, blocks = zip(*self._exchanged(team, mapped, shared), strict=True)
             if any(report.halted for team in reports for report in team):
                 return
-            outcome = reduce_round(job, outcome, blocks)
+            reduced = partial(reduce_in_shares, group=self.others) if shared else reduce_round
+            outcome = reduced(job, outcome, blocks)
             del mapped, blocks  # updates are as large as the state
             digests = self.rank.keep_state(outcome) if self.block == 0 else None
             scored = job.attempt.scored(round)
@@ -162,6 +166,15 @@ class _Rounds:
             now = [report for team in zip(*reports, strict=True) for report in team]
             gang, before = _record(now, before, self.team.ranks), now
             yield Computed(outcome, tallies, Made(gang, digests))
+
+    def _exchanged(
+        self, team: list[Report], mapped: BlockResult, shared: bool
+    ) -> list[tuple[list[Report], BlockResult]]:
+        """What all teams report, and what their blocks gave, or this rank's share of it."""
+        if not shared:
+            return self.others.all_gather((team, mapped))
+        ranks = self.others.ranks
+        return self.others.scatter([(team, block_share(mapped, rank, ranks)) for rank in range(ranks)])
 
     def _report(self, halted: bool) -> Report:
         lines = self.team, self.others, self.line

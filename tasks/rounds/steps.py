@@ -5,7 +5,7 @@ A step that is run again, elsewhere, or on values that were stored gives the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -142,15 +142,36 @@ def fold_results(work: Work, round: int, partitions: int, blocks: Sequence[Block
 
 def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
     """A round's outcome from that of the one before; `RoundFailed` below the quorum or for an unsound state."""
-    round, rules = before.state.round + 1, work.algorithm
-    records = dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
-    accepted = _accepted(work, records, round)
+    return apply_reduced(work, before, blocks, lambda: _root_update(work, before.state, blocks))
+
+
+def reduce_blocks(work: Work, before: State, blocks: Sequence[BlockResult]) -> Update:
+    """A round's update, of all elements or of a share of them; `RoundFailed` below the quorum."""
+    round = before.round + 1
+    _accepted(work, _records(blocks), round)
+    with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
+        return _root_update(work, before, blocks)
+
+
+def _root_update(work: Work, before: State, blocks: Sequence[BlockResult]) -> Update:
+    reduce, root = work.algorithm.reduce, (0, sum(len(block.records) for block in blocks))
     nodes = {node: value for block in blocks for node, value in block.nodes.items()}
+    return reduce.finish(work.counted(before), fold(reduce, root, lambda first, last: nodes[first, last]))
+
+
+def _records(blocks: Sequence[BlockResult]) -> dict[int, UpdateRecord]:
+    return dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
+
+
+def apply_reduced(
+    work: Work, before: Outcome, blocks: Sequence[BlockResult], update: Callable[[], Update]
+) -> Outcome:
+    """A round's outcome from its update and the records of its blocks; raises as `reduce_apply`."""
+    round, rules, records = before.state.round + 1, work.algorithm, _records(blocks)
+    accepted = _accepted(work, records, round)
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
-        root = fold(rules.reduce, (0, len(records)), lambda first, last: nodes[first, last])
-        start = work.counted(before.state)
-        reduced = rules.reduce.finish(start, root)
-        state = work.numbered(rules.apply(start, reduced))
+        reduced = update()
+        state = work.numbered(rules.apply(work.counted(before.state), reduced))
         check_state(work.objective.layout, state, before.state)
     carried = dict.fromkeys(accepted, round) if rules.map.carry else {}
     matches = dict(zip(accepted, reduced.matches, strict=False))

@@ -1,0 +1,59 @@
+"""Reducing in shares: each rank reduces its share of all elements, and tells the others what comes of it.
+
+A rank then receives about twice the state and not the updates of all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from storage.values.state import Update
+from tasks.arrivals.shards import joined_vectors, span, state_shard
+from tasks.gang.group import Group
+from tasks.reduces.mean import Mean, WeightedSum
+from tasks.rounds.job import Job
+from tasks.rounds.steps import BlockResult, Outcome, apply_reduced, reduce_blocks
+
+LEAST_BYTES = 4 << 20
+"""What it must spare each rank of what it receives: there is a message more to wait for."""
+
+
+def in_shares(job: Job, ranks: int) -> bool:
+    """Whether so many ranks reduce in shares: a mean, whose nodes can be cut, of a state that is not small."""
+    size = job.attempt.open().tensors.state_bytes
+    spared = (ranks - 1) * size - 2 * (ranks - 1) * size // ranks
+    return type(job.work.algorithm.reduce) is Mean and spared >= LEAST_BYTES
+
+
+def block_share(block: BlockResult, share: int, shares: int) -> BlockResult:
+    """What a block gives of one share of all elements."""
+    return replace(block, nodes={node: _node_share(value, share, shares) for node, value in block.nodes.items()})
+
+
+def reduce_in_shares(job: Job, before: Outcome, blocks: Sequence[BlockResult], group: Group) -> Outcome:
+    """A round's outcome from this rank's share of what all blocks give; all ranks have it, to the same bits."""
+    part = state_shard(before.state, group.rank, group.ranks)
+    told = group.all_gather(reduce_blocks(job.work, part, blocks))
+    return apply_reduced(job.work, before, blocks, lambda: joined_update(told))
+
+
+def joined_update(parts: Sequence[Update]) -> Update:
+    """The update, vectors (element,), of which these are the shares in order."""
+    return replace(
+        parts[0],
+        direction=joined_vectors([part.direction for part in parts]),
+        extras={slot: joined_vectors([part.extras[slot] for part in parts]) for slot in parts[0].extras},
+    )
+
+
+def _node_share(node: Update | WeightedSum | None, share: int, shares: int) -> Update | WeightedSum | None:
+    """What goes to a rank: a span of each vector, (element,); buffers go to the first, what is carried to none."""
+    if node is None:
+        return None
+    return replace(
+        replace(node, carry={}) if isinstance(node, Update) else node,
+        direction=span(node.direction, share, shares),
+        buffers=node.buffers if share == 0 else {},
+        extras={slot: span(vectors, share, shares) for slot, vectors in node.extras.items()},
+    )

@@ -1,0 +1,98 @@
+"""What a round costs by partitions and by tasks, and the scheduler's part of it.
+
+    python tests/benchmarks/scaling/scheduler.py [--workers 4 --workers 16 --workers 64] [--rounds 8]
+
+The first table has two workers and ever more partitions, the second a partition for each of ever more workers,
+which are processes; maps compute nothing. CPU is that of the scheduler's thread, where the client hears of tasks,
+too, and that of all workers. Not a test: it asserts nothing. It prints medians over windows.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from typing import Annotated
+
+import typer
+from distributed import Client
+from rich.console import Console
+from rich.table import Table
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.training.preparing import prepared
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import FAN_IN, GraphExecutor
+from tests.benchmarks.speed import noop
+from tests.benchmarks.speed.constant import CONSTANT
+
+
+def spent(client: Client) -> tuple[float, float, float]:
+    """Seconds: the clock, the CPU time of the scheduler's thread, and that of all workers."""
+    scheduler: float = client.run_on_scheduler(time.thread_time)
+    return time.perf_counter(), scheduler, sum(client.run(time.process_time).values())
+
+
+def measured(client: Client, partitions: int, rounds: int, window: int, fan_in: int = FAN_IN) -> list[float]:
+    """Seconds a round: the clock, the scheduler's CPU, the workers' CPU."""
+    own = CONSTANT | {"algorithm": f"{noop.__file__}:algorithm"}
+    executor, each = GraphExecutor(client, fan_in=fan_in), list[list[float]]()
+    with tempfile.TemporaryDirectory() as root:
+        fields = {"partitions": partitions, "rounds": rounds * window + 1, "root": root, "held_out": 0}
+        with prepared(resolve(TrainConfig(**own, **fields)), executor) as ready:
+            list(executor.run(ready.job, 1, 1))
+            for first in range(2, rounds * window + 2, window):
+                before = spent(client)
+                list(executor.run(ready.job, first, first + window - 1))
+                each.append([(now - then) / window for now, then in zip(spent(client), before, strict=True)])
+    return [statistics.median(column) for column in zip(*each, strict=True)]
+
+
+def tasks(blocks: int, fan_in: int) -> int:
+    """Tasks of a round: maps, scores, folds, the reduce and the commit."""
+    folds, results = 0, blocks
+    while results > fan_in:
+        results = -(-results // fan_in)
+        folds += results
+    return 2 * blocks + folds + 2
+
+
+def by_partitions(sizes: list[int], rounds: int) -> Table:
+    """What rounds of two blocks cost."""
+    table = Table("partitions", "ms a round", "us a partition", "scheduler, CPU ms", "workers, CPU ms", box=None)
+    with connect(None, 2) as client:
+        for partitions in sizes:
+            clock, scheduler, workers = measured(client, partitions, 3 if partitions > 1000 else rounds, 1)
+            numbers = clock * 1e3, clock * 1e6 / partitions, scheduler * 1e3, workers * 1e3
+            table.add_row(str(partitions), *(f"{number:.1f}" for number in numbers))
+    return table
+
+
+def by_tasks(sizes: list[int], rounds: int, window: int) -> Table:
+    """What rounds of a block for each worker cost, without folds and with them."""
+    columns = ("workers", "fan-in", "tasks", "ms a round", "scheduler, CPU ms", "CPU us a task", "workers, CPU ms")
+    table = Table(*columns, box=None)
+    for number in sizes:
+        with connect(None, number) as client:
+            for fan_in in (number, FAN_IN, number, FAN_IN) if number > FAN_IN else (number,):
+                clock, scheduler, workers = measured(client, number, rounds, window, fan_in)
+                count = tasks(number, fan_in)
+                numbers = clock * 1e3, scheduler * 1e3, scheduler * 1e6 / count, workers * 1e3
+                table.add_row(str(number), str(fan_in), str(count), *(f"{each:.1f}" for each in numbers))
+    return table
+
+
+def main(
+    workers: Annotated[list[int], typer.Option()] = [4, 16, 64],  # noqa: B006
+    partitions: Annotated[list[int], typer.Option()] = [4, 100, 1000, 10_000],  # noqa: B006
+    rounds: int = 8,
+    window: int = 5,
+) -> None:
+    """Print the tables."""
+    Console(width=120).print(by_partitions(partitions, rounds))
+    Console(width=120).print(by_tasks(workers, rounds, window))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,89 @@
+"""Reducing in shares: the update that ranks put together has the bits of one that is reduced as a whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import RoundFailed
+from storage.rounds.commits import UpdateRecord
+from storage.values.state import State, Update
+from storage.values.tensors import same_bits
+from tasks.algebra import Algorithm
+from tasks.applies.sgd import Sgd
+from tasks.arrivals.shards import state_shard
+from tasks.clusters.connecting import connect
+from tasks.executors.gang import GangExecutor
+from tasks.gang.sharing import block_share, joined_update
+from tasks.maps.gradient import Gradient
+from tasks.reduces.mean import Mean
+from tasks.rounds.job import Work
+from tasks.rounds.plan import RoundPlan
+from tasks.rounds.steps import BlockResult, fold_block, reduce_blocks
+
+WORK = Work(None, Algorithm(Gradient(), Mean(), Sgd(0.1)), None, 0)  # type: ignore[arg-type]
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def blocks_of(
+    partitions: int, ranks: int, refused: set[int], elements: int, dtype: torch.dtype
+) -> list[BlockResult]:
+    """What a block for each rank gives of random updates."""
+    generator, name = torch.Generator().manual_seed(elements), str(dtype).removeprefix("torch.")
+    updates: dict[int, Update | None] = {}
+    for partition in range(partitions):
+        direction, control = torch.randn(2, elements, generator=generator).to(dtype)
+        buffers = {"float32": torch.randn(3, generator=generator), "int64": torch.tensor([partition])}
+        sent = Update({name: direction}, buffers, {"control": {name: control}}, 1 + partition % 7)
+        updates[partition] = None if partition in refused else sent
+    plan, results = RoundPlan(partitions, ranks), []
+    for block in range(ranks):
+        records = {p: UpdateRecord("", 1, None if updates[p] else "refused") for p in plan.span(block)}
+        results.append(BlockResult(fold_block(WORK, 1, plan.nodes(block), updates), records))
+    return results
+
+
+SIZES = st.integers(1, 20).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
+
+
+@given(SIZES, st.sets(st.integers(0, 19)), st.integers(1, 200), st.sampled_from(DTYPES))
+def test_shares_have_the_bits_of_the_whole(sizes, refused, elements, dtype) -> None:
+    partitions, ranks = sizes
+    blocks, state = blocks_of(*sizes, refused, elements, dtype), State({"float32": torch.zeros(elements)})
+    if refused.issuperset(range(partitions)):
+        with pytest.raises(RoundFailed, match=f"0 of {partitions} updates are sound"):
+            reduce_blocks(WORK, state, blocks)
+        return
+    whole = reduce_blocks(WORK, state, blocks)
+    parts = [
+        reduce_blocks(WORK, state_shard(state, rank, ranks), [block_share(block, rank, ranks) for block in blocks])
+        for rank in range(ranks)
+    ]
+    joined = joined_update(parts)
+    assert joined.weight == whole.weight
+    for one, other in (
+        (joined.direction, whole.direction),
+        (joined.buffers, whole.buffers),
+        (joined.extras["control"], whole.extras["control"]),
+    ):
+        assert one.keys() == other.keys()
+        assert all(same_bits(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("algorithm", ["fed_avg", "scaffold"])
+def test_a_gang_of_four_sends_half_of_what_it_would_and_gives_the_same_bits(train, algorithm) -> None:
+    """Whole updates: each of four ranks has its own for three others. In shares: a quarter for each, twice."""
+    fields = {"algorithm": algorithm, "model_options": {"hidden": 10_000}, "partitions": 6, "rounds": 3}
+    fields |= {"local_steps": 1}
+    reference = train(**fields, name="reference")
+    with connect(None, 4) as client:
+        run = train(GangExecutor(client), 3, **fields, name="shared")
+    assert run.digest == reference.digest
+    commit = run.round(2).commit
+    assert (commit.executor, commit.gang.ranks) == ("gang", 4)
+    size = sum(update.numel() * 4 for update in run.round(2).params.values())
+    size *= 2 if algorithm == "scaffold" else 1  # its control variates are sent, too
+    # Of six partitions in four blocks two have one node, and two have one of two partitions: four vectors.
+    assert commit.gang.exchanged["updates"] == pytest.approx((3 + 3) * size, rel=0.01)
