@@ -62,7 +62,6 @@ def on_disk(sizes: list[int], elements: int, rounds: int) -> Table:
     """The system's calls of a round."""
     columns = ("partitions", "calls a round", *CALLS[:3], "ms", "CPU ms", "calls/s", "MB/s")
     table = Table(*columns, title="a disk", box=None)
-    sys.addaudithook(count)
     for partitions in sizes:
         with tempfile.TemporaryDirectory() as root:
             clock, processor = seconds(root, partitions, elements, rounds)
@@ -97,6 +96,7 @@ def main(
     rounds: int = 5,
 ) -> None:
     """Print the tables."""
+    sys.addaudithook(count)
     for table in (
         on_disk([*partitions, 10 * partitions[-1]], elements, rounds),
         on_disk(partitions[:3], 300_000, rounds),

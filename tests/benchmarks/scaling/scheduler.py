@@ -12,6 +12,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -24,14 +26,19 @@ from flows.config.train import TrainConfig
 from flows.training.preparing import prepared
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import FAN_IN, GraphExecutor
+from tasks.rounds.job import Job
 from tests.benchmarks.speed import noop
 from tests.benchmarks.speed.constant import CONSTANT
 
 
-def spent(client: Client) -> tuple[float, float, float]:
-    """Seconds: the clock, the CPU time of the scheduler's thread, and that of all workers."""
-    scheduler: float = client.run_on_scheduler(time.thread_time)
-    return time.perf_counter(), scheduler, sum(client.run(time.process_time).values())
+def spent(client: Client, work: Callable[[], object]) -> list[float]:
+    """Seconds that some work takes: by the clock, CPU time of the scheduler's thread, and that of all workers."""
+    workers = sum(client.run(time.process_time).values())  # this is work for the scheduler, too
+    scheduler, began = client.run_on_scheduler(time.thread_time), time.perf_counter()
+    work()
+    clock = time.perf_counter() - began
+    scheduler = client.run_on_scheduler(time.thread_time) - scheduler
+    return [clock, scheduler, sum(client.run(time.process_time).values()) - workers]
 
 
 def measured(client: Client, partitions: int, rounds: int, window: int, fan_in: int = FAN_IN) -> list[float]:
@@ -43,10 +50,14 @@ def measured(client: Client, partitions: int, rounds: int, window: int, fan_in: 
         with prepared(resolve(TrainConfig(**own, **fields)), executor) as ready:
             list(executor.run(ready.job, 1, 1))
             for first in range(2, rounds * window + 2, window):
-                before = spent(client)
-                list(executor.run(ready.job, first, first + window - 1))
-                each.append([(now - then) / window for now, then in zip(spent(client), before, strict=True)])
+                took = spent(client, partial(_run, executor, ready.job, first, first + window - 1))
+                each.append([seconds / window for seconds in took])
     return [statistics.median(column) for column in zip(*each, strict=True)]
+
+
+def _run(executor: GraphExecutor, job: Job, first: int, last: int) -> None:
+    for _ in executor.run(job, first, last):
+        pass
 
 
 def tasks(blocks: int, fan_in: int) -> int:
