@@ -26,7 +26,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def write_toml(path: Path, config: TrainConfig) -> None:
-    """Write what was given of a configuration to a file, with whole paths; raises `UsageError` where it cannot be."""
+    """Write what was given of a configuration to a file, with whole paths; raises `UsageError` if that fails."""
     values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     here = Path.cwd()
     try:
