@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from flows.config.algorithms import MODELS, options_of
+from flows.config.algorithms import MODELS, is_own, options_of
 from flows.config.resolving import deal, resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from tasks.algorithms.chosen import auto
-from tasks.user_code import Code
 from tasks.when import Asynchronous
 
 AUTO = auto.__name__
@@ -54,7 +53,8 @@ def workload(config: TrainConfig) -> Workload:
     local, options, batch = _learning(config)
     _check_dealt(config)
     algorithm = MODELS["sync_sgd"].model_validate({"name": "sync_sgd", "batch_size": batch})
-    resolved = resolve(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
+    plain = {"algorithm": algorithm, "partitions": 1, "quorum": 1, "balance": None}
+    resolved = resolve(config.model_copy(update=plain))
     assert resolved.description is not None
     assert resolved.objective is not None
     examples, state = resolved.description.examples, resolved.objective.initial()
@@ -75,7 +75,7 @@ def workload(config: TrainConfig) -> Workload:
 def _learning(config: TrainConfig) -> tuple[str, dict[str, Any], int]:
     """By which algorithm partitions learn on their own, with which options, and the size of a batch."""
     name = config.algorithm.name
-    if isinstance(name, Code):
+    if is_own(name):
         raise UsageError("plan chooses among the named algorithms, and this one is a function of yours; name one")
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     for option in COUNTING_ROUNDS:
@@ -98,7 +98,7 @@ def _check_dealt(config: TrainConfig) -> None:
 
 def _rounds_of_epoch(config: TrainConfig, examples: int, batch: int) -> float:
     """How many rounds of a configuration see as many examples as there are."""
-    options, when = config.algorithm.options, config.algorithm.build().when
+    options, when = config.algorithm.options, config.algorithm.over(config.rounds).build().when
     updates = when.buffer if isinstance(when, Asynchronous) else config.partitions
     if "local_steps" not in options:
         return examples / (batch * updates)
