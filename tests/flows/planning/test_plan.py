@@ -118,9 +118,11 @@ def test_what_cannot_be_planned_is_said_at_once(
 
 def test_data_with_partitions_of_their_own_are_not_dealt(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
-    source = "import torch
-def data(partition, partitions): return torch.ones(8, 2), torch.zeros(8).long()
-"
-    own.write_text(source)
+    lines = (
+        "import torch",
+        "def data(partition, partitions):",
+        "    return torch.ones(8, 2), torch.zeros(8).long()",
+    )
+    own.write_text("\n".join(lines))
     with pytest.raises(UsageError, match="these data give each its own"):
         plan(rw.TrainConfig(data=f"{own}:data", root=tmp_path))
