@@ -24,7 +24,7 @@ from rich.table import Table
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import FAN_IN, GraphExecutor
 from tests.benchmarks.speed import noop
