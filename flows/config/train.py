@@ -149,13 +149,19 @@ class Placement(Config):
 
 
 class Planned(Config):
-    """What was predicted of a run when its strategy was chosen: seconds a round, at best and at worst."""
+    """What was predicted of a run when its strategy was chosen: seconds a round, at best and at worst.
+
+    `epochs` are the seconds of an epoch by strategy; `refused` says why others could not be chosen.
+    """
 
     strategy: str
+    workers: int
     seconds: float
     fastest: float
     slowest: float
-    workers: int
+    rounds_of_epoch: float
+    epochs: dict[str, float] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
     reason: str
 
 
