@@ -11,11 +11,11 @@ from storage.errors import UsageError
 class Costs:
     """What a work takes of machines as they were measured; raises `UsageError` for what cannot be.
 
-    `examples` are those of an epoch, `batch` those of a step, `state` the bytes of a state and of an update. Seconds
-    of a core are `step` for a local step, `start` for a map besides its steps, `fold` to reduce a byte of an update
-    with another, `message` for a message between ranks; of the scheduler `task` for a task. `round` are seconds after
-    a reduce until maps may begin, which depend on no worker: the apply. `write` are the bytes a second that a process
-    writes to the store; infinite where nothing is kept.
+    `examples` are those of an epoch, `batch` those of a step, `state` the bytes of a state and of an update.
+    Seconds of a core: `step` of a local step, `start` of a map besides its steps, `fold` to reduce a byte of an
+    update with another, `message` of a message between ranks. Seconds of the scheduler: `task` of a task. Seconds
+    of no worker: `round` from a reduce to the next maps, as of the apply. `write` are the bytes a second that a
+    process writes to the store; infinite where nothing is kept.
     """
 
     examples: int
@@ -35,9 +35,9 @@ class Costs:
             if not (value > 0 if positive else value >= 0):
                 raise UsageError(f"costs: {name} = {value} is not {'positive' if positive else 'zero or more'}")
 
-    def map_seconds(self, steps: int, partitions: int = 1) -> float:
-        """Seconds of a core for a map of some partitions: steps, what is kept of them, and their fold to one."""
-        each = self.start + steps * self.step + self.state / self.write
+    def map_seconds(self, steps: int, partitions: int = 1, kept: bool = True) -> float:
+        """Seconds of a core for a map of some partitions: steps, updates that are kept, and their fold to one."""
+        each = self.start + steps * self.step + (self.state / self.write if kept else 0.0)
         return partitions * each + self.fold_seconds(partitions)
 
     def fold_seconds(self, updates: int, part: float = 1.0) -> float:

@@ -10,9 +10,9 @@ from math import inf
 
 import numpy as np
 
-from flows.config.simulation import SimulatedCluster
+from flows.planning.simulating.cluster import SimulatedCluster
 from flows.planning.simulating.costs import Costs
-from flows.planning.simulating.parts import FAILURES
+from flows.planning.simulating.runs.parts import FAILURES
 from flows.planning.simulating.schedules import Schedule, schedules
 from storage.errors import UsageError
 
@@ -25,8 +25,9 @@ class Point:
     """A schedule on so many workers: seconds a round (median, 10th and 90th percentile) and an epoch.
 
     `efficiency` is the share of the workers' time that one process alone would need for an epoch; `spent` are the
-    seconds of a round on its longest way, by what they go for, and `bound` is what most of them go for. `held` are
-    the bytes of updates that one process has at once. A round that never ends has infinite seconds.
+    mean seconds of a round on its longest way, by what they go for; `bound` is what most of them go for, a `share`
+    of a round. `held` are the bytes of updates that one process has at once. A round that never ends has infinite
+    seconds.
     """
 
     schedule: str
@@ -37,6 +38,7 @@ class Point:
     epoch: float
     efficiency: float
     bound: str
+    share: float
     spent: Mapping[str, float]
     held: float
 
@@ -97,14 +99,23 @@ def _point(schedule: Schedule, costs: Costs, cluster: SimulatedCluster, workers:
     with _uncollected():
         outcome = schedule.run(setting, 1 + rounds_simulated(workers))
     # The first one begins with all machines idle.
-    later = (inf,) if outcome.endless else outcome.seconds[1:]
+    later = [inf] if outcome.endless else outcome.seconds[1:]
     low, median, high = np.quantile(later, (0.1, 0.5, 0.9), method="nearest").tolist()
     epoch = schedule.rounds_of_epoch(setting) * median
     spent = {what: seconds / max(1, len(outcome.seconds)) for what, seconds in outcome.spent.most_common()}
     bound = FAILURES if outcome.endless else next(iter(spent))
-    efficiency = costs.alone / (workers * epoch)
     return Point(
-        schedule.name, workers, median, low, high, epoch, efficiency, bound, spent, schedule.held(setting)
+        schedule=schedule.name,
+        workers=workers,
+        seconds=median,
+        fastest=low,
+        slowest=high,
+        epoch=epoch,
+        efficiency=costs.alone / (workers * epoch),
+        bound=bound,
+        share=1.0 if outcome.endless else spent[bound] * len(outcome.seconds) / sum(outcome.seconds),
+        spent=spent,
+        held=schedule.held(setting),
     )
 
 

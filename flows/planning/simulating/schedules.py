@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from flows.config.simulation import SimulatedCluster
+from flows.planning.simulating.cluster import SimulatedCluster
 from flows.planning.simulating.costs import Costs
-from flows.planning.simulating.gang import Gang
-from flows.planning.simulating.graph import Graph
-from flows.planning.simulating.machines import Outcome, Setting
-from flows.planning.simulating.server import UNKEPT, Server
+from flows.planning.simulating.runs.gang import Gang
+from flows.planning.simulating.runs.graph import Graph
+from flows.planning.simulating.runs.machines import Outcome, Setting
+from flows.planning.simulating.runs.server import UNKEPT, Server
 
-KINDS = {"graph": Graph, "gang": Gang, "server": Server}
+
+class Run(Protocol):
+    """A run that is simulated."""
+
+    def run(self, rounds: int) -> Outcome:
+        """Simulate so many rounds."""
+        ...
+
+
+KINDS: Mapping[str, Callable[[Setting], Run]] = {"graph": Graph, "gang": Gang, "server": Server}
 
 
 @dataclass(frozen=True)

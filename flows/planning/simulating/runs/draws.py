@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 
-from flows.config.simulation import SimulatedCluster
+from flows.planning.simulating.cluster import SimulatedCluster
 
 SLOW, HOW_SLOW, LIFE = range(3)
 """What is drawn."""

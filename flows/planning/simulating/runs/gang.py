@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 import simpy
 
-from flows.planning.simulating.machines import ATTEMPTS, Machines, Outcome, Setting
-from flows.planning.simulating.parts import (
+from flows.planning.simulating.runs.machines import ATTEMPTS, Machines, Outcome, Setting
+from flows.planning.simulating.runs.parts import (
     APPLY,
     COMMIT,
     FAILURES,
     FOLD,
     LINKS,
     MESSAGES,
+    STORE,
     Gate,
     Process,
     Trail,
@@ -91,7 +92,14 @@ class Gang:
         for done, rank, trail in self.machines.map_all(round):
             if done > self.simulation.now:
                 yield at(self.simulation, done)
-            gates[rank].arrive(self.machines.of(rank), trail)
+            if self.setting.cluster.store is None:
+                gates[rank].arrive(self.machines.of(rank), trail)
+            else:
+                begin(self.simulation, [self._keep(rank, gates[rank], trail)])
+
+    def _keep(self, rank: int, gate: Gate, trail: Trail) -> Process:
+        yield at(self.simulation, self.machines.kept(self.simulation.now, self.setting.partitions))
+        gate.arrive(self.machines.of(rank), (*trail, (STORE, self.simulation.now)))
 
     def _exchange(self, level: Level, gate: Gate, group: range, above: list[Gate]) -> Process:
         """What the ranks of a group tell each other once all have come."""

@@ -1,15 +1,15 @@
 """Asynchronous rounds: what a server of updates does that arrive.
 
-A worker fetches the state, maps, pushes its update, and waits for none but the server, which takes in one update at
-a time. What it takes in is committed by serving it once more, beside; it may be so many updates ahead of that.
+A worker fetches the state, maps, pushes its update, and waits for none but the server, which takes in one update
+at a time. What it takes in is committed by serving it once more, beside, and it is not too far ahead of that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from flows.planning.simulating.machines import Machines, Outcome, Setting
-from flows.planning.simulating.parts import (
+from flows.planning.simulating.runs.machines import Machines, Outcome, Setting
+from flows.planning.simulating.runs.parts import (
     COMMIT,
     LINK,
     REDUCE,
@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.machines = Machines(setting)
+        self.machines = Machines(setting, kept=False)
         self.simulation = self.machines.simulation
         self.scheduler, self.takes, self.keeps = Line(), Line(), Line()
         self._part = 1 / setting.cluster.reducers

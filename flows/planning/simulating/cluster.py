@@ -1,4 +1,4 @@
-"""The configuration of a cluster that is not here: what simulated rounds run on."""
+"""The configuration of a cluster that is not here."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from math import ceil, floor
 
 import simpy
 
-from flows.planning.simulating.machines import Machines, Outcome, Setting
-from flows.planning.simulating.parts import (
+from flows.planning.simulating.runs.machines import Machines, Outcome, Setting
+from flows.planning.simulating.runs.parts import (
     APPLY,
     COMMIT,
     LINK,
@@ -69,7 +69,7 @@ class Graph:
         yield from self.handed(0)
 
     def handed(self, messages: int = 1) -> Process:
-        """Wait until the scheduler has handed out a task, or has taken it back, with no message; gives the trail."""
+        """Wait until the scheduler has handed out a task, or, with no message, taken it back; gives the trail."""
         latency = messages * self.setting.cluster.latency
         done = self.scheduler.book(self.simulation.now, self.setting.costs.task / 2)
         yield at(self.simulation, done + latency)
@@ -88,11 +88,11 @@ class _Round:
         self._number = number
         self._done = set[int]()
         self._holders = Line(setting.cluster.reducers, graph.simulation.now)
-        self._there = {0: graph.simulation.now}
+        self._there = {0: graph.simulation.now} if setting.cluster.reducers == 1 else {}
         self._fan_in = setting.cluster.fan_in or setting.workers
         self._leaves = self._gates(setting.workers)
-        self._enough = Gate(graph.simulation, ceil(setting.cluster.wait_for * setting.workers))
-        copies = floor(setting.cluster.backups * setting.workers)
+        self._enough = Gate(graph.simulation, ceil(_count(setting.cluster.wait_for, setting)))
+        copies = floor(_count(setting.cluster.backups, setting))
         self._late = Gate(graph.simulation, setting.workers - copies)
 
     def begun(self) -> Gate:
@@ -165,7 +165,7 @@ class _Round:
     def _node(self, reducer: int, gate: Gate, above: Gate) -> Process:
         """A task that reduces its part of the updates which have come."""
         trail = yield gate
-        setting, machines, came = self._setting, self._machines, gate.came
+        setting, machines, came = self._setting, self._machines, sorted(gate.came)
         trail += yield from self._graph.handed()
         part = 1 / setting.cluster.reducers
         machine = came[int(reducer * part * len(came))] if came else 0
@@ -180,3 +180,8 @@ class _Round:
         trail += (REDUCE, folded), (MESSAGES, self._simulation.now)
         trail += yield from self._graph.handed(0)
         above.arrive(machine, trail)
+
+
+def _count(share: float, setting: Setting) -> float:
+    """A share of all workers, so that 0.55 of 100 are 55."""
+    return round(share * setting.workers, 6)

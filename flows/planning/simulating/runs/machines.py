@@ -7,10 +7,20 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from flows.config.simulation import SimulatedCluster
+from flows.planning.simulating.cluster import SimulatedCluster
 from flows.planning.simulating.costs import Costs
-from flows.planning.simulating.draws import Draws
-from flows.planning.simulating.parts import FAILURES, MAPS, MESSAGES, STORE, STRAGGLERS, Line, Process, Trail, at
+from flows.planning.simulating.runs.draws import Draws
+from flows.planning.simulating.runs.parts import (
+    FAILURES,
+    MAPS,
+    MESSAGES,
+    STORE,
+    STRAGGLERS,
+    Line,
+    Process,
+    Trail,
+    at,
+)
 
 ATTEMPTS = 100
 """A map, or a gang's round, that fails so often in a row is taken never to end."""
@@ -60,9 +70,9 @@ class Outcome:
 
 
 class Machines:
-    """Machines at work: their cores, links and store, and the maps that go on there."""
+    """Machines at work: cores, links, a store, and the maps that go on there, whose updates may be `kept`."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, kept: bool = True) -> None:
         self.setting = setting
         self.simulation = simpy.Environment()
         self.cores = [Line(setting.cluster.cores) for _ in range(setting.machines)]
@@ -70,7 +80,8 @@ class Machines:
         self.outward = [Line() for _ in range(setting.machines)]
         self.draws = Draws(setting.cluster, setting.workers, setting.seed)
         self._each = setting.each
-        self._map = setting.costs.map_seconds(setting.steps, setting.partitions)
+        self._map = setting.costs.map_seconds(setting.steps, setting.partitions, kept)
+        self._keeps = kept and setting.cluster.store is not None
         self._store = Line()
 
     def of(self, worker: int) -> int:
@@ -89,7 +100,7 @@ class Machines:
             done = self.cores[machine].book(simulation.now, min(life, seconds))
             if life >= seconds:
                 kept = done
-                if cluster.store is not None:
+                if self._keeps:
                     yield at(simulation, done)
                     kept = self.kept(done, self.setting.partitions)
                 yield at(simulation, kept + cluster.latency)
@@ -100,19 +111,13 @@ class Machines:
         return None
 
     def map_all(self, round: int) -> list[tuple[float, int, Trail]]:
-        """When the maps of all workers are kept that begin now and do not fail, first come first; and the trails."""
-        now, factors, done = self.simulation.now, self.draws.factors(round), []
+        """Maps of all workers that begin now and never fail, first come first: when done, whose, and the trail."""
+        now, factors, mapped = self.simulation.now, self.draws.factors(round), []
         for worker, factor in enumerate(factors):
-            done.append((self.cores[self.of(worker)].book(now, self._map * factor), worker))
-        done.sort()
-        kept = [self.kept(time, self.setting.partitions) for time, _ in done]
+            mapped.append((self.cores[self.of(worker)].book(now, self._map * factor), worker))
         return [
-            (
-                stored,
-                worker,
-                ((MAPS, time - self._map * (factors[worker] - 1)), (STRAGGLERS, time), (STORE, stored)),
-            )
-            for stored, (time, worker) in zip(kept, done, strict=True)
+            (done, worker, ((MAPS, done - self._map * (factors[worker] - 1)), (STRAGGLERS, done)))
+            for done, worker in sorted(mapped)
         ]
 
     def kept(self, now: float, count: int) -> float:
