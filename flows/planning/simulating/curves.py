@@ -113,7 +113,7 @@ def _point(schedule: Schedule, costs: Costs, cluster: SimulatedCluster, workers:
         epoch=epoch,
         efficiency=costs.alone / (workers * epoch),
         bound=bound,
-        share=1.0 if outcome.endless else spent[bound] * len(outcome.seconds) / sum(outcome.seconds),
+        share=1.0 if outcome.endless else min(1.0, spent[bound] * len(outcome.seconds) / sum(outcome.seconds)),
         spent=spent,
         held=schedule.held(setting),
     )

@@ -54,7 +54,8 @@ class Schedule:
         width = min(setting.workers, setting.cluster.fan_in or setting.workers)
         if self.kind == "server":
             width = min(setting.workers, UNKEPT)
-        return width * setting.costs.state / (1 if self.kind == "gang" else setting.cluster.reducers)
+        reducers = setting.cluster.reducers if self.kind != "gang" else min(width, setting.cluster.reducers)
+        return width * setting.costs.state / reducers
 
 
 def schedules(local_steps: Sequence[int]) -> Iterator[Schedule]:

@@ -2,7 +2,8 @@
 
 All ranks of a group pass their updates around in a ring, a number first and then the bytes, and each folds all of
 them; those of one machine read each other's memory. With a fan-in, as many ranks are a group, then each of them is
-in a group with ranks of other groups, and so on: what a group has folded is one update to the next.
+in a group with ranks of other groups, and so on: what a group has folded is one update to the next. With reducers,
+so many of a group fold a part of all updates each, and then pass that around.
 """
 
 from __future__ import annotations
@@ -106,11 +107,13 @@ class Gang:
         trail: Trail = yield gate
         setting = self.setting
         steps = level.told(group) - 1
-        said, sent = steps * setting.costs.message * setting.crowd, 0.0
+        reducers = min(setting.cluster.reducers, steps + 1)
+        times = 1 if reducers == 1 else 2
+        said, sent = times * steps * setting.costs.message * setting.crowd, 0.0
         if self.machines.of(group[0]) != self.machines.of(group[-1]):  # else memory is shared
-            said = 2 * (said + steps * setting.cluster.latency)
-            sent = steps * setting.transfer(min(setting.each, level.reach))
-        folded = setting.crowd * setting.costs.fold_seconds(steps + 1)
+            said = 2 * (said + times * steps * setting.cluster.latency)
+            sent = (steps + reducers - 1) * setting.transfer(min(setting.each, level.reach), 1 / reducers)
+        folded = setting.crowd * setting.costs.fold_seconds(steps + 1, 1 / reducers)
         yield self.simulation.timeout(said + sent + folded)
         now = self.simulation.now
         trail += (MESSAGES, now - folded - sent), (LINKS, now - folded), (FOLD, now)

@@ -114,6 +114,8 @@ class _Round:
         if fetched > self._simulation.now:
             yield at(self._simulation, fetched)
         trail += ((STATE, self._simulation.now),)
+        if number and worker in self._done:
+            return  # a copy of what is done by now
         mapped = yield from self._machines.map(self._number, worker, machine, number)
         if mapped is None:
             return

@@ -71,7 +71,7 @@ def test_what_is_held_at_once() -> None:
     curves = simulate(work(), SimulatedCluster(reducers=2), [100], [1])
     held = {each.schedule: each.held for each in curves.points}
     assert held["synchronous, graph"] == 50e6
-    assert held["synchronous, gang"] == 100e6
+    assert held["synchronous, gang"] == 50e6
     assert held["asynchronous"] == 32e6
     tree = simulate(work(), SimulatedCluster(fan_in=8), [100], [1])
     assert {each.held for each in tree.points if each.schedule != "asynchronous"} == {8e6}

@@ -88,6 +88,13 @@ def test_ranks_on_four_machines() -> None:
     assert only(outcome) == pytest.approx({MAPS: 0.25, MESSAGES: 0.018, LINKS: 0.3, FOLD: 0.03, APPLY: 0.02})
 
 
+def test_ranks_that_reduce_a_part_each() -> None:
+    # As a ring does it: each rank is sent three quarters twice, once to fold and once folded, and folds a quarter.
+    costs = work(message=0.002)
+    outcome = Gang(setting(4, costs, latency=0.001, reducers=4)).run(2)
+    assert outcome.seconds == pytest.approx([0.25 + 2 * 6 * 0.003 + 2 * 0.075 + 0.0075] * 2)
+
+
 def test_groups_of_ranks() -> None:
     costs = work(message=0.002)
     outcome = Gang(setting(4, costs, latency=0.001, fan_in=2)).run(2)
