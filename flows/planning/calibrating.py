@@ -22,6 +22,9 @@ from tasks.rounds.job import Work
 FEW, MANY = 2, 42
 """Local steps of two maps, whose difference is of steps alone."""
 
+TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all", "name": None}
+"""What a trial has of its own: more rounds than there is time for, of which none is scored."""
+
 TASKS, TIMES = 200, 5
 """So many tasks that do nothing tell what a scheduler takes for one, so often."""
 
@@ -82,7 +85,7 @@ class Bench:
 
     def tried(self, strategy: Strategy, executor: Executor) -> Tried:
         """Rounds of a strategy."""
-        return tried(strategy.configured(self.config, self.work, root=self.root, name=None), executor)
+        return tried(strategy.configured(self.config, self.work, **TRIAL, root=self.root), executor)
 
     def _pacer(self, partitions: int, threads: int, processes: int) -> partial[Pace]:
         """What measures the pace of a process that maps one of so many partitions."""
@@ -93,7 +96,7 @@ class Bench:
         """The work of so many local steps a round."""
         options = {"local_steps": steps}
         local = Strategy("local", "inline", partitions, self.work.local, steps, threads, options)
-        return work_of(resolve(local.configured(self.config, self.work)), InlineExecutor())[0]
+        return work_of(resolve(local.configured(self.config, self.work, **TRIAL)), InlineExecutor())[0]
 
 
 def _seconds_of_tasks(cluster: Executor, tasks: int) -> float:

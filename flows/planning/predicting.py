@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
 
+from flows.config.train import MOST_ROUNDS
 from flows.planning.calibrating import Calibration
 from flows.planning.strategies import Strategy, base
 from flows.planning.trying import Tried
@@ -58,10 +59,13 @@ def predict(strategy: Strategy, work: Workload, measured: Calibration) -> Predic
     pace = _pace(strategy, measured)
     memory = pace.resident + COPIES * work.state // strategy.ranks + work.data
     trial = _trial(strategy, measured)
-    if trial is None or strategy.lacks(work):
-        return Prediction(strategy, inf, inf, inf, inf, 0, 0, memory, refused=_refused(strategy, work, measured))
     left = pace.resident + pace.available
-    refused = f"a process needs {memory >> 20} MiB of memory and has {left >> 20}" if memory > left else None
+    refused = _other_work(strategy, work)
+    if refused is None and memory > left:
+        refused = f"a process needs {memory >> 20} MiB of memory and has {left >> 20}"
+    if refused is not None or trial is None:
+        refused = refused or measured.failed.get(strategy.name, "it could not be tried")
+        return Prediction(strategy, inf, inf, inf, inf, 0, 0, memory, refused=refused)
     parts = _parts(strategy, work, trial, measured)
     seconds = sum(parts.values())
     fastest, slowest = _range(trial, seconds)
@@ -76,14 +80,15 @@ def predict(strategy: Strategy, work: Workload, measured: Calibration) -> Predic
         moved if trial.sent is None else trial.sent,
         memory,
         parts,
-        refused,
     )
 
 
-def _refused(strategy: Strategy, work: Workload, measured: Calibration) -> str:
+def _other_work(strategy: Strategy, work: Workload) -> str | None:
+    """Why a strategy cannot do the work as it is."""
     if lacks := strategy.lacks(work):
         return f"{strategy.algorithm} takes no {', '.join(lacks)}"
-    return measured.failed.get(strategy.name, "it could not be tried")
+    rounds = strategy.rounds(work) * work.epochs
+    return f"it has {rounds:,.0f} rounds, and a run at most {MOST_ROUNDS:,}" if rounds > MOST_ROUNDS else None
 
 
 def _pace(strategy: Strategy, measured: Calibration) -> Pace:

@@ -23,9 +23,6 @@ SECONDS = 0.8
 WARM_UP = 0.4
 """Seconds of rounds that are not measured: they import, load, and record steps."""
 
-MOST_ROUNDS = 100_000
-"""So many are never reached."""
-
 
 @dataclass(frozen=True)
 class Tried:
@@ -55,8 +52,7 @@ def trial_root(root: str) -> Iterator[str]:
 
 
 def tried(config: TrainConfig, executor: Executor) -> Tried:
-    """The rounds of a configuration, measured in windows after some that are not; none of them is scored."""
-    config = config.model_copy(update={"rounds": MOST_ROUNDS, "evaluate_every": MOST_ROUNDS, "keep": "all"})
+    """The rounds of a configuration, measured in windows after some that are not."""
     with prepared(resolve(config), executor) as run:
         warm = _warmed(executor, run)
         paces, gang = _windows(executor, run, warm)

@@ -85,6 +85,11 @@ def test_what_is_other_work_is_refused() -> None:
     assert predict(local("inline", 1, 200), work, measured()).refused is None
 
 
+def test_what_has_more_rounds_than_a_run_may_have_is_refused() -> None:
+    refused = predict(base("graph", 2), replace(WORK, epochs=20_000), measured(graph=0.05)).refused
+    assert refused == "it has 2,000,000 rounds, and a run at most 1,000,000"
+
+
 def test_what_needs_more_memory_than_there_is_is_refused() -> None:
     large = replace(WORK, state=200_000_000, data=0)
     refused = predict(local("inline", 1, 200), large, measured()).refused
