@@ -24,7 +24,8 @@ from flows.planning.workload import Workload
 MESSAGE = 2e-4
 """Seconds of a message between ranks; see docs/scaling.md."""
 
-SIMULATED_ROUNDS = 3
+ROUNDS = 3
+"""So many are simulated to compare them with those that were tried."""
 
 
 def sizes(workers: int) -> list[int]:
@@ -32,11 +33,21 @@ def sizes(workers: int) -> list[int]:
     return sorted({*(1 << power for power in range(workers.bit_length())), workers})
 
 
-def costs(work: Workload, measured: Calibration, kind: str, tried: Mapping[int, Tried]) -> Costs:
-    """What a work costs by `graph` or `gang`, whose rounds of one step took so long on several partitions."""
-    pace, here = measured.together, _here(measured)
+def costs_by_kind(
+    work: Workload, measured: Calibration, tried: Mapping[str, Mapping[int, Tried]]
+) -> dict[str, Costs]:
+    """What a work costs by each kind of schedule, whose rounds of one step took so long on several partitions."""
+    here = SimulatedCluster(machines=measured.machines, cores=measured.together.cores, bandwidth=1e15, latency=0)
+    known = _known(work, measured)
+    costs = {kind: _fitted(known, here, kind, trials) for kind, trials in tried.items()}
+    return costs | {"server": _of_server(known, here, measured)}
+
+
+def _known(work: Workload, measured: Calibration) -> Costs:
+    """What was measured by itself. Links are taken to need no time: it is in what was measured."""
+    pace = measured.together
     crowd = max(1.0, measured.workers / (measured.machines * pace.cores))
-    known = Costs(
+    return Costs(
         examples=work.examples,
         batch=work.batch,
         state=work.state,
@@ -46,24 +57,28 @@ def costs(work: Workload, measured: Calibration, kind: str, tried: Mapping[int, 
         message=MESSAGE,
         write=crowd / pace.store,
     )
-    return _fitted(known, here, kind, tried)
-
-
-def _here(measured: Calibration) -> SimulatedCluster:
-    """The cluster at hand, whose links take no time of their own: what they take is in what was measured."""
-    return SimulatedCluster(
-        machines=measured.machines, cores=measured.together.cores, bandwidth=1e15, latency=0.0
-    )
 
 
 def _fitted(known: Costs, here: SimulatedCluster, kind: str, tried: Mapping[int, Tried]) -> Costs:
     """With seconds of a round and of a map, so that what was tried is what is simulated of it."""
-    left, turns = [], []
-    for partitions, trial in tried.items():
-        setting = Schedule(kind, kind, 1).setting(known, here, partitions, 0)
-        left.append(trial.seconds - median(Schedule(kind, kind, 1).run(setting, SIMULATED_ROUNDS).seconds))
-        turns.append(ceil(setting.crowd))
+    left = [trial.seconds - _simulated(known, here, kind, count) for count, trial in tried.items()]
+    turns = [max(1, ceil(count / ((here.machines or 1) * here.cores))) for count in tried]
     if len({*turns}) == 1:  # nothing tells a map from a round
         return replace(known, round=max(0.0, median(left)))
     (round, start), _ = nnls([[1.0, turn] for turn in turns], left)
     return replace(known, start=float(start), round=float(round))
+
+
+def _of_server(known: Costs, here: SimulatedCluster, measured: Calibration) -> Costs:
+    """With what a server takes for an arrival, if it was tried; at most that, as it may have waited for one."""
+    trial = measured.rounds.get("asynchronous")
+    if trial is None:
+        return known
+    arrivals = _simulated(known, here, "server", measured.workers)
+    return replace(known, round=max(0.0, trial.seconds - arrivals / measured.workers))
+
+
+def _simulated(costs: Costs, here: SimulatedCluster, kind: str, workers: int) -> float:
+    """Seconds of a round of one step; of a server that is an arrival of each worker."""
+    schedule = Schedule(kind, kind, 1)
+    return median(schedule.run(schedule.setting(costs, here, workers, 0), ROUNDS).seconds[1:])

@@ -19,7 +19,7 @@ COLUMNS = ("workers", "an epoch", "a round", "range", "efficiency", "held")
 def simulation_summary(curves: Curves) -> dict[str, Any]:
     """What machines want to know of what was simulated; None for what never ends or has no end."""
     return {
-        "costs": _finite(asdict(curves.costs)),
+        "costs": {kind: _finite(asdict(costs)) for kind, costs in curves.costs.items()},
         "cluster": curves.cluster.model_dump(),
         "seed": curves.seed,
         "points": [_finite(asdict(point)) for point in curves.points],

@@ -13,7 +13,7 @@ import numpy as np
 from flows.planning.simulating.cluster import SimulatedCluster
 from flows.planning.simulating.costs import Costs
 from flows.planning.simulating.runs.parts import FAILURES
-from flows.planning.simulating.schedules import Schedule, schedules
+from flows.planning.simulating.schedules import KINDS, Schedule, schedules
 from storage.errors import UsageError
 
 FEWEST, MOST, ALL = 5, 40, 40_000
@@ -45,9 +45,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Curves:
-    """What was simulated, and of what: a point for each schedule and number of workers."""
+    """What was simulated, of which costs by kind: a point for each schedule and number of workers."""
 
-    costs: Costs
+    costs: Mapping[str, Costs]
     cluster: SimulatedCluster
     seed: int
     points: tuple[Point, ...]
@@ -71,27 +71,28 @@ class Curves:
 
 
 def simulate(
-    costs: Costs,
+    costs: Costs | Mapping[str, Costs],
     cluster: SimulatedCluster,
     workers: Sequence[int],
     local_steps: Sequence[int] = (10, 100),
     seed: int = 0,
 ) -> Curves:
-    """Simulate all schedules on each number of workers; raises `UsageError` for numbers that cannot be."""
+    """Simulate all schedules on each number of workers; raises `UsageError` for numbers that cannot be.
+
+    Costs may differ by the kind of schedule: `KINDS` has their names.
+    """
     for what, numbers in (("workers", workers), ("local steps", local_steps)):
         if any(number < 1 for number in numbers):
             raise UsageError(f"simulate: {what} = {', '.join(map(str, numbers))}: at least 1 each")
     if not workers:
         raise UsageError("simulate: give at least one number of workers, such as 10,100,1000")
-    return Curves(costs, cluster, seed, tuple(_points(costs, cluster, sorted({*workers}), local_steps, seed)))
-
-
-def _points(
-    costs: Costs, cluster: SimulatedCluster, workers: Sequence[int], local_steps: Sequence[int], seed: int
-) -> Iterator[Point]:
-    for schedule in schedules(sorted({*local_steps})):
-        for count in workers:
-            yield _point(schedule, costs, cluster, count, seed)
+    by_kind = dict.fromkeys(KINDS, costs) if isinstance(costs, Costs) else costs
+    points = (
+        _point(schedule, by_kind[schedule.kind], cluster, count, seed)
+        for schedule in schedules(sorted({*local_steps}))
+        for count in sorted({*workers})
+    )
+    return Curves(by_kind, cluster, seed, tuple(points))
 
 
 def _point(schedule: Schedule, costs: Costs, cluster: SimulatedCluster, workers: int, seed: int) -> Point:
