@@ -109,7 +109,7 @@ def ways(plan: MergePlan, tried: Sequence[Rung]) -> Iterator[Way]:
     can = (False, True) if is_repairable(plan.subject.objective.model.build(), units) else (False,)
     repairs = [repair for repair in can if config.repair in (None, repair)]
     matches = MATCHES if units.groups else MATCHES[:1]
-    yield from (Way(match, repair) for match in matches for repair in repairs)
+    yield from (Way(match, repair) for repair in repairs for match in matches)
     if len(config.networks) == 2 and not config.coefficients and not config.layers:
         yield replace(lowest(tried).way, average="best")
     if any(units.mixes(name) for name in units.groups):
