@@ -7,6 +7,8 @@ from flows.evidence.forking import fork as fork
 from flows.evidence.recombine.config import RecombineConfig as RecombineConfig
 from flows.evidence.recombine.running import recombine as recombine
 from flows.merging.running import merge as merge
+from flows.planning.plan import Plan as Plan
+from flows.planning.plan import plan as plan
 from flows.stored import Round as Round
 from flows.stored import Run as Run
 from flows.stored import open_run as open_run

@@ -25,6 +25,9 @@ LearningRateSchedule = Annotated[
 ]
 Warmup = Annotated[int, Field(ge=0, description="rounds over which lr grows to its size")]
 LocalSteps = Annotated[int | None, Field(ge=1, description="batches that a partition trains on in a round")]
+MostLocalSteps = Annotated[
+    int | None, Field(ge=1, description="no more local steps a round than these; none: as many as an epoch has")
+]
 LocalEpochs = Annotated[int | None, Field(ge=1, description="passes over its examples in a round")]
 BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; none: all of the partition")]
 Optimizer = Annotated[str, Field(description="the local optimizer: any of torch.optim; it restarts each round")]

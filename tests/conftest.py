@@ -15,8 +15,8 @@ import torch
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.preparing.job import prepared
 from flows.serving.server import stop_server
-from flows.training.preparing import prepared
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
 from tasks.clusters import forking

@@ -17,7 +17,7 @@ import torch
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.places import descriptors, local
 from storage.places.local import LocalPlace
 from storage.runs.run import Run
@@ -122,7 +122,7 @@ def committed(path: Path) -> list[int]:
 def processes() -> Any:
     """Processes that begin with all modules loaded and no threads."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tasks.executors.inline", "flows.training.preparing"])
+    context.set_forkserver_preload([__name__, "tasks.executors.inline", "flows.preparing.job"])
     return context.Process
 
 

@@ -188,7 +188,7 @@ def inline(root: Path, fields: dict[str, object]) -> dict[int, str]:
     """The digests of a run in one process, without Dask."""
     from flows.config.resolving import resolve
     from flows.config.train import TrainConfig
-    from flows.training.preparing import prepared
+    from flows.preparing.job import prepared
     from tasks.executors.inline import InlineExecutor
 
     config = TrainConfig(**fields, root=root)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag,
 from pydantic.fields import FieldInfo
 
 from tasks.algebra import Algorithm
-from tasks.algorithms.table import ALGORITHMS, build_algorithm, check_taken
+from tasks.algorithms.table import NAMED, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
 from tasks.tables import unknown
 from tasks.user_code import Code, find_code, is_reference
@@ -84,7 +84,7 @@ def _type(default: Any) -> Any:
     return Any if default in (None, inspect.Parameter.empty) else type(default)
 
 
-MODELS: Mapping[str, type[Named]] = {name: _model(name, function) for name, function in ALGORITHMS.items()}
+MODELS: Mapping[str, type[Named]] = {name: _model(name, function) for name, function in NAMED.items()}
 
 
 EVERY_OPTION: Mapping[str, FieldInfo] = {

@@ -25,8 +25,16 @@ def read_toml(path: Path) -> dict[str, Any]:
     return {key: _seen(path.parent, key, value) for key, value in values.items()}
 
 
+def check_toml(path: Path) -> None:
+    """Raise `UsageError` where a configuration cannot be written to a file of this name."""
+    if path.suffix != ".toml":
+        raise UsageError(f"{path} is no name of a configuration; give one that ends in .toml")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} to write {path.name} in; make it first")
+
+
 def write_toml(path: Path, config: TrainConfig) -> None:
-    """Write what was given of a configuration to a file, with whole paths; raises `UsageError` where it cannot be."""
+    """Write what was given of a configuration to a file, with whole paths; raises `UsageError` if that fails."""
     values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     here = Path.cwd()
     try:

@@ -31,6 +31,9 @@ from tasks.user_code import Code
 SEEDED, RECORDED = "seeded", "recorded:"
 """Orders of arrival: one that is simulated, and that of a run."""
 
+MOST_ROUNDS = 1_000_000
+"""The numbers of all rounds are written ahead, a chunk for each thousand: of so many in a fifth of a second."""
+
 LONGEST_NAME = 255
 """Bytes of a folder's name, as file systems have them."""
 
@@ -149,22 +152,27 @@ class Placement(Config):
 
 
 class Planned(Config):
-    """What was predicted of a run when its strategy was chosen: seconds a round, at best and at worst."""
+    """What was predicted of a run when its strategy was chosen: seconds a round, at best and at worst.
+
+    `epochs` are the seconds of an epoch by strategy; `refused` says why others could not be chosen.
+    """
 
     strategy: str
+    workers: int
     seconds: float
     fastest: float
     slowest: float
-    workers: int
+    rounds_of_epoch: float
+    epochs: dict[str, float] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
     reason: str
 
 
 class Execution(Placement):
     """How and how long the run is run; may change when it is resumed."""
 
-    # The numbers of all rounds are written ahead, a chunk for each thousand: of a million in a fifth of a second.
     rounds: int = Field(
-        default=20, ge=1, le=1_000_000, description="rounds in all, of a server arrivals; more goes on"
+        default=20, ge=1, le=MOST_ROUNDS, description="rounds in all, of a server arrivals; more goes on"
     )
     window: int | None = Field(
         default=None, ge=1, description="rounds submitted at once; default: about a second of them"

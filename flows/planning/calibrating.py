@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flows.config.resolving import resolve, work_of
 from flows.config.train import TrainConfig
 from flows.planning.strategies import Strategy, base
-from flows.planning.trying import Tried, trial_root, tried
+from flows.planning.trying import Tried, tried
+from flows.planning.workload import Workload
 from storage.errors import RoundweaveError
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor
-from tasks.planning.measuring import Pace, pace
+from tasks.planning.measuring import Pace, nothing, pace
 from tasks.rounds.job import Work
 
 FEW, MANY = 2, 42
 """Local steps of two maps, whose difference is of steps alone."""
+
+TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all", "name": None}
+"""What a trial has of its own: more rounds than there is time for, of which none is scored."""
+
+TASKS, TIMES = 200, 5
+"""So many tasks that do nothing tell what a scheduler takes for one, so often."""
 
 
 @dataclass(frozen=True)
@@ -25,48 +34,76 @@ class Calibration:
     """What was measured of a work on a cluster of so many workers.
 
     `alone` is the pace of a lone process by its number of threads, `together` that of workers which are all at
-    work. `rounds` are those that were tried, by the name of their strategy, and `failed` says why others were not;
-    `inline` are rounds of one step in this process.
+    work. `task` are the seconds that the scheduler takes for one of many tasks, `level` those from one task to
+    what depends on it. `inline` are rounds of one step in this process, `rounds` those that were tried, by the
+    name of their strategy, and `failed` says why others were not.
     """
 
     workers: int
     alone: Mapping[int, Pace]
     together: Pace
+    task: float
+    level: float
     inline: Tried
     rounds: Mapping[str, Tried]
     failed: Mapping[str, str]
 
 
-def calibrate(
-    config: TrainConfig, strategies: Sequence[Strategy], executors: Mapping[str, Executor], workers: int
-) -> Calibration:
-    """Measure in seconds what strategies are predicted from, with executors of so many workers by name."""
-    here, cluster = InlineExecutor(), executors["graph"]
-    alone = {
-        threads: here.each(_pacer(config, 1, threads, 1))["this process"]
-        for threads in sorted({strategy.threads for strategy in strategies})
-    }
-    # All at once, as they will work: what workers share, cores and memory, they share then, too.
-    together = Pace.slowest(list(cluster.each(_pacer(config, workers, 1, workers)).values()))
-    rounds, failed = dict[str, Tried](), dict[str, str]()
-    with trial_root(config.root) as root:
-        inline = tried(base("inline", 1).configured(config, root=root, name=None), here)
-        for strategy in (each for each in strategies if each.is_tried):
-            trial = strategy.configured(config, root=root, name=None)
+@dataclass(frozen=True)
+class Bench:
+    """Where trials are made: the work, executors of so many workers by name, and a root that is deleted after."""
+
+    config: TrainConfig
+    work: Workload
+    executors: Mapping[str, Executor]
+    workers: int
+    root: str
+
+    def calibrated(self, strategies: Sequence[Strategy]) -> Calibration:
+        """Measure in seconds what strategies are predicted from."""
+        here, cluster = InlineExecutor(), self.executors["graph"]
+        alone = {
+            threads: here.each(self._pacer(1, threads, 1))["this process"]
+            for threads in sorted({strategy.threads for strategy in strategies})
+        }
+        # All at once, as they will work: what workers share, cores and memory, they share then, too.
+        together = Pace.slowest(list(cluster.each(self._pacer(self.workers, 1, self.workers)).values()))
+        task, level = (_seconds_of_tasks(cluster, tasks) / tasks for tasks in (TASKS, 1))
+        inline = self.tried(base("inline", 1), here)
+        measured = Calibration(self.workers, alone, together, task, level, inline, {}, {})
+        return self.trying([strategy for strategy in strategies if strategy.is_tried], measured)
+
+    def trying(self, strategies: Sequence[Strategy], measured: Calibration) -> Calibration:
+        """What was measured, and rounds of strategies."""
+        rounds, failed = dict(measured.rounds), dict(measured.failed)
+        for strategy in strategies:
             try:
-                rounds[strategy.name] = tried(trial, executors[strategy.executor])
+                rounds[strategy.name] = self.tried(strategy, self.executors[strategy.executor])
             except RoundweaveError as error:
                 failed[strategy.name] = str(error)
-    return Calibration(workers, alone, together, inline, rounds, failed)
+        return replace(measured, rounds=rounds, failed=failed)
+
+    def tried(self, strategy: Strategy, executor: Executor) -> Tried:
+        """Rounds of a strategy."""
+        return tried(strategy.configured(self.config, self.work, **TRIAL, root=self.root), executor)
+
+    def _pacer(self, partitions: int, threads: int, processes: int) -> partial[Pace]:
+        """What measures the pace of a process that maps one of so many partitions."""
+        works = {steps: self._work(partitions, threads, steps) for steps in (FEW, MANY)}
+        return partial(pace, works, processes, self.root)
+
+    def _work(self, partitions: int, threads: int, steps: int) -> Work:
+        """The work of so many local steps a round."""
+        options = {"local_steps": steps}
+        local = Strategy("local", "inline", partitions, self.work.local, steps, threads, options)
+        return work_of(resolve(local.configured(self.config, self.work, **TRIAL)), InlineExecutor())[0]
 
 
-def _pacer(config: TrainConfig, partitions: int, threads: int, processes: int) -> partial[Pace]:
-    """What measures the pace of a process that maps one of so many partitions."""
-    works = (_work(config, partitions, threads, steps) for steps in (FEW, MANY))
-    return partial(pace, *works, processes)
-
-
-def _work(config: TrainConfig, partitions: int, threads: int, steps: int) -> Work:
-    """The work of so many local steps a round."""
-    local = Strategy("local", "inline", partitions, "fed_avg", steps, threads, {"local_steps": steps})
-    return work_of(resolve(local.configured(config)), InlineExecutor())[0]
+def _seconds_of_tasks(cluster: Executor, tasks: int) -> float:
+    """Seconds of so many tasks that do nothing, the median."""
+    taken = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        cluster.gather(nothing, range(tasks))
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)

@@ -7,17 +7,31 @@ from collections.abc import Sequence
 from flows.planning.predicting import Prediction
 from storage.errors import ClusterError
 
-GAIN = 1.05
+GAIN = 1.03
 """So many times as long may a strategy take that stands before another: the first ones are simpler."""
+
+CLOSE, CLOSE_SECONDS = 1.3, 2.0
+"""Strategies that take no more than so many times as long as the best are tried, if their rounds are so short."""
 
 
 def choose(predictions: Sequence[Prediction]) -> Prediction:
     """The first strategy whose epoch takes about as little as that of any; raises `ClusterError` for none."""
-    possible = [each for each in predictions if each.refused is None]
+    least = _least(predictions)
+    return next(each for each in predictions if each.refused is None and each.epoch <= least * GAIN)
+
+
+def close(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Those among which predictions alone do not decide, and whose rounds are short enough to be tried."""
+    least = _least(predictions)
+    near = [each for each in predictions if each.refused is None and each.epoch <= least * CLOSE]
+    return [each for each in near if each.seconds <= CLOSE_SECONDS] if len(near) > 1 else []
+
+
+def _least(predictions: Sequence[Prediction]) -> float:
+    possible = [each.epoch for each in predictions if each.refused is None]
     if not possible:
         raise ClusterError(f"no strategy can do this work here: {predictions[0].refused}")
-    least = min(each.epoch for each in possible)
-    return next(each for each in possible if each.epoch <= least * GAIN)
+    return min(possible)
 
 
 def reason(chosen: Prediction, predictions: Sequence[Prediction]) -> str:
@@ -26,16 +40,12 @@ def reason(chosen: Prediction, predictions: Sequence[Prediction]) -> str:
     others = [
         each for each in predictions if each.refused is None and (each.strategy.executor == "inline") != alone
     ]
-    told = f"{chosen.strategy.name} takes {_seconds(chosen.epoch)} an epoch"
+    told = f"{chosen.strategy.name} takes {chosen.epoch:.3g} s an epoch, bound by {chosen.bound}"
     if not others:
-        return f"{told}, and there is nothing else to do the work with"
+        return f"{told}; there is nothing else to do the work with"
     other = min(others, key=lambda each: each.epoch)
-    ratio = other.epoch / chosen.epoch
-    share = 1 - (other if alone else chosen).maps
-    of = f"{_seconds(other.epoch)} for {other.strategy.name}, the best {'that is distributed' if alone else 'here'}"
-    why = f"of whose rounds {share:.0%} lie between maps" if alone else f"{ratio:.1f} times as long"
-    return f"{told}; {of}, {why}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s"
+    kind = "that is distributed" if alone else "in one process"
+    return (
+        f"{told}; the best {kind} is {other.strategy.name}, {other.epoch / chosen.epoch:.2f} times as long, "
+        f"bound by {other.bound}"
+    )

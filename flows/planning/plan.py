@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 
-from flows.config.resolving import resolve
 from flows.config.train import Planned, TrainConfig
-from flows.planning.calibrating import Calibration, calibrate
-from flows.planning.choosing import choose, reason
-from flows.planning.predicting import Prediction, Size, predict
-from flows.planning.strategies import base, batch_size, strategies
+from flows.planning.calibrating import Bench, Calibration
+from flows.planning.choosing import choose, close, reason
+from flows.planning.predicting import Prediction, predict
+from flows.planning.strategies import strategies
+from flows.planning.trying import trial_root
+from flows.planning.workload import Workload, workload
 from flows.reporting.listening import notice
-from storage.errors import UsageError
 from tasks.executors.base import Executor
 
 
@@ -24,6 +23,7 @@ class Plan:
     """What each strategy will take, the one that is `chosen`, and the `reason` in a sentence."""
 
     config: TrainConfig
+    work: Workload
     measured: Calibration
     predictions: tuple[Prediction, ...]
     chosen: Prediction
@@ -32,51 +32,53 @@ class Plan:
     @property
     def planned(self) -> TrainConfig:
         """The configuration that does the work by the chosen strategy."""
-        chosen = self.chosen
+        return self.by(self.chosen)
+
+    def by(self, prediction: Prediction) -> TrainConfig:
+        """The configuration that does the work by a strategy, with what was predicted of it."""
         planned = Planned(
-            strategy=chosen.strategy.name,
-            seconds=chosen.seconds,
-            fastest=chosen.fastest,
-            slowest=chosen.slowest,
+            strategy=prediction.strategy.name,
             workers=self.measured.workers,
+            seconds=prediction.seconds,
+            fastest=prediction.fastest,
+            slowest=prediction.slowest,
+            rounds_of_epoch=prediction.strategy.rounds(self.work),
+            epochs={each.strategy.name: each.epoch for each in self.predictions if not each.refused},
+            refused={each.strategy.name: each.refused for each in self.predictions if each.refused},
             reason=self.reason,
         )
-        return chosen.strategy.configured(self.config, planned=planned)
+        return prediction.strategy.configured(self.config, self.work, planned=planned)
 
 
 def plan(config: TrainConfig) -> Plan:
     """Measure for some seconds, with all workers at work at once, and predict; nothing is kept.
 
-    Raises `UsageError` where each partition is loaded on its own: how many there are is then not to be chosen.
+    Raises `UsageError` where the work depends on how it is distributed, `ClusterError` where nothing can do it.
     """
-    resolved = resolve(base("inline", 1).configured(config))
-    if resolved.description is None or resolved.objective is None:
-        raise UsageError("plan deals examples to as many partitions as fit, and these data give each its own")
-    description = resolved.description
-    state = resolved.objective.initial()
-    size = Size(
-        description.examples,
-        batch_size(config),
-        sum(vector.nbytes for vector in [*state.params.values(), *state.buffers.values()]),
-        4 * description.examples * prod(description.inputs),
-    )
-    with _executors(config) as (executors, workers):
-        candidates = list(strategies(config, workers, os.cpu_count() or 1, description.examples))
-        measured = calibrate(config, candidates, executors, workers)
-    predictions = tuple(predict(each, size, measured) for each in candidates)
+    work = workload(config)
+    with _bench(config, work) as bench:
+        candidates = list(strategies(work, bench.workers, os.cpu_count() or 1))
+        measured = bench.calibrated(candidates)
+        rivals = close([predict(each, work, measured) for each in candidates])
+        measured = bench.trying([each.strategy for each in rivals if not each.strategy.is_tried], measured)
+    predictions = tuple(predict(each, work, measured) for each in candidates)
     chosen = choose(predictions)
-    return Plan(config, measured, predictions, chosen, reason(chosen, predictions))
+    return Plan(config, work, measured, predictions, chosen, reason(chosen, predictions))
 
 
 @contextmanager
-def _executors(config: TrainConfig) -> Iterator[tuple[Mapping[str, Executor], int]]:
-    """Executors on the same cluster, by name, and how many workers it has."""
+def _bench(config: TrainConfig, work: Workload) -> Iterator[Bench]:
+    """Executors on the same cluster, and a root for trials."""
     from tasks.clusters.connecting import connect
     from tasks.clusters.waiting import usable_workers
     from tasks.executors.gang import GangExecutor
     from tasks.executors.graph import GraphExecutor
+    from tasks.executors.inline import InlineExecutor
 
-    with connect(config.scheduler, config.workers) as client:
-        kinds = {"graph": GraphExecutor, "gang": GangExecutor}
-        made = {name: kind(client, config.worker_timeout, notice) for name, kind in kinds.items()}
-        yield made, len(usable_workers(client))
+    with connect(config.scheduler, config.workers) as client, trial_root(config.root) as root:
+        executors: dict[str, Executor] = {
+            "inline": InlineExecutor(config.worker_timeout, notice),
+            "graph": GraphExecutor(client, config.worker_timeout, notice),
+            "gang": GangExecutor(client, config.worker_timeout, notice),
+        }
+        yield Bench(config, work, executors, len(usable_workers(client)), root)

@@ -1,42 +1,40 @@
 """What each strategy will take, by formulas from what was measured.
 
-With t the seconds of a step, s those of a map besides its steps, and o what an executor takes for a round besides
-its maps, a round of k local steps on P partitions takes o + ceil(P / W)(s + k t) on W workers, and an epoch of N
-examples in batches of B has N / (k B P) of them. Arrivals at a server, rounds of one step, and steps of a network
-that ranks share are short: they are tried, and predicted to take what they took.
+With t the seconds of a step, s those of a map besides its steps, e those of scoring, and o what an executor
+takes for a round besides, a round of k local steps on P partitions takes o + ceil(P / W)(s + k t) + e / E on W
+workers, if each E-th is scored; an epoch of N examples in batches of B has N / (k B P) of them. Arrivals at a
+server, rounds of one step, and steps of a network that ranks share are short: they are tried, and take what they
+took; and so are strategies that are close to the best, if their rounds are not long.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil, inf
 
+from flows.config.train import MOST_ROUNDS
 from flows.planning.calibrating import Calibration
 from flows.planning.strategies import Strategy, base
 from flows.planning.trying import Tried
+from flows.planning.workload import Workload
+from tasks.planning.measuring import Pace
 
 COPIES = 6
 """Of a state that a process holds at most: the network, its gradients, the states before and after, updates."""
 
 SPREAD = 0.1
-"""By this share a prediction may be off at least: trials last for seconds, and machines are not always the same."""
+"""By this share a prediction may be off at least: trials last for seconds, and machines change their pace."""
 
-
-@dataclass(frozen=True)
-class Size:
-    """The work itself: examples of an epoch and of a batch, bytes of a state and of all examples."""
-
-    examples: int
-    batch: int
-    state: int
-    data: int
+BESIDES = {"inline": "bookkeeping", "graph": "scheduling", "gang": "exchanging"}
+"""What an executor does in a round besides mapping, scoring, reducing and storing."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a strategy will take: seconds a round, at best and at worst, and an epoch; bytes of a round and a process.
+    """What a strategy will take: seconds a round, at best and at worst, and an epoch; bytes a round and a process.
 
-    `maps` is the share of a round in which partitions are mapped; `refused` says why it cannot be chosen.
+    `parts` are the seconds of a round by what they go to; `refused` says why the strategy cannot be chosen.
     """
 
     strategy: Strategy
@@ -44,62 +42,95 @@ class Prediction:
     fastest: float
     slowest: float
     epoch: float
-    maps: float
     stored: int
     sent: int
     memory: int
+    parts: Mapping[str, float] = field(default_factory=dict)
     refused: str | None = None
 
+    @property
+    def bound(self) -> str:
+        """What takes most of a round."""
+        return max(self.parts, key=lambda part: self.parts[part], default="")
 
-def predict(strategy: Strategy, size: Size, measured: Calibration) -> Prediction:
-    """What a strategy will take; refused where it was tried in vain, or needs more memory than there is."""
-    memory = measured.together.resident + COPIES * size.state // strategy.ranks + size.data
-    left = measured.together.resident + measured.together.available
+
+def predict(strategy: Strategy, work: Workload, measured: Calibration) -> Prediction:
+    """What a strategy will take; refused where it was tried in vain, is other work, or needs more memory."""
+    pace = _pace(strategy, measured)
+    memory = pace.resident + COPIES * work.state // strategy.ranks + work.data
     trial = _trial(strategy, measured)
-    if trial is None:
-        why = measured.failed.get(strategy.name, "it could not be tried")
-        return Prediction(strategy, inf, inf, inf, inf, 0.0, 0, 0, memory, why)
-    refused = f"a process needs {memory >> 20} MiB of memory and has {left >> 20}" if memory > left else None
-    maps = _maps(strategy, measured)
-    seconds = trial.seconds if strategy.is_tried else maps + _besides(strategy, trial, measured)
+    left = pace.resident + pace.available
+    refused = _other_work(strategy, work)
+    if refused is None and memory > left:
+        refused = f"a process needs {memory >> 20} MiB of memory and has {left >> 20}"
+    if refused is not None or trial is None:
+        refused = refused or measured.failed.get(strategy.name, "it could not be tried")
+        return Prediction(strategy, inf, inf, inf, inf, 0, 0, memory, refused=refused)
+    parts = _parts(strategy, work, trial, measured)
+    seconds = sum(parts.values())
     fastest, slowest = _range(trial, seconds)
-    rounds = size.examples / (strategy.steps * size.batch * strategy.updates)
-    moved = 0 if strategy.executor == "inline" else 2 * size.state * strategy.updates
+    moved = 0 if strategy.executor == "inline" else 2 * work.state * strategy.updates
     return Prediction(
         strategy,
         seconds,
         fastest,
         slowest,
-        rounds * seconds,
-        min(1.0, maps / seconds),
-        (1 + strategy.updates) * size.state,
+        strategy.rounds(work) * seconds,
+        (1 + strategy.updates) * work.state,
         moved if trial.sent is None else trial.sent,
         memory,
-        refused,
+        parts,
     )
+
+
+def _other_work(strategy: Strategy, work: Workload) -> str | None:
+    """Why a strategy cannot do the work as it is."""
+    if lacks := strategy.lacks(work):
+        return f"{strategy.algorithm} takes no {', '.join(lacks)}"
+    rounds = strategy.rounds(work) * work.epochs
+    return f"it has {rounds:,.0f} rounds, and a run at most {MOST_ROUNDS:,}" if rounds > MOST_ROUNDS else None
+
+
+def _pace(strategy: Strategy, measured: Calibration) -> Pace:
+    return measured.alone[strategy.threads] if strategy.executor == "inline" else measured.together
 
 
 def _trial(strategy: Strategy, measured: Calibration) -> Tried | None:
     """The rounds that were tried of a strategy, else those of one step by its executor."""
+    if strategy.name in measured.rounds or strategy.is_tried:
+        return measured.rounds.get(strategy.name)
     if strategy.executor == "inline":
         return measured.inline
-    name = strategy.name if strategy.is_tried else base(strategy.executor, measured.workers).name
-    return measured.rounds.get(name)
+    return measured.rounds.get(base(strategy.executor, measured.workers).name)
+
+
+def _parts(strategy: Strategy, work: Workload, trial: Tried, measured: Calibration) -> dict[str, float]:
+    """The seconds of a round by what they go to."""
+    pace = _pace(strategy, measured)
+    maps = _maps(strategy, measured)
+    if strategy.name in measured.rounds:
+        maps = min(maps, trial.seconds)
+        besides = trial.seconds - maps
+    else:
+        one = base(strategy.executor, 1 if strategy.executor == "inline" else measured.workers)
+        besides = max(0.0, trial.seconds - _maps(one, measured)) * strategy.partitions / one.partitions
+    storing = min(besides, (1 + strategy.updates) * work.state * pace.store)
+    reducing = min(besides - storing, strategy.updates * work.state * pace.reduce)
+    scores = pace.score * _turns(strategy, measured) / max(1, round(work.scored * strategy.rounds(work)))
+    rest = {BESIDES[strategy.executor]: besides - storing - reducing}
+    return {"maps": maps, "storing": storing, "reducing": reducing, "scoring": scores, **rest}
+
+
+def _turns(strategy: Strategy, measured: Calibration) -> int:
+    """How many partitions a process maps and scores, one after the other."""
+    return strategy.partitions if strategy.executor == "inline" else ceil(strategy.partitions / measured.workers)
 
 
 def _maps(strategy: Strategy, measured: Calibration) -> float:
-    """Seconds of a round's maps, of which each worker does its own one after the other."""
-    if strategy.executor == "inline":
-        pace, each = measured.alone[strategy.threads], strategy.partitions
-    else:
-        pace, each = measured.together, -(-strategy.partitions // measured.workers)
-    return each * (pace.start + strategy.steps * pace.step)
-
-
-def _besides(strategy: Strategy, trial: Tried, measured: Calibration) -> float:
-    """What an executor takes for a round besides its maps, by its rounds of one step."""
-    one = base(strategy.executor, measured.workers)
-    return max(0.0, trial.seconds - _maps(one, measured)) * strategy.partitions / one.partitions
+    """Seconds of a round's maps; of arrivals, those of the one that each worker is at meanwhile."""
+    pace = _pace(strategy, measured)
+    maps = _turns(strategy, measured) * (pace.start + strategy.steps * pace.step)
+    return maps / measured.workers if strategy.arrives else maps
 
 
 def _range(trial: Tried, seconds: float) -> tuple[float, float]:

@@ -1,24 +1,27 @@
-"""Ways to distribute the work of a configuration: what of it each of them changes."""
+"""Ways to distribute a work: what of its configuration each of them changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
+from flows.config.algorithms import options_of
 from flows.config.train import TrainConfig
-
-AUTO = "auto"
-"""The algorithm that stands for the one that is chosen."""
+from flows.planning.workload import Workload
 
 LOCAL_STEPS = (10, 100)
-"""So many local steps a round are tried; and those of an epoch."""
+"""So many local steps a round are planned; and those of an epoch."""
 
 SHARED_STEPS = 20
 """Local steps a round of a network that ranks share."""
 
-CARRIED = ("lr", "batch_size", "momentum", "nesterov", "lr_schedule", "warmup")
-"""Options that mean the same in all strategies."""
+DECIDED = ("executor", "partitions", "threads", "algorithm", "rounds", "evaluate_every", "quorum")
+"""Fields of a configuration that a strategy decides."""
+
+FIXED = ("planned", "balance", "order", "speeds", "recombined")
+"""Fields that mean nothing for partitions and rounds other than those that they were given for."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Strategy:
     @property
     def is_tried(self) -> bool:
         """Whether its rounds are short, and so are tried; those of others are predicted from what was tried."""
-        return self.executor != "inline" and (self.algorithm != "fed_avg" or self.ranks > 1)
+        return self.executor != "inline" and (self.steps == 1 or self.ranks > 1)
 
     @property
     def ranks(self) -> int:
@@ -56,54 +59,67 @@ class Strategy:
         """How many updates a round has."""
         return 1 if self.arrives else self.partitions
 
-    def changes(self, config: TrainConfig) -> dict[str, Any]:
+    def rounds(self, work: Workload) -> float:
+        """Rounds of an epoch."""
+        if "local_epochs" in self.options:
+            return 1.0
+        return work.examples / (self.steps * work.batch * self.updates)
+
+    def lacks(self, work: Workload) -> list[str]:
+        """Options of the work that its algorithm does not take."""
+        return sorted(work.options.keys() - options_of(self.algorithm).keys())
+
+    def changes(self, config: TrainConfig, work: Workload) -> dict[str, Any]:
         """What of a configuration is other by this strategy."""
-        given = {"batch_size": batch_size(config), **config.algorithm.model_dump(exclude_unset=True)}
-        carried = {name: given[name] for name in CARRIED if name in given}
+        carried = {name: value for name, value in work.options.items() if name not in self.lacks(work)}
         return {
             "executor": self.executor,
             "partitions": self.partitions,
             "threads": self.threads,
             "algorithm": {"name": self.algorithm, **carried, **self.options},
+            "rounds": max(1, ceil(work.epochs * self.rounds(work))),
+            "evaluate_every": max(1, round(work.scored * self.rounds(work))),
+            "quorum": min(config.quorum, self.partitions),
         }
 
-    def configured(self, config: TrainConfig, **more: Any) -> TrainConfig:
-        """The configuration by this strategy, with other fields."""
-        kept = config.model_dump(exclude={"algorithm"}, exclude_unset=True)
-        return TrainConfig(**kept | self.changes(config) | more)
+    def configured(self, config: TrainConfig, work: Workload, **more: Any) -> TrainConfig:
+        """The configuration of the work by this strategy, with other fields."""
+        kept = config.model_dump(exclude={*DECIDED, *FIXED}, exclude_unset=True)
+        return TrainConfig(**kept | self.changes(config, work) | more)
 
 
-def base(executor: str, workers: int) -> Strategy:
+def base(executor: str, partitions: int) -> Strategy:
     """Rounds of one step: what they take besides the step is what an executor takes for a round."""
-    partitions = 1 if executor == "inline" else workers
     return Strategy(f"synchronous, {executor}", executor, partitions, "sync_sgd", 1)
 
 
-def batch_size(config: TrainConfig) -> int:
-    """Examples a step, of each partition."""
-    return config.algorithm.options.get("batch_size") or 32
-
-
-def strategies(config: TrainConfig, workers: int, cores: int, examples: int) -> Iterator[Strategy]:
-    """All ways to do the work on so many workers, the plain ones first; `cores` are those of this process."""
-    size = batch_size(config)
-    epoch = -(-examples // size)
-    for threads in sorted({1, cores}):
-        name = "single" if threads == 1 else f"single, {threads} threads"
-        yield Strategy(name, "inline", 1, "fed_avg", epoch, threads, {"local_epochs": 1})
-    for executor in ("inline", "graph", "gang"):
-        if workers > 1:
-            yield Strategy(f"synchronous, {executor}", executor, workers, "sync_sgd", 1)
+def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
+    """All ways to do a work on so many workers, the plain ones first; `cores` are those of this process."""
+    yield from _single(work, cores)
     if workers == 1:
         return
-    share = -(-examples // workers)
-    own = -(-share // size)
+    for executor in ("inline", "graph", "gang"):
+        yield base(executor, workers)
     for executor in ("graph", "gang"):
-        for steps in (*(each for each in LOCAL_STEPS if each < own), own):
-            every = "epoch" if steps == own else steps
-            options = {"local_epochs": 1} if steps == own else {"local_steps": steps}
-            yield Strategy(f"local {every}, {executor}", executor, workers, "fed_avg", steps, 1, options)
+        yield from _local(work, executor, workers)
     yield Strategy("asynchronous", "graph", workers, "async_sgd", 1)
-    shared = {"local_steps": SHARED_STEPS, "ranks": workers}
-    yield Strategy("split", "gang", 1, "fed_avg", SHARED_STEPS, 1, shared)
-    yield Strategy("hybrid", "gang", 1, "fed_avg", SHARED_STEPS, 1, {**shared, "hybrid": True})
+    shared = {"local_steps": min(SHARED_STEPS, work.most_local_steps or SHARED_STEPS), "ranks": workers}
+    for name, more in {"split": {}, "hybrid": {"hybrid": True}}.items():
+        yield Strategy(name, "gang", 1, "fed_avg", shared["local_steps"], 1, shared | more)
+
+
+def _single(work: Workload, cores: int) -> Iterator[Strategy]:
+    """One process, of one thread and of as many as there are cores."""
+    for threads in sorted({1, cores}):
+        name = "single" if threads == 1 else f"single, {threads} threads"
+        yield Strategy(name, "inline", 1, "fed_avg", work.steps, threads, {"local_epochs": 1})
+
+
+def _local(work: Workload, executor: str, workers: int) -> Iterator[Strategy]:
+    """Local steps of several numbers, up to those of an epoch."""
+    own = ceil(ceil(work.examples / workers) / work.batch)
+    most = work.most_local_steps or own
+    for steps in sorted({min(each, most) for each in (*LOCAL_STEPS, own) if each <= own}):
+        every = "epoch" if steps == own else steps
+        options = {"local_epochs": 1} if steps == own else {"local_steps": steps}
+        yield Strategy(f"local {every}, {executor}", executor, workers, work.local, steps, 1, options)

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import Prepared, prepared
+from flows.preparing.job import Prepared, prepared
 from storage.places.addresses import joined
 from storage.places.schemes import place_of
-from storage.rounds.commits import Commit
+from storage.rounds.commits import Commit, GangRecord
 from tasks.executors.base import Executor
 
 SECONDS = 0.8
-"""How long rounds are measured, after as many that are not."""
+"""How long rounds are measured."""
 
 WARM_UP = 0.4
 """Seconds of rounds that are not measured: they import, load, and record steps."""
-
-MOST_ROUNDS = 2_000
 
 
 @dataclass(frozen=True)
@@ -53,38 +51,37 @@ def trial_root(root: str) -> Iterator[str]:
         place.delete("")
 
 
-def tried(config: TrainConfig, executor: Executor, seconds: float = SECONDS) -> Tried:
-    """The rounds of a configuration, measured for so many seconds, and at least two windows."""
-    config = config.model_copy(update={"rounds": MOST_ROUNDS, "evaluate_every": MOST_ROUNDS, "keep": "all"})
+def tried(config: TrainConfig, executor: Executor) -> Tried:
+    """The rounds of a configuration, measured in windows after some that are not."""
     with prepared(resolve(config), executor) as run:
-        done, commit = _passed(executor, run, 0, WARM_UP)
-        paces, began = [], time.perf_counter()
-        while len(paces) < 2 or time.perf_counter() - began < seconds:
-            window, began_window = max(1, round(seconds / 4 / max(commit.seconds, 1e-4))), time.perf_counter()
-            last = min(done + window, MOST_ROUNDS - 1)
-            if last == done:
-                break
-            for commit in executor.run(run.job, done + 1, last):
-                pass
-            paces.append((time.perf_counter() - began_window) / (last - done))
-            done = last
-        gang = commit.gang
+        warm = _warmed(executor, run)
+        paces, gang = _windows(executor, run, warm)
         stored = run.store.tensors.kept_bytes(1) - run.store.tensors.kept_bytes(0)
-    return Tried(
-        statistics.median(paces),
-        min(paces),
-        max(paces),
-        stored,
-        None if gang is None else sum(gang.exchanged.values()),
-        None if gang is None else max(gang.memory),
-    )
+    sent = None if gang is None else sum(gang.exchanged.values())
+    memory = None if gang is None else max(gang.memory)
+    return Tried(statistics.median(paces), min(paces), max(paces), stored, sent, memory)
 
 
-def _passed(executor: Executor, run: Prepared, done: int, seconds: float) -> tuple[int, Commit]:
-    """Rounds for so many seconds: the last one that was done."""
-    began = time.perf_counter()
+def _warmed(executor: Executor, run: Prepared) -> Commit:
+    """Rounds that are not measured: the last one."""
+    began, done = time.perf_counter(), 0
     while True:
         for commit in executor.run(run.job, done + 1, done + (1 if done < 2 else 8)):
             done = commit.round
-        if time.perf_counter() - began > seconds:
-            return done, commit
+        if time.perf_counter() - began > WARM_UP:
+            return commit
+
+
+def _windows(executor: Executor, run: Prepared, warm: Commit) -> tuple[list[float], GangRecord | None]:
+    """Seconds of a round in each window that follows, two at least; and the last round's record of a gang."""
+    paces: list[float] = []
+    began, done, size = time.perf_counter(), warm.round, max(1, round(SECONDS / 4 / max(warm.seconds, 1e-4)))
+    gang = warm.gang
+    while len(paces) < 2 or time.perf_counter() - began < SECONDS:
+        last = done + size
+        window = time.perf_counter()
+        for commit in executor.run(run.job, done + 1, last):
+            gang = commit.gang
+        paces.append((time.perf_counter() - window) / size)
+        done = last
+    return paces, gang

@@ -2,14 +2,14 @@
 
 from prefect import flow
 
-from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.planning.automatic import settled
+from flows.preparing.job import Prepared, prepared
 from flows.reporting.engine import step
 from flows.reporting.listening import tell_commit
 from flows.reporting.progress import rounds_reported
 from flows.serving.ahead import started
 from flows.stored import Run
-from flows.training.preparing import Prepared, prepared
 from storage.rounds.commits import Commit
 from tasks.executors.base import Executor
 
@@ -27,8 +27,9 @@ def run_window(executor: Executor, run: Prepared, first: int, last: int) -> Comm
 @flow(name="roundweave-train", persist_result=False)
 def train_flow(config: TrainConfig) -> Run:
     """Train in rounds, from the last committed one of the run of this name to `config.rounds`."""
-    with started(resolve, config) as (resolved, executor), prepared(resolved, executor) as run:
+    with started(settled, config) as (resolved, executor), prepared(resolved, executor) as run:
         commit = run.store.log.read(run.done)
+        config = resolved.config
         with rounds_reported(run.store.address, config.rounds, run.done):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
                 seconds = commit.seconds if commit.round > run.done else None

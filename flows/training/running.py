@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.planning.automatic import settled
 from flows.reporting.bar import bar_of_rounds
 from flows.serving.ahead import ahead
 from flows.stored import Run
@@ -15,9 +15,10 @@ def train(config: TrainConfig) -> Run:
     Prefect only shows how it goes: whatever becomes of its server, the training goes on. Raises `RoundweaveError`;
     what is wrong with the configuration is said before anything is started.
     """
-    resolved = resolve(config)
-    with bar_of_rounds(config.rounds), ahead(resolved):
-        from flows.reporting.engine import run_flow  # Prefect is slow to import, and its server slower to start
-        from flows.training.flow import train_flow
+    with bar_of_rounds(config.rounds):
+        resolved = settled(config)
+        with ahead(resolved):
+            from flows.reporting.engine import run_flow  # Prefect is slow to import
+            from flows.training.flow import train_flow
 
-        return run_flow(train_flow, resolved.config)
+            return run_flow(train_flow, resolved.config)

@@ -20,6 +20,7 @@ from tasks.algorithms.averaging import (
     scaffold,
     sync_sgd,
 )
+from tasks.algorithms.chosen import auto
 from tasks.algorithms.serving import async_sgd, downpour, easgd, fed_buff
 from tasks.user_code import Code
 
@@ -31,6 +32,9 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
         *(async_sgd, downpour, easgd, fed_buff),
     )
 }
+
+NAMED: Mapping[str, Callable[..., Algorithm]] = {**ALGORITHMS, auto.__name__: auto}
+"""What a configuration may name: the algorithms, and the name that stands for the one that is chosen."""
 
 
 def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
@@ -44,7 +48,7 @@ def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
 
 def build_algorithm(named: str | Code, options: Mapping[str, Any]) -> Algorithm:
     """A named algorithm, or the user's own, with options; one that it does not take is refused by name."""
-    make, name = (named.load(), named.reference) if isinstance(named, Code) else (ALGORITHMS[named], named)
+    make, name = (named.load(), named.reference) if isinstance(named, Code) else (NAMED[named], named)
     check_taken(name, options, inspect.signature(make).parameters)
     try:
         inspect.signature(make).bind(**options)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 
 import psutil
 
+from storage.places.addresses import joined
+from storage.places.schemes import place_of
+from storage.values.digests import tensor_digest
 from storage.values.state import Update
+from storage.values.tensors import to_numpy
 from tasks.data.partitions import Partition
 from tasks.maps.stepping.backprop import EAGER
 from tasks.reduces.tree import fold_updates
@@ -22,7 +28,7 @@ SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Pace:
-    """What a process takes: seconds of a step, of a map besides, of scoring, of reducing a byte.
+    """What a process takes: seconds of a step, of a map besides, of scoring, of reducing a byte, of storing one.
 
     `resident` are the bytes that it has of the machine's memory by then, `available` those that are left for each.
     """
@@ -31,6 +37,7 @@ class Pace:
     start: float
     score: float
     reduce: float
+    store: float
     resident: int
     available: int
 
@@ -41,27 +48,30 @@ class Pace:
         return cls(**{f.name: max(getattr(each, f.name) for each in paces) for f in fields(cls)} | least)
 
 
-def pace(few: Work, many: Work, processes: int) -> Pace:
-    """The pace of this process, of so many on its machine, by maps of a few local steps and of many."""
+def pace(works: Mapping[int, Work], processes: int, root: str) -> Pace:
+    """The pace of this process, of so many on its machine, by maps of a few local steps and of many.
+
+    `works` are those of so many steps; it stores in a root of trials.
+    """
+    (least, few), (most, _) = works.items()
     examples = few.partitions.load(few.split(1), 0)
-    counts = [work.algorithm.map.count(len(examples.train)) for work in (few, many)]
-    seconds = [_map_seconds(work, examples) for work in (few, many)]
-    step = max(0.0, (seconds[1] - seconds[0]) / (counts[1] - counts[0]))
+    short, long = (_map_seconds(work, steps, examples) for steps, work in works.items())
+    step = max(0.0, (long - short) / (most - least))
     return Pace(
         step,
-        max(0.0, seconds[0] - counts[0] * step),
+        max(0.0, short - least * step),
         _seconds(lambda: score_block(few, few.objective.initial(), [examples])),
         _reduce_seconds(few),
+        _store_seconds(few, root),
         psutil.Process().memory_info().rss,
         psutil.virtual_memory().available // processes,
     )
 
 
-def _map_seconds(work: Work, data: Partition) -> float:
-    """Seconds of a map, once its steps are recorded."""
+def _map_seconds(work: Work, steps: int, data: Partition) -> float:
+    """Seconds of a map of so many steps, once they are recorded."""
     state = work.objective.initial()
     one = partial(map_partition, work, state, 1, 0, data, {})
-    steps = work.algorithm.map.count(len(data.train))
     began, done = time.perf_counter(), 0
     while done <= EAGER + 8 and time.perf_counter() - began < SECONDS:
         one()
@@ -77,6 +87,20 @@ def _reduce_seconds(work: Work) -> float:
     return _seconds(lambda: fold_updates(work.algorithm.reduce, (0, 2), dict(enumerate(updates)))) / size
 
 
+def _store_seconds(work: Work, root: str) -> float:
+    """Seconds to store a byte of a state with its digest, where runs are stored."""
+    place, params = place_of(joined(root, secrets.token_hex(4))), work.objective.initial().params
+    place.make()
+    keys = map(str, itertools.count())
+
+    def store() -> None:
+        for name, vector in params.items():
+            tensor_digest(name, vector)
+        place.write(next(keys), *(to_numpy(vector).data.cast("B") for vector in params.values()))
+
+    return _seconds(store) / sum(vector.nbytes for vector in params.values())
+
+
 def _seconds(function: Callable[[], object]) -> float:
     """Seconds of a call: all of the time counts, and not the median, since a process is held back between, too."""
     done, began, passed = 0, time.perf_counter(), 0.0
@@ -84,3 +108,7 @@ def _seconds(function: Callable[[], object]) -> float:
         function()
         done, passed = done + 1, time.perf_counter() - began
     return passed / done
+
+
+def nothing(partition: int) -> None:
+    """A task that does nothing: what it takes, others take for it."""

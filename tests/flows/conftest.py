@@ -9,8 +9,8 @@ import pytest
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
+from flows.preparing.job import prepared
 from flows.serving.server import prefect_api, stop_server
-from flows.training.preparing import prepared
 from tasks.executors.inline import InlineExecutor
 
 

@@ -142,7 +142,7 @@ WRITER = """
 import sys
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from tasks.executors.inline import InlineExecutor
 from storage.errors import RoundweaveError
 try:

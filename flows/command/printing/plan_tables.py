@@ -9,8 +9,12 @@ from typing import Any
 from rich.table import Table
 
 from flows.command.printing.console import console
+from flows.planning.calibrating import Calibration
 from flows.planning.plan import Plan
 from flows.planning.predicting import Prediction
+
+COLUMNS = ("an epoch", "a round", "range", "stored", "sent", "memory")
+"""What is told of each strategy in numbers; bytes are those of a round, and of a process."""
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
@@ -19,49 +23,68 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
         "chosen": plan.chosen.strategy.name,
         "reason": plan.reason,
         "workers": plan.measured.workers,
-        "config": plan.chosen.strategy.changes(plan.config),
+        "config": plan.chosen.strategy.changes(plan.config, plan.work),
         "strategies": {each.strategy.name: _row(each) for each in plan.predictions},
+        "measured": {
+            "alone": {threads: asdict(pace) for threads, pace in plan.measured.alone.items()},
+            "together": asdict(plan.measured.together),
+            "task": plan.measured.task,
+            "level": plan.measured.level,
+        },
     }
 
 
 def _row(prediction: Prediction) -> dict[str, Any]:
-    refused = prediction.refused is not None
-    numbers = {name: value for name, value in asdict(prediction).items() if name not in ("strategy", "refused")}
-    return {name: None if refused else value for name, value in numbers.items()} | {"refused": prediction.refused}
+    if prediction.refused is not None:
+        return {"refused": prediction.refused}
+    numbers = {name: value for name, value in asdict(prediction).items() if name != "strategy"}
+    return numbers | {"bound": prediction.bound}
 
 
 def print_plan(plan: Plan, saved: Path | None) -> None:
-    """The table, the choice with its reason, and what runs it."""
+    """The table, what was measured, the choice with its reason, and what runs it."""
     out = console()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("strategy")
-    for head in ("an epoch", "a round", "range", "in maps", "stored", "sent", "memory"):
+    table = Table("strategy", box=None, pad_edge=False)
+    for head in COLUMNS:
         table.add_column(head, justify="right")
-    for each in sorted(plan.predictions, key=lambda prediction: prediction.epoch):
-        chosen = each is plan.chosen
-        table.add_row(*_cells(each), style="bold" if chosen else "dim" if each.refused else None)
+    table.add_column("bound by")
+    ordered = sorted(plan.predictions, key=lambda prediction: prediction.epoch)
+    for each in ordered:
+        if each.refused is None:
+            table.add_row(*_cells(each), style="bold" if each is plan.chosen else None)
     out.print(table)
+    for each in ordered:
+        if each.refused is not None:
+            out.print(f"not {each.strategy.name}: {each.refused}", style="dim", soft_wrap=True)
+    out.print(_measured(plan.measured), soft_wrap=True)
     out.print(f"chosen: {plan.reason}", soft_wrap=True)
     if saved:
         out.print(f"`roundweave train {saved}` does it so", soft_wrap=True)
 
 
+def _measured(measured: Calibration) -> str:
+    alone, together = measured.alone[1], measured.together
+    return (
+        f"measured with {measured.workers} workers: a step {shown_time(together.step)} with all at work, "
+        f"{shown_time(alone.step)} alone; a task {shown_time(measured.task)} of many, "
+        f"{shown_time(measured.level)} one after another; "
+        f"reduced {1e-9 / together.reduce:.2g} GB/s, stored {1e-9 / together.store:.2g} GB/s"
+    )
+
+
 def _cells(each: Prediction) -> list[str]:
-    if each.refused is not None:
-        return [each.strategy.name, "–", each.refused]
     return [
         each.strategy.name,
-        _time(each.epoch),
-        _time(each.seconds),
-        f"{_time(each.fastest)} to {_time(each.slowest)}",
-        f"{each.maps:.0%}",
-        _bytes(each.stored),
-        _bytes(each.sent),
-        _bytes(each.memory),
+        shown_time(each.epoch),
+        shown_time(each.seconds),
+        f"{shown_time(each.fastest)} to {shown_time(each.slowest)}",
+        *map(_bytes, (each.stored, each.sent, each.memory)),
+        f"{each.bound} ({each.parts[each.bound] / each.seconds:.0%})",
     ]
 
 
-def _time(seconds: float) -> str:
+def shown_time(seconds: float) -> str:
+    """Seconds, or thousandths of one."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 

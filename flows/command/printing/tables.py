@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from flows.command.printing.console import console
+from flows.planning.outcome import outcome, told
 from flows.reporting.scores import shown
 from storage.errors import StoreError, listed, spans
 from storage.places.addresses import full_address
@@ -54,6 +55,12 @@ def run_summary(run: Run) -> dict[str, Any]:
         "stop": run.stop,
         "failure": run.failure,
     }
+
+
+def planned_summary(run: Run) -> dict[str, Any]:
+    """What was predicted of a run beside what a round took; nothing where it was not planned."""
+    planned = outcome(run)
+    return {"planned": planned.planned.model_dump() | {"taken": planned.seconds}} if planned else {}
 
 
 def arrivals_summary(run: Run) -> dict[str, Any]:
@@ -178,6 +185,7 @@ def _facts(run: Run) -> dict[str, str]:
         "gang": _gang(run.round(-1).commit.gang),
         "stored in": full_address(run.address),
         "digest": run.digest,
+        "planned": told(planned) if (planned := outcome(run)) else "",
     }
     facts |= {"failed": run.failure or ""}
     return {name: fact for name, fact in facts.items() if fact}

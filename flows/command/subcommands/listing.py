@@ -13,7 +13,7 @@ from flows.command.arguments import Json
 from flows.command.errors import clear_errors, print_json
 from flows.command.printing.console import console
 from flows.config.algorithms import options_of
-from tasks.algorithms.table import ALGORITHMS
+from tasks.algorithms.table import NAMED
 from tasks.applies.schedules import SCHEDULES
 from tasks.applies.table import APPLIES
 from tasks.data.sources.table import SOURCES
@@ -48,7 +48,7 @@ def _tables() -> dict[str, list[Row]]:
     entries = {"sources": SOURCES, "splits": SPLITS, "reduces": REDUCES, "applies": APPLIES}
     functions: dict[str, Mapping[str, Callable[..., Any]]] = {"models": MODELS, "losses": LOSSES, "scores": SCORES}
     return {
-        "algorithms": [row | {"options": _options(row["name"])} for row in _documented(ALGORITHMS)],
+        "algorithms": [row | {"options": _options(row["name"])} for row in _documented(NAMED)],
         **{name: _entries(table) for name, table in (entries | {"schedules": SCHEDULES}).items()},
         **{name: _documented(table) for name, table in functions.items()},
     }

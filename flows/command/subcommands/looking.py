@@ -23,7 +23,9 @@ def show_command(
     with clear_errors(as_json):
         stored = open_run(run, root)
         if as_json:
-            print_json(tables.run_summary(stored) | tables.arrivals_summary(stored))
+            print_json(
+                tables.run_summary(stored) | tables.arrivals_summary(stored) | tables.planned_summary(stored)
+            )
         else:
             tables.print_run(stored)
 

@@ -13,7 +13,7 @@ from flows.command.errors import clear_errors, print_json
 from flows.command.options import given, with_options
 from flows.command.printing.plan_tables import plan_summary, print_plan
 from flows.command.printing.timing import quiet
-from flows.config.files import read_toml, write_toml
+from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
 from flows.planning.plan import plan
 
@@ -30,6 +30,8 @@ def plan_command(
 ) -> None:
     """Measure the work and the cluster for some seconds, predict what each strategy takes, and choose one."""
     with clear_errors(as_json):
+        if save:
+            check_toml(save)
         values = (read_toml(config) if config else {}) | given(options, Experiment, Execution)
         quiet()
         with Console(stderr=True).status("trying strategies"):

@@ -14,7 +14,7 @@ import typer
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from tasks.executors.inline import InlineExecutor
 
 BATCH = 32

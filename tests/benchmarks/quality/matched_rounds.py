@@ -18,7 +18,7 @@ from distributed import Client
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 

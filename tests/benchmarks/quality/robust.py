@@ -23,7 +23,7 @@ from rich.table import Table
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from roundweave import Examples, Map, Objective, Reduce, Run, State, Update, reduce_all
 from storage.values.tensors import Vectors
 from tasks.executors.inline import InlineExecutor

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from tasks.executors.inline import InlineExecutor
 
 TARGET = 0.9

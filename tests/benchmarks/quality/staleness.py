@@ -26,7 +26,7 @@ from rich.table import Table
 
 import roundweave as rw
 from flows.config.resolving import resolve
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.rounds.commits import UpdateRecord
 from tasks.data.partitions import Partition
 from tasks.executors.inline import InlineExecutor

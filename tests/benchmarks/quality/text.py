@@ -21,7 +21,7 @@ from rich.table import Table
 
 import roundweave as rw
 from flows.config.resolving import Resolved, resolve
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.runs.names import default_root
 from tasks.executors.inline import InlineExecutor
 from tasks.networks.gpt import Gpt

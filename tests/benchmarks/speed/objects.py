@@ -19,7 +19,7 @@ from rich.table import Table
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.runs.run import Run
 from storage.values.state import Update
 from tasks.algebra import Algorithm, Map

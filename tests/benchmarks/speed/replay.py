@@ -24,7 +24,7 @@ from flows.config.train import TrainConfig
 from flows.evidence.replay.config import ReplayConfig
 from flows.evidence.replay.preparing import plan_replay
 from flows.evidence.replay.rounds import replay_rounds
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from tasks.clusters.connecting import connect
 from tasks.data.partitions import forget_examples
 from tasks.executors.base import Executor

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import Prepared, prepared
+from flows.preparing.job import Prepared, prepared
 from storage.rounds.commits import UpdateRecord
 from storage.values.state import Update
 from tasks.algebra import Algorithm, Map

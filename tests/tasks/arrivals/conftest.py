@@ -11,7 +11,7 @@ import pytest
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.rounds.commits import Hand
 from storage.runs.run import Run
 from tasks.executors.inline import InlineExecutor

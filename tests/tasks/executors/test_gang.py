@@ -227,7 +227,7 @@ import sys
 from distributed import Client
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from tasks.executors.choice import open_executor
 config = TrainConfig(data=sys.argv[2], model=sys.argv[3], root=sys.argv[4], partitions=4, local_steps=2,
     batch_size=5, held_out=0, rounds=100_000, name="there", scheduler=sys.argv[1], executor="gang")

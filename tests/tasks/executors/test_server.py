@@ -11,7 +11,7 @@ from distributed import Client
 import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.errors import ClusterError, RoundFailed
 from storage.runs.run import Run
 from tasks.clusters.connecting import connect

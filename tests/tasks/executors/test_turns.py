@@ -11,7 +11,7 @@ import pytest
 import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.errors import RoundFailed
 from storage.rounds.pruned import check_pruned
 from storage.rounds.store import RoundStore

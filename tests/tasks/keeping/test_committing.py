@@ -8,7 +8,7 @@ import zarr
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.rounds.splits import split_record
 from tasks.executors.inline import InlineExecutor
 

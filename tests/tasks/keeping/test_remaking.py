@@ -14,7 +14,7 @@ import torch
 import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.errors import RoundFailed, RoundPruned
 from storage.rounds.recovery import newest_whole
 from storage.rounds.store import RoundStore

@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import Prepared, prepared
+from flows.preparing.job import Prepared, prepared
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
 from tests.benchmarks.peers import networks

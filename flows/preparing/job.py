@@ -11,10 +11,10 @@ from flows.config.arriving import order_of
 from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, work_of
 from flows.config.train import Dealing, TrainConfig
+from flows.preparing.balancing import balanced
+from flows.preparing.stacking import with_stack
 from flows.recording import create_run
 from flows.reporting.listening import notice
-from flows.training.balancing import balanced
-from flows.training.stacking import with_stack
 from storage.errors import ExperimentDiffers
 from storage.places.addresses import full_address
 from storage.rounds.commits import Commit

@@ -11,8 +11,8 @@ from flows.config.recorded import resumed_config
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.evidence.forking import fork
+from flows.preparing import stacking
 from flows.stored import Run as TrainedRun
-from flows.training import stacking
 from storage.errors import ExperimentDiffers, ModelError, UsageError
 from tasks.clusters.connecting import connect
 from tasks.executors.gang import GangExecutor

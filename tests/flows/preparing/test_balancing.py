@@ -14,8 +14,8 @@ from flows.config.recorded import resumed_config
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.evidence.forking import fork
+from flows.preparing import balancing
 from flows.stored import Run as TrainedRun
-from flows.training import balancing
 from storage.errors import ExperimentDiffers, ModelError, UsageError
 from storage.runs.run import Run
 from tasks.clusters.connecting import connect

@@ -21,7 +21,7 @@ import sys, time
 from pathlib import Path
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.training.preparing import prepared
+from flows.preparing.job import prepared
 from storage.errors import RunBusy, WriterFenced
 from storage.rounds import lease
 from tasks.executors.inline import InlineExecutor

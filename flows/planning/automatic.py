@@ -1,0 +1,44 @@
+"""What `auto` stands for: the strategy of the run that goes on, else the one that is chosen now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from flows.config.resolving import Resolved, resolve
+from flows.config.train import Planned, TrainConfig
+from flows.planning.strategies import DECIDED
+from flows.planning.workload import AUTO, DISTRIBUTING
+from flows.recording import recorded_config
+from flows.reporting.listening import notice
+from storage.errors import UsageError
+
+
+def settled(config: TrainConfig) -> Resolved:
+    """The values of a configuration; where its algorithm is `auto`, those of what is chosen for it."""
+    if config.algorithm.name != AUTO:
+        return resolve(config)
+    recorded = recorded_config(config)
+    return resolve(_as_chosen(config) if recorded is None else _as_begun(config, recorded))
+
+
+def _as_chosen(config: TrainConfig) -> TrainConfig:
+    """By the strategy that is chosen now."""
+    from flows.planning.plan import plan  # where nothing is chosen, nothing of it is needed
+
+    notice("auto: trying what each strategy takes")
+    made = plan(config)
+    notice(f"auto: {made.reason}")
+    return made.planned
+
+
+def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
+    """By the strategy with which a run was begun, for as many epochs as are asked for now."""
+    if not recorded.get("planned"):
+        raise UsageError(f"{config.name} was not begun by auto; name its algorithm, or give another name")
+    begun = {name: recorded[name] for name in (*DECIDED, "planned")}
+    given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
+    rounds = ceil(config.rounds * Planned(**recorded["planned"]).rounds_of_epoch)
+    kept = config.model_dump(exclude={*DECIDED, "planned"}, exclude_unset=True)
+    return TrainConfig(**kept | begun | {"algorithm": recorded["algorithm"] | given, "rounds": rounds})

@@ -1,0 +1,49 @@
+"""`auto` trains by what is chosen, and goes on by what was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import roundweave as rw
+from flows import train_flow
+from storage.errors import UsageError
+
+
+def config(root: Path, **more: object) -> rw.TrainConfig:
+    values = {"data": "digits", "algorithm": "auto", "workers": 1, "lr": 0.2, "rounds": 2, "root": root}
+    return rw.TrainConfig(**values | {"name": "auto"} | more)
+
+
+def test_it_trains_and_goes_on_without_choosing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = rw.train(config(tmp_path))
+    assert "auto: single" in capsys.readouterr().err
+    assert (run.config["algorithm"]["name"], run.config["algorithm"]["lr"]) == ("fed_avg", 0.2)
+    assert (run.done, run.config["executor"], run.config["planned"]["workers"]) == (2, "inline", 1)
+    later = rw.train(config(tmp_path, rounds=4))
+    assert "auto" not in capsys.readouterr().err
+    assert (later.done, later.config["planned"]) == (4, run.config["planned"])
+    assert later.verify().sound
+
+
+def test_another_experiment_of_the_name_is_refused(tmp_path: Path) -> None:
+    rw.train(config(tmp_path))
+    with pytest.raises(rw.RoundweaveError, match=r"auto is another experiment \(lr 0.2 -> 0.3\)"):
+        rw.train(config(tmp_path, lr=0.3))
+
+
+def test_a_run_that_was_not_planned_goes_on_by_its_own_algorithm(tmp_path: Path) -> None:
+    rw.train(config(tmp_path, algorithm="fed_avg", executor="inline", rounds=1))
+    with pytest.raises(UsageError, match="auto was not begun by auto; name its algorithm, or give another name"):
+        rw.train(config(tmp_path))
+
+
+def test_the_flow_chooses_too(tmp_path: Path) -> None:
+    run = train_flow(config(tmp_path))
+    assert run.config["planned"]["strategy"].startswith("single")
+
+
+def test_auto_is_no_algorithm_that_can_be_built() -> None:
+    with pytest.raises(UsageError, match="auto is no algorithm of its own"):
+        rw.TrainConfig(algorithm="auto").algorithm.build()
