@@ -16,7 +16,7 @@ import roundweave as rw
 from flows.merging import flow
 from flows.merging.ladder import Ladder, Rung, Way, ways
 from flows.merging.preparing import plan_merge
-from flows.merging.result import MergeResult, barrier
+from flows.merging.result import MergeResult
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import UsageError
 from storage.rounds.commits import Score
@@ -72,7 +72,7 @@ def matched(result: MergeResult) -> list[tuple[str, bool]]:
     return [(rung.way.match, rung.way.repair) for rung in result.ladder.rungs]
 
 
-def seconds_apart(ladder: Ladder) -> list[tuple[Way, Score, float | None]]:
+def without_seconds(ladder: Ladder) -> list[tuple[Way, Score, float | None]]:
     return [(rung.way, rung.score, rung.barrier) for rung in ladder.rungs]
 
 
@@ -224,9 +224,9 @@ def test_networks_are_observed_once_and_matched_once_in_each_way(merge, done) ->
     scored = done.pop("scored")
     once = ("observed", "none None", "weights None", "activations None", "mixed None", "mixed 3")
     assert done == dict.fromkeys(once, 1)
-    # The ensemble; the plain path and its mean; a path and a mean for each other matching; all but the ensemble
-    # repaired, too. Every path has a middle, which is not given as (1, 1), and ends, of which the first is a parent.
-    assert scored == 1 + 2 * 4 + 2 * 4 * 4
+    # The parents, the ensemble, the plain mean and the middle of its path; for each of four more matchings a mean
+    # and a path of three points; for each of all five the same, repaired. The best point is scored already.
+    assert scored == 5 + 4 * 4 + 5 * 4
 
 
 def test_after_it_stopped_nothing_is_done(merge, done, whole) -> None:
@@ -327,7 +327,7 @@ def test_on_a_cluster_it_is_the_same(merge) -> None:
     inline = merge(*MLPS, max_barrier=0.03)
     cluster = merge(*MLPS, max_barrier=0.03, executor="graph", workers=2)
     assert cluster.run.digest == inline.run.digest
-    assert seconds_apart(cluster.ladder) == seconds_apart(inline.ladder)
+    assert without_seconds(cluster.ladder) == without_seconds(inline.ladder)
     assert list(cluster.scores.items()) == list(inline.scores.items())
 
 
