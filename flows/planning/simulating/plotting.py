@@ -52,7 +52,7 @@ def _draw(axes: Axes, curves: Curves, quantity: str) -> None:
 
 def _title(curves: Curves) -> str:
     """The work in a line, and what of the cluster was given."""
-    costs = curves.costs
+    costs = next(iter(curves.costs.values()))
     given = ", ".join(
         f"{name} {value:g}"
         for name, value in curves.cluster.model_dump(exclude_unset=True).items()

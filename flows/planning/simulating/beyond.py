@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flows.config.train import TrainConfig
-from flows.planning.costing import costs_by_kind, sizes
 from flows.planning.plan import bench_for
 from flows.planning.simulating.cluster import SimulatedCluster
+from flows.planning.simulating.costing import costs_by_kind, sizes
 from flows.planning.simulating.curves import Curves, simulate
 from flows.planning.strategies import LOCAL_STEPS, strategies
 from flows.planning.workload import workload
