@@ -8,6 +8,7 @@ import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -20,10 +21,15 @@ from storage.parsing import from_json
 from tasks.user_code import Code
 
 
-def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """Give a command, whose last parameter is ``**options``, an option for each field of the models."""
+def with_options(
+    *models: type[BaseModel], without: tuple[str, ...] = (), also: Mapping[str, str] = MappingProxyType({})
+) -> Callable[..., Any]:
+    """Give a command, whose last parameter is ``**options``, an option for each field of the models.
+
+    `also` has a second spelling of some, by field.
+    """
     added = {
-        name: _parameter(name, field, model.__name__)
+        name: _parameter(name, field, model.__name__, also=also.get(name))
         for model in models
         for name, field in model.model_fields.items()
         if name not in without
@@ -77,13 +83,15 @@ def _asked_algorithm(arguments: list[str]) -> str | None:
     return None
 
 
-def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
+def _parameter(
+    name: str, field: FieldInfo, panel: str, hidden: bool = False, also: str | None = None
+) -> inspect.Parameter:
     kind = _option_type(field.annotation)
     flag = f"--{name.replace('_', '-')}"
     # What is off by default needs no flag to turn it off; an algorithm's option is on for some.
     switch = f"{flag}/--no-{flag[2:]}" if hidden or field.default is not False else flag
     option = typer.Option(
-        switch if kind is bool else flag,
+        *([switch if kind is bool else flag] + ([also] if also else [])),
         help=_help(field),
         show_default=False,
         rich_help_panel=panel,

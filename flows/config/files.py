@@ -10,7 +10,7 @@ import tomli_w
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from storage.parsing import from_toml
-from storage.places.addresses import joined
+from storage.places.addresses import file_path, joined
 from tasks.data.sources.table import SOURCES
 
 
@@ -27,10 +27,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def check_toml(path: Path) -> None:
     """Raise `UsageError` where a configuration cannot be written to a file of this name."""
-    if path.suffix != ".toml":
-        raise UsageError(f"{path} is no name of a configuration; give one that ends in .toml")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent} to write {path.name} in; make it first")
+    file_path(path, "a configuration", (".toml",))
 
 
 def write_toml(path: Path, config: TrainConfig) -> None:

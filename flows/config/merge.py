@@ -43,8 +43,17 @@ class Architecture(Config):
 class Merging(Config):
     """How networks are matched, averaged and repaired."""
 
-    match: Literal["weights", "activations", "mixed", "none"] | None = Field(
-        default=None, description="by what hidden units are compared; default: mixed with data, else weights"
+    match: Literal["weights", "activations", "mixed", "none", "auto"] | None = Field(
+        default=None,
+        description="by what hidden units are compared, auto: cheap ways first, until a barrier is low enough; "
+        "default: mixed with data, else weights",
+    )
+    max_barrier: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="of match auto: the rise in held-out loss above the parents' at which it stops; "
+        "default: a tenth of their mean loss",
     )
     metric: Literal["l2", "cosine", "correlation"] | None = Field(
         default=None,
@@ -81,6 +90,10 @@ class Merging(Config):
     def _fits(self) -> Merging:
         if self.average == "best" and (self.coefficients or self.layers):
             raise ValueError("average best finds the coefficients; give none, or average = mean")
+        if self.match == "auto" and (self.soft is not None or self.metric or self.average == "best"):
+            raise ValueError("match auto finds metric, soft and average itself; give none of them")
+        if self.match != "auto" and self.max_barrier is not None:
+            raise ValueError("max_barrier is where match = auto stops; another match tries one way alone")
         if self.soft is not None and self.match == "none":
             raise ValueError("soft needs a match: weights, activations or mixed")
         if self.soft is not None and self.metric == "l2":

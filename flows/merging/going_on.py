@@ -52,7 +52,7 @@ def _epochs(plan: MergePlan, partitions: int, rounds: int, **more: Any) -> Train
 def with_rounds(result: MergeResult, run: Run, scorer: Scorer) -> MergeResult:
     """The result with a score for each round, on the same examples as the others; the file is of the last one."""
     if result.out:
-        write_checkpoint(result.out, run.round(-1).tensors)
+        write_checkpoint(result.out, run.round(-1).tensors, result.metadata | {"rounds": str(run.done)})
     return replace(_with_scores(result, run, {_after(n): n for n in range(1, run.done + 1)}, scorer), rounds=run)
 
 

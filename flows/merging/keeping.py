@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.merging.choosing import Choice
+from flows.merging.choosing import Choice, Found
 from flows.merging.preparing import MergePlan
 from flows.merging.result import MergeResult, draw
 from flows.recording import provenance
@@ -25,18 +25,18 @@ from tasks.merging.keeping import keep_merge
 from tasks.user_code import short_name
 
 
-def keep(
-    plan: MergePlan, orders: Sequence[Permutation], aligned: Sequence[Tensors], choice: Choice
-) -> MergeResult:
-    """Write the chosen mean of aligned networks (named tensors each): its file and plot, or its run."""
-    merged = _merged(plan, aligned, choice)
+def keep(found: Found) -> MergeResult:
+    """Write the chosen mean of aligned networks: its file and plot, or its run."""
+    plan, choice, orders = found.plan, found.choice, found.networks.orders
+    merged = _merged(plan, found.networks.states, choice)
     final = list(choice.scores.values())[-1] if choice.scores else None
     total = sum(choice.blend.coefficients)
     model = short_name(plan.subject.objective.model.model)
     name = plan.config.name or new_name(plan.config.root, "merge", model)
     result = MergeResult(
         name=name,
-        run=_keep_run(plan, name, orders, aligned, merged, final) if plan.config.kept else None,
+        run=_keep_run(found, name, merged, final) if plan.config.kept else None,
+        ladder=found.ladder,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},
         coefficients=tuple(c / total for c in choice.blend.coefficients),
@@ -71,14 +71,8 @@ def _cycles(plan: MergePlan) -> float | None:
     return cycle_error(direct_matches(Evidence(plan.states, plan.units, "weights", config.metric)), plan.units)
 
 
-def _keep_run(
-    plan: MergePlan,
-    name: str,
-    orders: Sequence[Permutation],
-    aligned: Sequence[Tensors],
-    merged: Tensors,
-    score: Score | None,
-) -> Run:
+def _keep_run(found: Found, name: str, merged: Tensors, score: Score | None) -> Run:
+    plan, orders, aligned = found.plan, found.networks.orders, found.networks.states
     config, model = plan.config, plan.subject.objective.model
     described = plan.subject.partitions.describe(0) if plan.subject.partitions else None
     recorded = config.model_dump(mode="json", exclude={"root"})
@@ -89,6 +83,7 @@ def _keep_run(
         "data": {"examples": described.examples if described else 0, "held_out": score.examples if score else 0},
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": None,
+        **({"ladder": found.ladder.row()} if found.ladder else {}),
         **provenance(),
     }
     matches = [
@@ -106,7 +101,7 @@ def _written(plan: MergePlan, result: MergeResult, merged: Tensors) -> MergeResu
     if plot is None and config.out and result.paths:
         plot = str(Path(config.out).with_suffix(".png"))
     if config.out:
-        write_checkpoint(config.out, merged)
+        write_checkpoint(config.out, merged, result.metadata)
     if plot and result.paths:
         draw(result, Path(plot))
     return replace(result, out=config.out, plot=plot if result.paths else None)

@@ -23,6 +23,7 @@ from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_che
 from storage.runs.names import is_run, local_root, run_address, stored_round
 from storage.runs.run import open_run
 from storage.values.tensors import LazyTensors
+from tasks.data.partitions import Partitions
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
 from tasks.matching.groups import Permutation, UnitGroups
@@ -77,6 +78,8 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     states = [fitted(state, expected) for state in opened]
     for layer in known.layers:
         check_layer(layer, expected)
+    if known.match == "auto":
+        _check_held_out(found.partitions)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
     _emptied(network)
@@ -89,6 +92,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
 class Aligned:
     """Networks with their units in one order, permuted when they are asked for, and where workers read them."""
 
+    orders: Sequence[Permutation]
     states: list[LazyTensors]
     places: tuple[str, ...]
 
@@ -99,13 +103,13 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]
     for order in orders:
         plan.units.check_order(order)
     states = [_permuted(plan.units, state, order) for state, order in zip(plan.states, orders, strict=True)]
-    if plan.subject.partitions is None:
-        yield Aligned(states, plan.places)
+    if plan.subject.partitions is None or plan.config.match == "none":
+        yield Aligned(orders, states, plan.places)
         return
     folder = local_root(plan.root).resolve() / f".merge-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     try:
-        yield Aligned(states, tuple(_written(folder / f"{i}.pt", state) for i, state in enumerate(states)))
+        yield Aligned(orders, states, tuple(_written(folder / f"{i}.pt", state) for i, state in enumerate(states)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -131,10 +135,16 @@ def _check_places(config: MergeConfig, root: str) -> None:
 
 def _check_without_data(config: MergeConfig) -> None:
     wishes = {"average = best": config.average == "best", "repair": bool(config.repair)}
-    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
+    wishes |= {f"match {config.match}": config.match in ("activations", "mixed", "auto")}
     for wish, wanted in wishes.items():
         if wanted:
             raise UsageError(f"{wish} needs examples; give --data")
+
+
+def _check_held_out(partitions: Partitions | None) -> None:
+    """Refuse to compare scores where there are none."""
+    if partitions and not any(partitions.describe(i).held_out for i in range(partitions.split.partitions)):
+        raise UsageError("match auto compares held-out scores, and no examples are held out; give --held-out 0.1")
 
 
 def _emptied(network: nn.Module) -> None:
@@ -145,6 +155,8 @@ def _emptied(network: nn.Module) -> None:
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
     """The configuration with what it leaves open decided: what examples allow, where there are some."""
+    if config.match == "auto":
+        return config
     data = config.data is not None
     match = "mixed" if data and config.metric != "l2" else "weights"
     return config.model_copy(

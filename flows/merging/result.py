@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.merging.ladder import Ladder
 from flows.stored import Run
 from storage.rounds.commits import Score
 
@@ -24,6 +26,7 @@ class MergeResult:
     `coverage` is the share of tensors that can be permuted; some units of these may be pinned none the less.
     `coefficients` are those of the merged network; `moved` is the share of units that were moved, by network.
     `cycle_error` is the share of units that do not come home when three networks are matched pair by pair.
+    `ladder` has the ways that were tried, of `match = auto`.
     """
 
     name: str
@@ -40,6 +43,12 @@ class MergeResult:
     rounds: Run | None = None
     out: str | None = None
     plot: str | None = None
+    ladder: Ladder | None = None
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What a file of the merged network tells beside its tensors: the ways that were tried, if any were."""
+        return {"merge": json.dumps(self.ladder.row())} if self.ladder else {}
 
     @property
     def barriers(self) -> dict[str, float]:
@@ -66,6 +75,7 @@ class MergeResult:
             "barriers": self.barriers,
             "coefficients": self.coefficients,
             "moved": self.moved,
+            "ladder": self.ladder and self.ladder.row(),
             "cycle_error": self.cycle_error,
             "function_error": self.function_error,
             "coverage": self.coverage,

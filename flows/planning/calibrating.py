@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from urllib.parse import urlsplit
 
 from flows.config.resolving import resolve, work_of
 from flows.config.train import TrainConfig
@@ -31,7 +32,7 @@ TASKS, TIMES = 200, 5
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured of a work on a cluster of so many workers.
+    """What was measured of a work on a cluster of so many workers, on so many machines.
 
     `alone` is the pace of a lone process by its number of threads, `together` that of workers which are all at
     work. `task` are the seconds that the scheduler takes for one of many tasks, `level` those from one task to
@@ -40,6 +41,7 @@ class Calibration:
     """
 
     workers: int
+    machines: int
     alone: Mapping[int, Pace]
     together: Pace
     task: float
@@ -64,13 +66,15 @@ class Bench:
         here, cluster = InlineExecutor(), self.executors["graph"]
         alone = {
             threads: here.each(self._pacer(1, threads, 1))["this process"]
-            for threads in sorted({strategy.threads for strategy in strategies})
+            for threads in sorted({1, *(strategy.threads for strategy in strategies)})
         }
         # All at once, as they will work: what workers share, cores and memory, they share then, too.
-        together = Pace.slowest(list(cluster.each(self._pacer(self.workers, 1, self.workers)).values()))
+        paces = cluster.each(self._pacer(self.workers, 1, self.workers))
         task, level = (_seconds_of_tasks(cluster, tasks) / tasks for tasks in (TASKS, 1))
         inline = self.tried(base("inline", 1), here)
-        measured = Calibration(self.workers, alone, together, task, level, inline, {}, {})
+        machines = len({urlsplit(address).hostname for address in paces})
+        together = Pace.slowest(list(paces.values()))
+        measured = Calibration(self.workers, machines, alone, together, task, level, inline, {}, {})
         return self.trying([strategy for strategy in strategies if strategy.is_tried], measured)
 
     def trying(self, strategies: Sequence[Strategy], measured: Calibration) -> Calibration:
@@ -82,6 +86,10 @@ class Bench:
             except RoundweaveError as error:
                 failed[strategy.name] = str(error)
         return replace(measured, rounds=rounds, failed=failed)
+
+    def sized(self, kind: str, sizes: Sequence[int]) -> dict[int, Tried]:
+        """Rounds of one step on each of so many partitions."""
+        return {partitions: self.tried(base(kind, partitions), self.executors[kind]) for partitions in sizes}
 
     def tried(self, strategy: Strategy, executor: Executor) -> Tried:
         """Rounds of a strategy."""

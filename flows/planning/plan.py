@@ -56,7 +56,7 @@ def plan(config: TrainConfig) -> Plan:
     Raises `UsageError` where the work depends on how it is distributed, `ClusterError` where nothing can do it.
     """
     work = workload(config)
-    with _bench(config, work) as bench:
+    with bench_for(config, work) as bench:
         candidates = list(strategies(work, bench.workers, os.cpu_count() or 1))
         measured = bench.calibrated(candidates)
         rivals = close([predict(each, work, measured) for each in candidates])
@@ -67,7 +67,7 @@ def plan(config: TrainConfig) -> Plan:
 
 
 @contextmanager
-def _bench(config: TrainConfig, work: Workload) -> Iterator[Bench]:
+def bench_for(config: TrainConfig, work: Workload) -> Iterator[Bench]:
     """Executors on the same cluster, and a root for trials."""
     from tasks.clusters.connecting import connect
     from tasks.clusters.waiting import usable_workers

@@ -17,8 +17,8 @@ from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, GangRecord
 from tasks.executors.base import Executor
 
-SECONDS = 0.8
-"""How long rounds are measured."""
+SECONDS, WINDOWS = 1.5, 3
+"""How long rounds are measured, in so many windows: rounds are spared the way to the client and back in one."""
 
 WARM_UP = 0.4
 """Seconds of rounds that are not measured: they import, load, and record steps."""
@@ -75,7 +75,7 @@ def _warmed(executor: Executor, run: Prepared) -> Commit:
 def _windows(executor: Executor, run: Prepared, warm: Commit) -> tuple[list[float], GangRecord | None]:
     """Seconds of a round in each window that follows, two at least; and the last round's record of a gang."""
     paces: list[float] = []
-    began, done, size = time.perf_counter(), warm.round, max(1, round(SECONDS / 4 / max(warm.seconds, 1e-4)))
+    began, done, size = time.perf_counter(), warm.round, max(1, round(SECONDS / WINDOWS / max(warm.seconds, 1e-4)))
     gang = warm.gang
     while len(paces) < 2 or time.perf_counter() - began < SECONDS:
         last = done + size

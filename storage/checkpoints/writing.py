@@ -22,10 +22,13 @@ def check_place(place: Where) -> Path:
     return file_path(place, "a checkpoint", SUFFIXES)
 
 
-def write_checkpoint(place: Where, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_checkpoint(
+    place: Where, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
     """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors, (*shape).
 
-    Tied tensors stay tied in a torch file, and become equal copies in a safetensors file.
+    Tied tensors stay tied in a torch file, and become equal copies in a safetensors file. That alone holds
+    metadata.
     Raises `UsageError` for what such a file cannot hold, and `CheckpointError` where it cannot be written.
     """
     path = check_place(place)
@@ -33,7 +36,7 @@ def write_checkpoint(place: Where, tensors: Mapping[str, torch.Tensor]) -> None:
         raise UsageError(f"{path}: there are no tensors to write")
     named = {name: dense(path, name, tensor) for name, tensor in tensors.items()}
     if path.suffix.lower() == SAFETENSORS:
-        _write(path, lambda partial: _save_safetensors(path, named, partial))
+        _write(path, lambda partial: _save_safetensors(path, named, partial, metadata))
     else:
         _write(path, lambda partial: torch.save(_tied(named), partial))
 
@@ -57,13 +60,17 @@ def _beside(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _save_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], partial: Path) -> None:
+def _save_safetensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], partial: Path, metadata: Mapping[str, str] | None
+) -> None:
     if "__metadata__" in tensors:
         raise UsageError(f"{path}: safetensors keeps the name '__metadata__' for itself; write a .pt file")
     partial.touch()
     mode = partial.stat().st_mode
+    # Where there is any, readers such as transformers look in it for the format.
+    told = {"format": "pt", **metadata} if metadata else None
     try:
-        safetensors.torch.save_file(_apart(tensors), partial)
+        safetensors.torch.save_file(_apart(tensors), partial, told)
     except (KeyError, ValueError, SafetensorError) as error:
         raise UsageError(f"{path}: safetensors cannot hold this: {one_line(error)}; write a .pt file") from error
     partial.chmod(mode)  # it makes files that only their owner may read

@@ -83,7 +83,7 @@ def rescale(
     units. Layer by layer in one pass over the inputs (examples, …), so that each sees the ones before it repaired
     (Jordan et al. 2023, section 3.2). Raises `UsageError` where there is no such layer.
     """
-    names = [name for name, module in network.named_modules() if isinstance(module, LAYERS) and _free(name, units)]
+    names = _layers(network, units)
     if not names:
         raise UsageError(
             "no linear or convolutional layer has interchangeable outputs, so there is nothing to rescale"
@@ -95,6 +95,15 @@ def rescale(
         for name, target in targets.items():
             hooks.enter_context(_hooked(network.get_submodule(name), _Correction(target)))
         network.eval()(inputs)
+
+
+def is_repairable(network: nn.Module, units: UnitGroups) -> bool:
+    """Whether a network has statistics to recompute or units to rescale."""
+    return has_batch_norm(network) or bool(_layers(network, units))
+
+
+def _layers(network: nn.Module, units: UnitGroups) -> list[str]:
+    return [name for name, module in network.named_modules() if isinstance(module, LAYERS) and _free(name, units)]
 
 
 def _free(name: str, units: UnitGroups) -> bool:

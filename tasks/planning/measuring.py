@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,8 @@ SECONDS = 0.25
 class Pace:
     """What a process takes: seconds of a step, of a map besides, of scoring, of reducing a byte, of storing one.
 
-    `resident` are the bytes that it has of the machine's memory by then, `available` those that are left for each.
+    `resident` are the bytes that it has of the machine's memory by then, `available` those that are left for each;
+    `cores` those that the machine has for all.
     """
 
     step: float
@@ -40,11 +42,12 @@ class Pace:
     store: float
     resident: int
     available: int
+    cores: int
 
     @classmethod
     def slowest(cls, paces: Sequence[Pace]) -> Pace:
         """That of processes which wait for each other."""
-        least = {"available": min(each.available for each in paces)}
+        least = {name: min(getattr(each, name) for each in paces) for name in ("available", "cores")}
         return cls(**{f.name: max(getattr(each, f.name) for each in paces) for f in fields(cls)} | least)
 
 
@@ -65,6 +68,7 @@ def pace(works: Mapping[int, Work], processes: int, root: str) -> Pace:
         _store_seconds(few, root),
         psutil.Process().memory_info().rss,
         psutil.virtual_memory().available // processes,
+        os.cpu_count() or 1,
     )
 
 

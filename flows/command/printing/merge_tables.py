@@ -7,7 +7,9 @@ from typing import Any
 from rich.table import Table
 
 from flows.command.printing.console import console
+from flows.merging.ladder import Ladder
 from flows.merging.result import MergeResult
+from storage.rounds.commits import Score
 
 
 def print_merge(result: MergeResult) -> None:
@@ -16,12 +18,13 @@ def print_merge(result: MergeResult) -> None:
     if result.scores:
         table = Table("network", "loss", "accuracy", "barrier", box=None, pad_edge=False)
         for name, score in result.scores.items():
-            accuracy = "–" if score.accuracy is None else f"{score.accuracy:.2%}"
             rise = result.barriers.get(name)
-            table.add_row(name, f"{score.loss:.4f}", accuracy, "" if rise is None else f"{rise:.4f}")
+            table.add_row(name, *_numbers(score), "" if rise is None else f"{rise:.4f}")
         out.print(table)
     else:
         out.print("no data were given, so nothing is scored")
+    if result.ladder:
+        _print_ladder(result.ladder)
     moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
     free = f"{result.free_units:,} of {result.free_units + result.pinned_units:,} units are free"
     out.print(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
@@ -37,6 +40,20 @@ def print_merge(result: MergeResult) -> None:
         out.print(f"went on as run {result.rounds.name}, in {result.rounds.address}", soft_wrap=True)
     if result.run:
         out.print(f"kept with its permutations as run {result.run.name}, in {result.run.address}", soft_wrap=True)
+
+
+def _print_ladder(ladder: Ladder) -> None:
+    table = Table("tried", "loss", "accuracy", "barrier", "seconds", box=None, pad_edge=False)
+    for rung in ladder.rungs:
+        rise = "a parent" if rung.barrier is None else f"{rung.barrier:.4f}"
+        table.add_row(rung.way.options, *_numbers(rung.score), rise, f"{rung.seconds:.2f}")
+    console().print(table)
+    console().print(f"taken: {ladder.chosen.way.options}; {ladder.reason}", soft_wrap=True)
+
+
+def _numbers(score: Score) -> tuple[str, str]:
+    """Loss and accuracy as text."""
+    return f"{score.loss:.4f}", "–" if score.accuracy is None else f"{score.accuracy:.2%}"
 
 
 def print_units(report: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ M_MMAP_THRESHOLD = -3
 """The parameter of glibc's `mallopt` for the size from which memory is taken from the system, and given back."""
 
 
-@with_options(Architecture, Merging, GoingOn, Placement)
+@with_options(Architecture, Merging, GoingOn, Placement, also={"match": "--by"})
 def merge_command(
     networks: Annotated[list[str], typer.Argument(help="torch or safetensors files, or stored rounds RUN@12")],
     out: Annotated[str | None, typer.Option(help="where to write the merged network: .safetensors, .pt")] = None,

@@ -166,6 +166,11 @@ BAD = {
         2,
         "needs examples; give --data",
     ),
+    "auto without data": ([*SMALL, "--input", "2x4", "--by", "auto"], 2, "match auto needs examples; give --data"),
+    "auto, none held out": ([*OWN, "--by", "auto", "--held-out", "0"], 2, "no examples are held out; give --held"),
+    "auto, and soft": ([*MLPS, "--by", "auto", "--soft", "2"], 2, "match auto finds metric, soft and average"),
+    "bound without auto": ([*MLPS, "--max-barrier", "0.1"], 2, "max_barrier is where match = auto stops"),
+    "negative bound": ([*MLPS, "--by", "auto", "--max-barrier", "-1"], 2, "max_barrier = -1"),
     "mixed without data": ([*SMALL, "--input", "2x4", "--match", "mixed"], 2, "match mixed needs examples"),
     "repair without data": ([*SMALL, "--input", "2x4", "--repair"], 2, "repair needs examples; give --data"),
     "best without data": ([*SMALL, "--input", "2x4", "--average", "best"], 2, "average = best needs examples"),
@@ -178,7 +183,7 @@ BAD = {
     "unknown match": (
         [*MLPS, "--match", "units"],
         2,
-        "'units' is not one of 'weights', 'activations', 'mixed', 'none'",
+        "'units' is not one of 'weights', 'activations', 'mixed', 'none', 'auto'",
     ),
     "unknown metric": ([*MLPS, "--metric", "l1"], 2, "'l1' is not one of 'l2', 'cosine', 'correlation'"),
     "temperature": ([*MLPS, "--soft", "1", "--temperature", "0"], 2, "temperature = 0"),
@@ -292,7 +297,7 @@ def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> No
 
 SUMMARY = {
     *("run", "path", "rounds", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
-    *("cycle_error", "function_error", "coverage", "free_units", "pinned_units"),
+    *("cycle_error", "function_error", "coverage", "free_units", "pinned_units", "ladder"),
 }
 
 
@@ -340,6 +345,37 @@ def test_a_merge_for_people(capsys, root, tmp_path, monkeypatch) -> None:
     code, _, err = run(capsys, "resume", "told", "--root", str(root))
     assert code == 2
     assert "told is a merge" in err
+
+
+AUTO = ["--points", "3", "--examples", "400", "--executor", "inline"]
+
+
+def test_the_ways_that_were_tried_are_told(capsys, root, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    given = [*MLPS, "--by", "auto", *AUTO, "--root", str(root)]
+    code, out, err = run(capsys, "merge", *given, "--max-barrier", "0.1", "--name", "by-auto")
+    assert (code, err) == (0, "")
+    rows = {line.split("  ")[0].strip() for line in out.splitlines()}
+    assert {"--match none --no-repair", "--match weights --no-repair"} <= rows
+    assert "taken: --match weights --no-repair; the first way whose barrier is at most 0.1000" in out
+    code, out, err = run(capsys, "merge", *given, "--max-barrier", "0", "--json")
+    assert (code, err) == (0, "")
+    ladder = json.loads(out.splitlines()[-1])["ladder"]
+    assert (ladder["max_barrier"], ladder["reached"], len(ladder["tried"])) == (0, False, 11)
+    assert ladder["chosen"] in [each["options"] for each in ladder["tried"]]
+    code, out, _ = run(capsys, "merge", *given, "--max-barrier", "0")
+    assert code == 0
+    assert f"taken: {ladder['chosen']}; no way reached the bound of 0.0000" in out
+
+
+def test_match_and_by_are_one_option(capsys, root) -> None:
+    given = [*MLPS, *AUTO, "--root", str(root), "--json"]
+    digests = set()
+    for flag in ("--match", "--by"):
+        code, out, _ = run(capsys, "merge", *given, flag, "activations")
+        assert code == 0
+        digests.add(open_run(json.loads(out.splitlines()[-1])["run"], root).digest)
+    assert len(digests) == 1
 
 
 def test_rounds_after_a_merge_are_rows_of_its_table(capsys, root, monkeypatch) -> None:

@@ -97,11 +97,34 @@ def test_the_command_prints_and_shows(capsys: pytest.CaptureFixture[str], tmp_pa
     assert told["workers"] == 1
 
 
+def test_clusters_that_are_not_here_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figure, root = tmp_path / "curves.png", str(tmp_path)
+    options = ["--algorithm", "auto", "--workers", "2", "--root", root, "--simulate", "2,1000", "--fan-in", "16"]
+    code, out, _ = run(capsys, "plan", *options, "--plot", str(figure), "--json")
+    assert code == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    told = json.loads(out)
+    assert told["cluster"]["fan_in"] == 16
+    assert {point["workers"] for point in told["points"]} == {2, 1000}
+    assert told["costs"].keys() == {"graph", "gang", "server"}
+    for costs in told["costs"].values():
+        assert costs["step"] > 0
+        assert costs["task"] > 0
+    seconds = {(point["schedule"], point["workers"]): point["seconds"] for point in told["points"]}
+    assert seconds["synchronous, graph", 1000] > 10 * seconds["synchronous, graph", 2]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".trials")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--save", "none/plan.toml"], "there is no folder none to write plan.toml in; make it first"),
-        (["--save", "plan.txt"], "plan.txt is no name of a configuration; give one that ends in .toml"),
+        (["--save", "none/plan.toml"], "none/plan.toml: there is no folder none; make it first"),
+        (["--save", "plan.txt"], "plan.txt: a configuration ends in .toml"),
+        (["--plot", "a.png", "--fan-in", "4"], "--plot, --fan-in: these tell of a cluster that is simulated"),
+        (["--simulate", "10,many"], "--simulate 10,many: give numbers of workers, such as 10,100,1000"),
+        (["--simulate", "10", "--save", "a.toml"], "a simulation chooses nothing that could be saved"),
+        (["--simulate", "10", "--machines", "0"], "machines = 0"),
+        (["--simulate", "10", "--plot", "a.txt"], "a.txt: a plot ends in .png, .pdf, .svg"),
         (["--algorithm", "sync_sgd"], "batches of whole partitions depend on how many there are; give batch_size"),
         (["--data", "none"], "unknown data 'none'"),
         (["none.toml"], "cannot read none.toml"),

@@ -17,14 +17,14 @@ from storage.errors import ClusterError
 from tasks.planning.measuring import Pace
 
 WORK = Workload(6400, 32, state=1_000_000, data=20_000_000, epochs=1, scored=2, local="fed_avg")
-ALONE = Pace(0.001, 0.01, score=0.5, reduce=1e-9, store=2e-9, resident=200_000_000, available=10**9)
-TOGETHER = Pace(0.002, 0.02, score=0.5, reduce=1e-9, store=2e-9, resident=300_000_000, available=10**9)
+ALONE = Pace(0.001, 0.01, score=0.5, reduce=1e-9, store=2e-9, resident=200_000_000, available=10**9, cores=2)
+TOGETHER = Pace(0.002, 0.02, score=0.5, reduce=1e-9, store=2e-9, resident=300_000_000, available=10**9, cores=2)
 
 
 def measured(**rounds: float) -> Calibration:
     """By two workers; rounds of one step took so many seconds by executor."""
     tried = {f"synchronous, {name}": Tried(seconds, seconds, seconds, 0) for name, seconds in rounds.items()}
-    return Calibration(2, {1: ALONE}, TOGETHER, 0.001, 0.003, Tried(0.015, 0.015, 0.015, 0), tried, {})
+    return Calibration(2, 1, {1: ALONE}, TOGETHER, 0.001, 0.003, Tried(0.015, 0.015, 0.015, 0), tried, {})
 
 
 def local(executor: str, partitions: int, steps: int, algorithm: str = "fed_avg") -> Strategy:

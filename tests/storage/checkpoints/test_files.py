@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from storage.checkpoints.files import SUFFIXES, open_file, read_file
 from storage.checkpoints.writing import write_checkpoint
@@ -28,6 +29,18 @@ def test_a_file_that_is_opened_says_what_a_file_says_that_is_read(file) -> None:
     assert "module.a" not in opened
     with pytest.raises(KeyError):
         opened["c"]
+
+
+def test_a_safetensors_file_tells_what_it_is_of(tmp_path) -> None:
+    write_checkpoint(tmp_path / "a.safetensors", TENSORS, {"merge": "of two"})
+    with safe_open(tmp_path / "a.safetensors", "pt") as opened:
+        assert opened.metadata() == {"format": "pt", "merge": "of two"}
+    write_checkpoint(tmp_path / "b.safetensors", TENSORS)
+    with safe_open(tmp_path / "b.safetensors", "pt") as opened:
+        assert opened.metadata() is None
+    for suffix in SUFFIXES:
+        write_checkpoint(tmp_path / f"c{suffix}", TENSORS, {"merge": "of two"})
+        assert sorted(read_file(tmp_path / f"c{suffix}")) == ["a", "b"]
 
 
 def test_a_tensor_is_read_each_time_and_is_the_callers(file) -> None:

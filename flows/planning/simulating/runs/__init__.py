@@ -1,0 +1,1 @@
+"""Runs as they go on: machines at work, tasks, ranks, a server."""

@@ -1,0 +1,71 @@
+"""Costs that are found from rounds give these rounds when they are simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flows.planning.calibrating import Calibration
+from flows.planning.simulating.cluster import SimulatedCluster
+from flows.planning.simulating.costing import MESSAGE, costs_by_kind, sizes
+from flows.planning.simulating.costs import Costs
+from flows.planning.simulating.schedules import Schedule
+from flows.planning.trying import Tried
+from flows.planning.workload import Workload
+from tasks.planning.measuring import Pace
+
+WORK = Workload(6400, 32, state=1_000_000, data=20_000_000, epochs=1, scored=2, local="fed_avg")
+COSTS = Costs(6400, 32, 1_000_000, step=0.004, fold=1e-9, task=0.001, message=MESSAGE, write=5e8)
+
+
+def calibration(workers: int, cores: int, machines: int = 1, arrival: float = 0.05) -> Calibration:
+    """Of `COSTS`, as they are seen by workers of which several share a core."""
+    crowd = max(1.0, workers / (machines * cores))
+    pace = Pace(COSTS.step * crowd, 0.1, 0.1, COSTS.fold * crowd, crowd / COSTS.write, 1, 1, cores)
+    served = Tried(arrival, arrival, arrival, 0)
+    return Calibration(workers, machines, {1: pace}, pace, 0.001, 0.003, served, {"asynchronous": served}, {})
+
+
+def seconds(costs: Costs, kind: str, workers: int, cores: int) -> float:
+    here = SimulatedCluster(machines=1, cores=cores, bandwidth=1e15, latency=0)
+    schedule = Schedule(kind, kind, 1)
+    return schedule.run(schedule.setting(costs, here, workers, 0), 3).seconds[-1]
+
+
+def trials(costs: Costs, kind: str, numbers: list[int], cores: int) -> dict[int, Tried]:
+    taken = {count: seconds(costs, kind, count, cores) for count in numbers}
+    return {count: Tried(each, each, each, 0) for count, each in taken.items()}
+
+
+@pytest.mark.parametrize("kind", ["graph", "gang"])
+def test_what_a_round_takes_is_told_from_what_a_map_takes(kind: str) -> None:
+    # The round is long enough for the commit to be done beside it; else it is the longer of the two.
+    true = replace(COSTS, round=0.03, start=0.007)
+    tried = {kind: trials(true, kind, [1, 2, 4], cores=2)}
+    found = costs_by_kind(WORK, calibration(4, cores=2), tried)[kind]
+    assert (found.round, found.start) == pytest.approx((0.03, 0.007))
+    assert found.step == pytest.approx(COSTS.step)  # a step took twice as long, of two workers on a core
+    assert seconds(found, kind, 8, 2) == pytest.approx(seconds(true, kind, 8, 2))
+
+
+def test_where_each_has_a_core_maps_are_not_told_from_rounds() -> None:
+    true = replace(COSTS, round=0.03)
+    tried = {"graph": trials(true, "graph", [1, 2, 4], cores=4)}
+    found = costs_by_kind(WORK, calibration(4, cores=4), tried)["graph"]
+    assert (found.round, found.start) == pytest.approx((0.03, 0))
+
+
+def test_rounds_never_take_less_than_nothing() -> None:
+    tried = {"graph": {1: Tried(0, 0, 0, 0), 2: Tried(0, 0, 0, 0)}}
+    found = costs_by_kind(WORK, calibration(2, cores=2), tried)["graph"]
+    assert (found.round, found.start) == (0, 0)
+
+
+def test_a_server_takes_what_arrivals_took() -> None:
+    found = costs_by_kind(WORK, calibration(4, cores=4, arrival=0.05), {})["server"]
+    assert seconds(found, "server", 4, 4) == pytest.approx(4 * 0.05, rel=0.1)
+
+
+def test_sizes_are_powers_of_two_and_all() -> None:
+    assert [sizes(workers) for workers in (1, 2, 4, 6)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 6]]
