@@ -10,7 +10,7 @@ from storage.runs.run import Run
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was planned, and the mean seconds of the rounds after the first; None before there are any."""
+    """What was planned, and the mean seconds of the rounds that were done; None before there are any."""
 
     planned: Planned
     seconds: float | None
@@ -24,10 +24,14 @@ class Outcome:
 def outcome(run: Run) -> Outcome | None:
     """What became of a run's plan; None where none was made."""
     planned = run.config.get("planned")
-    if planned is None:
-        return None
-    seconds = run.history()["seconds"].iloc[2:]  # the state that a run begins with is no round
-    return Outcome(Planned(**planned), float(seconds.mean()) if len(seconds) else None)
+    return None if planned is None else Outcome(Planned(**planned), seconds_of_rounds(run))
+
+
+def seconds_of_rounds(run: Run) -> float | None:
+    """The mean seconds of the rounds after the first quarter, in which caches fill; None before there are any."""
+    seconds = run.history()["seconds"].iloc[1:]  # the state that a run begins with is no round
+    later = seconds.iloc[max(1, len(seconds) // 4) :]
+    return float(later.mean()) if len(later) else None
 
 
 def told(result: Outcome) -> str:

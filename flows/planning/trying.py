@@ -17,10 +17,10 @@ from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, GangRecord
 from tasks.executors.base import Executor
 
-SECONDS, WINDOWS = 1.5, 3
-"""How long rounds are measured, in so many windows: rounds are spared the way to the client and back in one."""
+SECONDS, WINDOWS = 2.0, 2
+"""How long rounds are measured, in so many windows, which are as long as those of a run."""
 
-WARM_UP = 0.4
+WARM_UP = 0.8
 """Seconds of rounds that are not measured: they import, load, and record steps."""
 
 

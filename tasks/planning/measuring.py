@@ -23,7 +23,7 @@ from tasks.reduces.tree import fold_updates
 from tasks.rounds.job import Work
 from tasks.rounds.steps import map_partition, score_block
 
-SECONDS = 0.25
+SECONDS = 0.5
 """How long each is measured."""
 
 

@@ -1,28 +1,34 @@
 """What a work costs wherever it runs, from rounds on as many partitions as there are workers, and on fewer.
 
-Rounds of one step on P partitions take what is simulated of them, on a cluster such as the one at hand, and
-r + ceil(P / C) s more, if all share C cores: what a round takes besides on any number of workers, and what a map
-does, are found by least squares (Lawson and Hanson 1974, chapter 23).
+What was not measured by itself, such as what a round takes besides its maps, is found by least squares (Lawson and
+Hanson 1974, chapter 23): as much of it that rounds which are simulated on a cluster such as the one at hand take
+what those took that were tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import ceil
 from statistics import median
 
+import numpy as np
 from scipy.optimize import nnls
 
 from flows.planning.calibrating import Calibration
 from flows.planning.simulating.cluster import SimulatedCluster
 from flows.planning.simulating.costs import Costs
-from flows.planning.simulating.schedules import Schedule
+from flows.planning.simulating.schedules import KINDS, Schedule
 from flows.planning.trying import Tried
 from flows.planning.workload import Workload
 
 MESSAGE = 2e-4
-"""Seconds of a message between ranks; see docs/scaling.md."""
+"""Seconds of a message between ranks, at least; see docs/scaling.md."""
+
+FREE = {"graph": ("round", "start", "task"), "gang": ("round", "start", "message"), "server": ("round",)}
+"""What is found of the costs of each kind of schedule."""
+
+CHANGE = 1e-3
+"""Seconds by which each of these is changed, to see what comes of it."""
 
 ROUNDS = 3
 """So many are simulated to compare them with those that were tried."""
@@ -39,8 +45,12 @@ def costs_by_kind(
     """What a work costs by each kind of schedule, whose rounds of one step took so long on several partitions."""
     here = SimulatedCluster(machines=measured.machines, cores=measured.together.cores, bandwidth=1e15, latency=0)
     known = _known(work, measured)
-    costs = {kind: _fitted(known, here, kind, trials) for kind, trials in tried.items()}
-    return costs | {"server": _of_server(known, here, measured)}
+    seconds = {kind: {count: each.seconds for count, each in trials.items()} for kind, trials in tried.items()}
+    if arrival := measured.rounds.get("asynchronous"):
+        seconds["server"] = {measured.workers: measured.workers * arrival.seconds}
+    return dict.fromkeys(KINDS, known) | {
+        kind: _fitted(known, here, kind, taken) for kind, taken in seconds.items()
+    }
 
 
 def _known(work: Workload, measured: Calibration) -> Costs:
@@ -59,26 +69,26 @@ def _known(work: Workload, measured: Calibration) -> Costs:
     )
 
 
-def _fitted(known: Costs, here: SimulatedCluster, kind: str, tried: Mapping[int, Tried]) -> Costs:
-    """With seconds of a round and of a map, so that what was tried is what is simulated of it."""
-    left = [trial.seconds - _simulated(known, here, kind, count) for count, trial in tried.items()]
-    turns = [max(1, ceil(count / ((here.machines or 1) * here.cores))) for count in tried]
-    if len({*turns}) == 1:  # nothing tells a map from a round
-        return replace(known, round=max(0.0, median(left)))
-    (round, start), _ = nnls([[1.0, turn] for turn in turns], left)
-    return replace(known, start=float(start), round=float(round))
+def _fitted(known: Costs, here: SimulatedCluster, kind: str, tried: Mapping[int, float]) -> Costs:
+    """With more seconds of what was not measured by itself, so that what was tried is what is simulated of it."""
+    simulated = _simulated(known, here, kind, tried)
+    columns = [
+        (_simulated(_more(known, name, CHANGE), here, kind, tried) - simulated) / CHANGE for name in FREE[kind]
+    ]
+    taken = np.array(list(tried.values()))
+    # Divided by what they took, as it is shares of it that rounds are to be known by.
+    added, _ = nnls(np.array(columns).T / taken[:, None], (taken - simulated) / taken)
+    for name, seconds in zip(FREE[kind], added.tolist(), strict=True):
+        known = _more(known, name, seconds)
+    return known
 
 
-def _of_server(known: Costs, here: SimulatedCluster, measured: Calibration) -> Costs:
-    """With what a server takes for an arrival, if it was tried; at most that, as it may have waited for one."""
-    trial = measured.rounds.get("asynchronous")
-    if trial is None:
-        return known
-    arrivals = _simulated(known, here, "server", measured.workers)
-    return replace(known, round=max(0.0, trial.seconds - arrivals / measured.workers))
+def _more(costs: Costs, name: str, seconds: float) -> Costs:
+    return replace(costs, **{name: getattr(costs, name) + seconds})
 
 
-def _simulated(costs: Costs, here: SimulatedCluster, kind: str, workers: int) -> float:
-    """Seconds of a round of one step; of a server that is an arrival of each worker."""
+def _simulated(costs: Costs, here: SimulatedCluster, kind: str, numbers: Iterable[int]) -> np.ndarray:
+    """Seconds of a round of one step on so many workers; of a server that is an arrival of each."""
     schedule = Schedule(kind, kind, 1)
-    return median(schedule.run(schedule.setting(costs, here, workers, 0), ROUNDS).seconds[1:])
+    settings = (schedule.setting(costs, here, workers, 0) for workers in numbers)
+    return np.array([median(schedule.run(setting, ROUNDS).seconds[1:]) for setting in settings])
