@@ -17,14 +17,14 @@ from scipy.optimize import nnls
 from flows.planning.calibrating import Calibration
 from flows.planning.simulating.cluster import SimulatedCluster
 from flows.planning.simulating.costs import Costs
-from flows.planning.simulating.schedules import KINDS, Schedule
+from flows.planning.simulating.schedules import Schedule
 from flows.planning.trying import Tried
 from flows.planning.workload import Workload
 
 MESSAGE = 2e-4
-"""Seconds of a message between ranks, at least; see docs/scaling.md."""
+"""Seconds of a message between ranks; see docs/scaling.md."""
 
-FREE = {"graph": ("round", "start", "task"), "gang": ("round", "start", "message"), "server": ("round",)}
+FREE = {"graph": ("round", "start", "task"), "gang": ("round", "start")}
 """What is found of the costs of each kind of schedule."""
 
 CHANGE = 1e-3
@@ -34,9 +34,13 @@ ROUNDS = 3
 """So many are simulated to compare them with those that were tried."""
 
 
-def sizes(workers: int) -> list[int]:
-    """Numbers of partitions that are tried: powers of two, and as many as there are workers."""
-    return sorted({*(1 << power for power in range(workers.bit_length())), workers})
+def sizes(kind: str, workers: int) -> list[int]:
+    """Numbers of partitions that are tried: powers of two, and as many as there are workers.
+
+    A rank alone exchanges nothing, so of a gang there are two.
+    """
+    least = 1 if kind == "gang" and workers > 1 else 0
+    return sorted({*(1 << power for power in range(least, workers.bit_length())), workers})
 
 
 def costs_by_kind(
@@ -45,12 +49,17 @@ def costs_by_kind(
     """What a work costs by each kind of schedule, whose rounds of one step took so long on several partitions."""
     here = SimulatedCluster(machines=measured.machines, cores=measured.together.cores, bandwidth=1e15, latency=0)
     known = _known(work, measured)
-    seconds = {kind: {count: each.seconds for count, each in trials.items()} for kind, trials in tried.items()}
-    if arrival := measured.rounds.get("asynchronous"):
-        seconds["server"] = {measured.workers: measured.workers * arrival.seconds}
-    return dict.fromkeys(KINDS, known) | {
-        kind: _fitted(known, here, kind, taken) for kind, taken in seconds.items()
+    costs = {
+        kind: _fitted(known, here, kind, {count: trial.seconds for count, trial in trials.items()})
+        for kind, trials in tried.items()
     }
+    return costs | {"server": _of_server(known, measured)}
+
+
+def _of_server(known: Costs, measured: Calibration) -> Costs:
+    """With what an arrival took, where it was tried: at most that is what a server takes for one."""
+    arrival = measured.rounds.get("asynchronous")
+    return replace(known, round=max(0.0, arrival.seconds - known.fold_seconds(2))) if arrival else known
 
 
 def _known(work: Workload, measured: Calibration) -> Costs:
@@ -88,7 +97,7 @@ def _more(costs: Costs, name: str, seconds: float) -> Costs:
 
 
 def _simulated(costs: Costs, here: SimulatedCluster, kind: str, numbers: Iterable[int]) -> np.ndarray:
-    """Seconds of a round of one step on so many workers; of a server that is an arrival of each."""
+    """Seconds of a round of one step on each of so many workers."""
     schedule = Schedule(kind, kind, 1)
     settings = (schedule.setting(costs, here, workers, 0) for workers in numbers)
     return np.array([median(schedule.run(setting, ROUNDS).seconds[1:]) for setting in settings])

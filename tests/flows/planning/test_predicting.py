@@ -102,9 +102,9 @@ def prediction(name: str, epoch: float, refused: str | None = None, executor: st
 
 
 def test_the_first_is_chosen_that_takes_about_the_least() -> None:
-    first, second, third = prediction("first", 1.02), prediction("second", 1.0), prediction("third", 0.5, "no")
+    first, second, third = prediction("first", 1.07), prediction("second", 1.0), prediction("third", 0.5, "no")
     assert choose([first, second, third]) is first
-    assert choose([prediction("slow", 1.06), second]) is second
+    assert choose([prediction("slow", 1.09), second]) is second
     with pytest.raises(ClusterError, match="no strategy can do this work here: no"):
         choose([third])
 
