@@ -8,16 +8,24 @@ from flows.planning.predicting import Prediction
 from storage.errors import ClusterError
 
 GAIN = 1.08
-"""So many times as long may a strategy take that stands before another: the first ones are simpler."""
+"""One process may take so many times as long as the best that is distributed: nothing can go wrong between."""
 
 CLOSE, CLOSE_SECONDS = 1.3, 2.0
 """Strategies that take no more than so many times as long as the best are tried, if their rounds are so short."""
 
 
 def choose(predictions: Sequence[Prediction]) -> Prediction:
-    """The first strategy whose epoch takes about as little as that of any; raises `ClusterError` for none."""
+    """One process where that takes about as little as anything, else what takes the least time for an epoch.
+
+    Raises `ClusterError` where nothing can do the work.
+    """
     least = _least(predictions)
-    return next(each for each in predictions if each.refused is None and each.epoch <= least * GAIN)
+    near = [each for each in predictions if each.refused is None and each.epoch <= least * GAIN]
+    return next((each for each in near if each.strategy.executor == "inline"), min(near, key=_epoch))
+
+
+def _epoch(prediction: Prediction) -> float:
+    return prediction.epoch
 
 
 def close(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -43,7 +51,7 @@ def reason(chosen: Prediction, predictions: Sequence[Prediction]) -> str:
     told = f"{chosen.strategy.name} takes {chosen.epoch:.3g} s an epoch, bound by {chosen.bound}"
     if not others:
         return f"{told}; there is nothing else to do the work with"
-    other = min(others, key=lambda each: each.epoch)
+    other = min(others, key=_epoch)
     kind = "that is distributed" if alone else "in one process"
     return (
         f"{told}; the best {kind} is {other.strategy.name}, {other.epoch / chosen.epoch:.2f} times as long, "

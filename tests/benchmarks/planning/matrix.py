@@ -23,7 +23,9 @@ FAR = 2.0
 """So many times as long as the chosen strategy are those predicted to take that are not measured."""
 
 
-def main(mnist: str, text: str, seconds: float = 4.0, examples: int = 6000, workers: str = "1,2,4") -> None:
+def main(
+    mnist: str, text: str, seconds: float = 4.0, examples: int = 6000, workers: str = "1,2,4", only: str = ""
+) -> None:
     """Print a row for each model and number of workers."""
     table = Table("model", "workers", "auto chose", "s an epoch", "best", "s an epoch", "chosen / best", "tried")
     with tempfile.TemporaryDirectory() as folder:
@@ -36,6 +38,8 @@ def main(mnist: str, text: str, seconds: float = 4.0, examples: int = 6000, work
             "characters": {"data": _characters(text, Path(folder) / "text.txt"), "model": "gpt"},
         }
         for model, work in works.items():
+            if only and model not in only.split(","):
+                continue
             for count in map(int, workers.split(",")):
                 row = _row({**work, "workers": count, "root": f"{folder}/{model}-{count}"}, seconds)
                 table.add_row(model, str(count), *row)

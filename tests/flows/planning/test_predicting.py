@@ -101,12 +101,16 @@ def prediction(name: str, epoch: float, refused: str | None = None, executor: st
     return Prediction(strategy, epoch, 1, 1, epoch, 0, 0, 0, {"maps": 1.0}, refused)
 
 
-def test_the_first_is_chosen_that_takes_about_the_least() -> None:
-    first, second, third = prediction("first", 1.07), prediction("second", 1.0), prediction("third", 0.5, "no")
-    assert choose([first, second, third]) is first
-    assert choose([prediction("slow", 1.09), second]) is second
+def test_the_least_is_chosen_and_one_process_where_it_is_about_that() -> None:
+    best, near = prediction("best", 1.0), prediction("near", 1.01)
+    single, slow = prediction("single", 1.07, executor="inline"), prediction("single", 1.09, executor="inline")
+    assert choose([near, best]) is best
+    assert choose([near, single, best]) is single
+    assert choose([near, slow, best]) is best
+    refused = prediction("refused", 0.5, "no")
+    assert choose([refused, best]) is best
     with pytest.raises(ClusterError, match="no strategy can do this work here: no"):
-        choose([third])
+        choose([refused])
 
 
 def test_close_ones_are_tried_where_their_rounds_are_short() -> None:
