@@ -26,6 +26,9 @@ FEW, MANY = 2, 42
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all", "name": None}
 """What a trial has of its own: more rounds than there is time for, of which none is scored."""
 
+COPIES = 6
+"""Of a state that a process holds at most: the network, its gradients, the states before and after, updates."""
+
 TASKS, TIMES = 200, 5
 """So many tasks that do nothing tell what a scheduler takes for one, so often."""
 
@@ -75,7 +78,9 @@ class Bench:
         machines = len({urlsplit(address).hostname for address in paces})
         together = Pace.slowest(list(paces.values()))
         measured = Calibration(self.workers, machines, alone, together, task, level, inline, {}, {})
-        return self.trying([strategy for strategy in strategies if strategy.is_tried], measured)
+        left = memory_left(together)
+        fitting = [each for each in strategies if memory_needed(each, self.work, together) <= left]
+        return self.trying([strategy for strategy in fitting if strategy.is_tried], measured)
 
     def trying(self, strategies: Sequence[Strategy], measured: Calibration) -> Calibration:
         """What was measured, and rounds of strategies."""
@@ -105,6 +110,16 @@ class Bench:
         options = {"local_steps": steps}
         local = Strategy("local", "inline", partitions, self.work.local, steps, threads, options)
         return work_of(resolve(local.configured(self.config, self.work, **TRIAL)), InlineExecutor())[0]
+
+
+def memory_needed(strategy: Strategy, work: Workload, pace: Pace) -> int:
+    """Bytes that a process has at most: what it has by now, the state several times, the data."""
+    return pace.resident + COPIES * work.state // strategy.ranks + work.data
+
+
+def memory_left(pace: Pace) -> int:
+    """Bytes that a process may have at most."""
+    return pace.resident + pace.available
 
 
 def _seconds_of_tasks(cluster: Executor, tasks: int) -> float:

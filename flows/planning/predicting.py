@@ -14,14 +14,11 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 from flows.config.train import MOST_ROUNDS
-from flows.planning.calibrating import Calibration
+from flows.planning.calibrating import Calibration, memory_left, memory_needed
 from flows.planning.strategies import Strategy, base
 from flows.planning.trying import Tried
 from flows.planning.workload import Workload
 from tasks.planning.measuring import Pace
-
-COPIES = 6
-"""Of a state that a process holds at most: the network, its gradients, the states before and after, updates."""
 
 SPREAD = 0.1
 """By this share a prediction may be off at least: trials last for seconds, and machines change their pace."""
@@ -57,9 +54,8 @@ class Prediction:
 def predict(strategy: Strategy, work: Workload, measured: Calibration) -> Prediction:
     """What a strategy will take; refused where it was tried in vain, is other work, or needs more memory."""
     pace = _pace(strategy, measured)
-    memory = pace.resident + COPIES * work.state // strategy.ranks + work.data
+    memory, left = memory_needed(strategy, work, pace), memory_left(pace)
     trial = _trial(strategy, measured)
-    left = pace.resident + pace.available
     refused = _other_work(strategy, work)
     if refused is None and memory > left:
         refused = f"a process needs {memory >> 20} MiB of memory and has {left >> 20}"

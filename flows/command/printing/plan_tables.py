@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,21 @@ def print_plan(plan: Plan, saved: Path | None) -> None:
             out.print(f"not {each.strategy.name}: {each.refused}", style="dim", soft_wrap=True)
     out.print(_measured(plan.measured), soft_wrap=True)
     out.print(f"chosen: {plan.reason}", soft_wrap=True)
-    if saved:
-        out.print(f"`roundweave train {saved}` does it so", soft_wrap=True)
+    told = str(saved) if saved else f"{_flags(plan.chosen.strategy.changes(plan.config, plan.work))}"
+    out.print(f"`roundweave train {told}` does it so", soft_wrap=True)
+
+
+def _flags(changes: Mapping[str, Any]) -> str:
+    """The options of training that make these changes."""
+    algorithm = {"algorithm": changes["algorithm"]["name"], **changes["algorithm"]}
+    values = {**changes, **algorithm, "quorum": None, "name": None}
+    switches = {True: "--{}", False: "--no-{}"}
+    told = [
+        (switches[value] if isinstance(value, bool) else "--{} {}").format(name.replace("_", "-"), value)
+        for name, value in values.items()
+        if value is not None
+    ]
+    return " ".join(told)
 
 
 def _measured(measured: Calibration) -> str:
