@@ -16,7 +16,6 @@ from flows.planning.trying import Tried, tried
 from flows.planning.workload import Workload
 from storage.errors import RoundweaveError
 from tasks.executors.base import Executor
-from tasks.executors.inline import InlineExecutor
 from tasks.planning.measuring import Pace, nothing, pace
 from tasks.rounds.job import Work
 
@@ -66,7 +65,7 @@ class Bench:
 
     def calibrated(self, strategies: Sequence[Strategy]) -> Calibration:
         """Measure in seconds what strategies are predicted from."""
-        here, cluster = InlineExecutor(), self.executors["graph"]
+        here, cluster = self.executors["inline"], self.executors["graph"]
         alone = {
             threads: here.each(self._pacer(1, threads, 1))["this process"]
             for threads in sorted({1, *(strategy.threads for strategy in strategies)})
@@ -109,7 +108,7 @@ class Bench:
         """The work of so many local steps a round."""
         options = {"local_steps": steps}
         local = Strategy("local", "inline", partitions, self.work.local, steps, threads, options)
-        return work_of(resolve(local.configured(self.config, self.work, **TRIAL)), InlineExecutor())[0]
+        return work_of(resolve(local.configured(self.config, self.work, **TRIAL)), self.executors["inline"])[0]
 
 
 def memory_needed(strategy: Strategy, work: Workload, pace: Pace) -> int:

@@ -26,17 +26,15 @@ WARM_UP = 0.8
 
 @dataclass(frozen=True)
 class Tried:
-    """What rounds took: the median over windows of the seconds of one, the fastest and the slowest, and bytes.
+    """What rounds took: the median over windows of the seconds of one, the fastest and the slowest.
 
-    `sent` and `stored` are bytes a round; `memory` the most of a rank's, None where it is not known.
+    `sent` are bytes a round, None where they are not known.
     """
 
     seconds: float
     fastest: float
     slowest: float
-    stored: int
     sent: int | None = None
-    memory: int | None = None
 
 
 @contextmanager
@@ -56,10 +54,8 @@ def tried(config: TrainConfig, executor: Executor) -> Tried:
     with prepared(resolve(config), executor) as run:
         warm = _warmed(executor, run)
         paces, gang = _windows(executor, run, warm)
-        stored = run.store.tensors.kept_bytes(1) - run.store.tensors.kept_bytes(0)
     sent = None if gang is None else sum(gang.exchanged.values())
-    memory = None if gang is None else max(gang.memory)
-    return Tried(statistics.median(paces), min(paces), max(paces), stored, sent, memory)
+    return Tried(statistics.median(paces), min(paces), max(paces), sent)
 
 
 def _warmed(executor: Executor, run: Prepared) -> Commit:

@@ -59,7 +59,7 @@ def print_plan(plan: Plan, saved: Path | None) -> None:
             out.print(f"not {each.strategy.name}: {each.refused}", style="dim", soft_wrap=True)
     out.print(_measured(plan.measured), soft_wrap=True)
     out.print(f"chosen: {plan.reason}", soft_wrap=True)
-    told = str(saved) if saved else f"{_flags(plan.chosen.strategy.changes(plan.config, plan.work))}"
+    told = str(saved) if saved else _flags(plan.chosen.strategy.changes(plan.config, plan.work))
     out.print(f"`roundweave train {told}` does it so", soft_wrap=True)
 
 

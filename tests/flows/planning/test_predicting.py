@@ -23,8 +23,8 @@ TOGETHER = Pace(0.002, 0.02, score=0.5, reduce=1e-9, store=2e-9, resident=300_00
 
 def measured(**rounds: float) -> Calibration:
     """By two workers; rounds of one step took so many seconds by executor."""
-    tried = {f"synchronous, {name}": Tried(seconds, seconds, seconds, 0) for name, seconds in rounds.items()}
-    return Calibration(2, 1, {1: ALONE}, TOGETHER, 0.001, 0.003, Tried(0.015, 0.015, 0.015, 0), tried, {})
+    tried = {f"synchronous, {name}": Tried(seconds, seconds, seconds) for name, seconds in rounds.items()}
+    return Calibration(2, 1, {1: ALONE}, TOGETHER, 0.001, 0.003, Tried(0.015, 0.015, 0.015), tried, {})
 
 
 def local(executor: str, partitions: int, steps: int, algorithm: str = "fed_avg") -> Strategy:
@@ -60,14 +60,14 @@ def test_rounds_that_were_tried_take_what_they_took() -> None:
     # Of 100 rounds an epoch, each 100,000th is scored, for which 0.5 s are nothing.
     assert (one.seconds, one.fastest, one.slowest) == pytest.approx((0.05, 0.045, 0.055), rel=1e-3)
     assert one.epoch == pytest.approx(100 * one.seconds)
-    tried = replace(measured(gang=0.05), rounds={"local 50": Tried(0.1, 0.09, 0.2, 0)})
+    tried = replace(measured(gang=0.05), rounds={"local 50": Tried(0.1, 0.09, 0.2)})
     again = predict(local("gang", 2, 50), replace(WORK, scored=1e9), tried)
     assert (again.seconds, again.fastest, again.slowest) == pytest.approx((0.1, 0.09, 0.2), rel=1e-3)
 
 
 def test_arrivals_are_one_of_as_many_maps_as_there_are_workers() -> None:
     asynchronous = Strategy("asynchronous", "graph", 2, "async_sgd", 1)
-    tried = replace(measured(), rounds={"asynchronous": Tried(0.02, 0.02, 0.02, 0)})
+    tried = replace(measured(), rounds={"asynchronous": Tried(0.02, 0.02, 0.02)})
     prediction = predict(asynchronous, replace(WORK, scored=1e9), tried)
     assert prediction.parts["maps"] == pytest.approx((0.02 + 0.002) / 2)
     assert prediction.epoch == pytest.approx(200 * 0.02, rel=1e-3)

@@ -11,13 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import simpy
-
-from flows.planning.simulating.runs.machines import ATTEMPTS, Machines, Outcome, Setting
+from flows.planning.simulating.runs.machines import ATTEMPTS, Setting
 from flows.planning.simulating.runs.parts import (
-    APPLY,
-    COMMIT,
-    FAILURES,
     FOLD,
     LINKS,
     MESSAGES,
@@ -27,44 +22,14 @@ from flows.planning.simulating.runs.parts import (
     Trail,
     at,
     begin,
-    spent,
 )
+from flows.planning.simulating.runs.synchronous import Synchronous
 
 
-class Gang:
+class Gang(Synchronous):
     """A run of ranks: its machines, and the groups in which ranks speak."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.machines = Machines(setting)
-        self.simulation = self.machines.simulation
-
-    def run(self, rounds: int) -> Outcome:
-        """Simulate so many rounds."""
-        outcome = Outcome()
-        self.simulation.process(self._rounds(rounds, outcome))
-        self.simulation.run()
-        return outcome if len(outcome.seconds) == rounds else Outcome(outcome.seconds, outcome.spent, True)
-
-    def _rounds(self, rounds: int, outcome: Outcome) -> Process:
-        commit: simpy.Event = self.simulation.timeout(0)
-        for round in range(rounds):
-            began = self.simulation.now
-            trail = yield self._round(round)
-            yield self.simulation.timeout(self.setting.costs.round)
-            trail += ((APPLY, self.simulation.now),)
-            yield commit
-            trail += ((COMMIT, self.simulation.now),)
-            lost = self._lost(round, self.simulation.now - began)
-            if lost is None:
-                return
-            yield self.simulation.timeout(lost)
-            trail += ((FAILURES, self.simulation.now),)
-            commit = self.simulation.process(self.machines.commit())
-            outcome.seconds.append(self.simulation.now - began)
-            outcome.spent.update(spent(began, trail))
-
-    def _lost(self, round: int, seconds: float) -> float | None:
+    def lost(self, round: int, seconds: float) -> float | None:
         """Seconds of attempts at a round in which a rank failed: all begin it anew. None where it never ends."""
         lost, cluster = 0.0, self.setting.cluster
         for attempt in range(ATTEMPTS):
@@ -74,7 +39,7 @@ class Gang:
             lost += life + cluster.detection + cluster.restart
         return None
 
-    def _round(self, round: int) -> Gate:
+    def round(self, round: int) -> Gate:
         """Begin a round; what opens once all ranks have folded all."""
         workers = range(self.setting.workers)
         together = Gate(self.simulation, len(workers))

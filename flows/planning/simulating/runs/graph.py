@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-import simpy
-
-from flows.planning.simulating.runs.machines import Machines, Outcome, Setting
+from flows.planning.simulating.runs.machines import Setting
 from flows.planning.simulating.runs.parts import (
-    APPLY,
-    COMMIT,
     LINK,
     MESSAGES,
     REDUCE,
@@ -27,43 +23,26 @@ from flows.planning.simulating.runs.parts import (
     Trail,
     at,
     begin,
-    spent,
 )
+from flows.planning.simulating.runs.synchronous import Synchronous
 
 COPY = 1_000
 """Number of a map's copy, beyond those of the attempts at the map."""
 
 
-class Graph:
+class Graph(Synchronous):
     """A run as tasks: its scheduler, and its machines."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.machines = Machines(setting)
-        self.simulation = self.machines.simulation
+        super().__init__(setting)
         self.scheduler = Line()
 
-    def run(self, rounds: int) -> Outcome:
-        """Simulate so many rounds."""
-        outcome = Outcome()
-        self.simulation.process(self._rounds(rounds, outcome))
-        self.simulation.run()
-        return outcome if len(outcome.seconds) == rounds else Outcome(outcome.seconds, outcome.spent, True)
+    def round(self, round: int) -> Gate:
+        """Begin a round; what opens once all is reduced."""
+        return _Round(self, round).begun()
 
-    def _rounds(self, rounds: int, outcome: Outcome) -> Process:
-        commit: simpy.Event = self.simulation.timeout(0)
-        for round in range(rounds):
-            began = self.simulation.now
-            trail = yield _Round(self, round).begun()
-            yield self.simulation.timeout(self.setting.costs.round)
-            trail += ((APPLY, self.simulation.now),)
-            yield commit
-            trail += ((COMMIT, self.simulation.now),)
-            commit = self.simulation.process(self._commit())
-            outcome.seconds.append(self.simulation.now - began)
-            outcome.spent.update(spent(began, trail))
-
-    def _commit(self) -> Process:
+    def commit(self) -> Process:
+        """Keep a state, as a task."""
         yield from self.handed()
         yield from self.machines.commit()
         yield from self.handed(0)

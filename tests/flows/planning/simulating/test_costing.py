@@ -23,7 +23,7 @@ def calibration(workers: int, cores: int, machines: int = 1, arrival: float = 0.
     """Of `COSTS`, as they are seen by workers of which several share a core."""
     crowd = max(1.0, workers / (machines * cores))
     pace = Pace(COSTS.step * crowd, 0.1, 0.1, COSTS.fold * crowd, crowd / COSTS.write, 1, 1, cores)
-    served = Tried(arrival, arrival, arrival, 0)
+    served = Tried(arrival, arrival, arrival)
     return Calibration(workers, machines, {1: pace}, pace, 0.001, 0.003, served, {"asynchronous": served}, {})
 
 
@@ -35,7 +35,7 @@ def seconds(costs: Costs, kind: str, workers: int, cores: int) -> float:
 
 def trials(costs: Costs, kind: str, numbers: list[int], cores: int) -> dict[int, Tried]:
     taken = {count: seconds(costs, kind, count, cores) for count in numbers}
-    return {count: Tried(each, each, each, 0) for count, each in taken.items()}
+    return {count: Tried(each, each, each) for count, each in taken.items()}
 
 
 @pytest.mark.parametrize("kind", ["graph", "gang"])
@@ -57,7 +57,7 @@ def test_where_each_has_a_core_maps_are_not_told_from_rounds() -> None:
 
 
 def test_rounds_never_take_less_than_nothing() -> None:
-    least = Tried(1e-6, 1e-6, 1e-6, 0)
+    least = Tried(1e-6, 1e-6, 1e-6)
     found = costs_by_kind(WORK, calibration(2, cores=2), {"graph": {1: least, 2: least}})["graph"]
     assert (found.round, found.start, found.task) == (0, 0, 0.001)
 
