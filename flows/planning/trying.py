@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import secrets
-import statistics
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import Prepared, prepared
 from storage.places.addresses import joined
 from storage.places.schemes import place_of
-from storage.rounds.commits import Commit, GangRecord
+from storage.rounds.commits import Commit
 from tasks.executors.base import Executor
 
-SECONDS, WINDOWS = 2.0, 2
-"""How long rounds are measured, in so many windows, which are as long as those of a run."""
+SECONDS = 2.0
+"""How long rounds are measured, in windows as those of a run."""
 
 WARM_UP = 0.8
 """Seconds of rounds that are not measured: they import, load, and record steps."""
@@ -26,7 +27,7 @@ WARM_UP = 0.8
 
 @dataclass(frozen=True)
 class Tried:
-    """What rounds took: the median over windows of the seconds of one, the fastest and the slowest.
+    """What rounds took: the mean of the seconds of one, and that of the fastest window and of the slowest.
 
     `sent` are bytes a round, None where they are not known.
     """
@@ -52,32 +53,29 @@ def trial_root(root: str) -> Iterator[str]:
 def tried(config: TrainConfig, executor: Executor) -> Tried:
     """The rounds of a configuration, measured in windows after some that are not."""
     with prepared(resolve(config), executor) as run:
-        warm = _warmed(executor, run)
-        paces, gang = _windows(executor, run, warm)
-    sent = None if gang is None else sum(gang.exchanged.values())
-    return Tried(statistics.median(paces), min(paces), max(paces), sent)
+        newest = _warmed(executor, run)
+        windows: list[tuple[int, float]] = []
+        began = time.perf_counter()
+        while len(windows) < 2 or time.perf_counter() - began < SECONDS:
+            size = min(run.window(newest.seconds), ceil(SECONDS / max(newest.seconds, 1e-4)))
+            window = time.perf_counter()
+            newest = _done(executor, run, newest.round + 1, newest.round + size)
+            windows.append((size, time.perf_counter() - window))
+    paces = [taken / size for size, taken in windows]
+    mean = sum(taken for _, taken in windows) / sum(size for size, _ in windows)
+    return Tried(mean, min(paces), max(paces), sum(newest.gang.exchanged.values()) if newest.gang else None)
 
 
 def _warmed(executor: Executor, run: Prepared) -> Commit:
     """Rounds that are not measured: the last one."""
-    began, done = time.perf_counter(), 0
+    began, first = time.perf_counter(), 1
     while True:
-        for commit in executor.run(run.job, done + 1, done + (1 if done < 2 else 8)):
-            done = commit.round
+        newest = _done(executor, run, first, first + (0 if first < 3 else 7))
         if time.perf_counter() - began > WARM_UP:
-            return commit
+            return newest
+        first = newest.round + 1
 
 
-def _windows(executor: Executor, run: Prepared, warm: Commit) -> tuple[list[float], GangRecord | None]:
-    """Seconds of a round in each window that follows, two at least; and the last round's record of a gang."""
-    paces: list[float] = []
-    began, done, size = time.perf_counter(), warm.round, max(1, round(SECONDS / WINDOWS / max(warm.seconds, 1e-4)))
-    gang = warm.gang
-    while len(paces) < 2 or time.perf_counter() - began < SECONDS:
-        last = done + size
-        window = time.perf_counter()
-        for commit in executor.run(run.job, done + 1, last):
-            gang = commit.gang
-        paces.append((time.perf_counter() - window) / size)
-        done = last
-    return paces, gang
+def _done(executor: Executor, run: Prepared, first: int, last: int) -> Commit:
+    """Rounds done: the last one."""
+    return deque(executor.run(run.job, first, last), maxlen=1).pop()

@@ -37,23 +37,24 @@ from tasks.when import Asynchronous
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run ready for its next round; `done` is the last committed one."""
+    """A run ready for its next round; `done` is the last committed one, `wanted` the size of windows if given."""
 
     job: Job
     store: RoundStore
     done: int
     keep: Keep
+    wanted: int | None
 
     @property
     def name(self) -> str:
         """The run's name."""
         return run_name(self.store.address)
 
-    def window(self, wanted: int | None, seconds: float | None) -> int:
+    def window(self, seconds: float | None) -> int:
         """How many rounds to run at once, where the last took so many seconds: see `window_size`."""
         if isinstance(self.job.work.algorithm.when, Asynchronous):
-            return window_size(wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
-        return window_size(wanted, seconds, long=self.store.tensors.slow)
+            return window_size(self.wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
+        return window_size(self.wanted, seconds, long=self.store.tensors.slow)
 
     def let_go(self, newest: Commit) -> None:
         """Let go of what is not to be kept, between windows: within one, lost work begins again from its first."""
@@ -74,7 +75,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         job = Job(work, attempt, RoundPlan(resolved.config.partitions), order)
-        run = Prepared(job, store, done, Keep.of(resolved.config.keep or "all"))
+        run = Prepared(job, store, done, Keep.of(resolved.config.keep or "all"), resolved.config.window)
         run.let_go(store.log.read(done))
         try:
             yield run

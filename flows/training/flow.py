@@ -16,12 +16,20 @@ from tasks.executors.base import Executor
 # No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
 
 
+TASK_SECONDS = 10.0
+"""Seconds of a task run of Prefect, if rounds are short: each takes its client and its server tens of ms."""
+
+
 @step("rounds", "rounds {first} to {last}")
-def run_window(executor: Executor, run: Prepared, first: int, last: int) -> Commit:
-    """Run a window of rounds; the last commit that was made."""
-    for commit in executor.run(run.job, first, last):
-        tell_commit(commit, run.job.attempt.rounds)
-    return commit
+def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds: float | None) -> Commit:
+    """Run rounds in windows, where the one before took so many seconds; the last commit that was made."""
+    while True:
+        for commit in executor.run(run.job, first, min(first + run.window(seconds) - 1, last)):
+            tell_commit(commit, run.job.attempt.rounds)
+        run.let_go(commit)
+        if commit.round == last or run.job.attempt.stop_reason(commit):
+            return commit
+        first, seconds = commit.round + 1, commit.seconds
 
 
 @flow(name="roundweave-train", persist_result=False)
@@ -33,7 +41,7 @@ def train_flow(config: TrainConfig) -> Run:
         with rounds_reported(run.store.address, config.rounds, run.done):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
                 seconds = commit.seconds if commit.round > run.done else None
-                last = min(commit.round + run.window(config.window, seconds), config.rounds)
-                commit = run_window(executor, run, commit.round + 1, last)
-                run.let_go(commit)
+                rounds = max(run.window(seconds), int(TASK_SECONDS / seconds) if seconds else 1)
+                last = min(commit.round + rounds, config.rounds)
+                commit = run_rounds(executor, run, commit.round + 1, last, seconds)
     return Run(run.store.address, config.root)

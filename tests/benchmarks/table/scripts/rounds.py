@@ -77,7 +77,7 @@ def paces(executor: Executor, run: Prepared) -> Iterator[float]:
     """Seconds a round, of each window."""
     done, seconds, rounds = 0, None, run.job.attempt.rounds
     while done < rounds:
-        last, began = min(done + run.window(None, seconds), rounds), time.perf_counter()
+        last, began = min(done + run.window(seconds), rounds), time.perf_counter()
         for commit in executor.run(run.job, done + 1, last):
             seconds = commit.seconds
         yield (time.perf_counter() - began) / (last - done)
