@@ -38,8 +38,8 @@ class Calibration:
 
     `alone` is the pace of a lone process by its number of threads, `together` that of workers which are all at
     work. `task` are the seconds that the scheduler takes for one of many tasks, `level` those from one task to
-    what depends on it. `inline` are rounds of one step in this process, `rounds` those that were tried, by the
-    name of their strategy, and `failed` says why others were not.
+    what depends on it. `rounds` are those that were tried, by the name of their strategy, and `failed` says why
+    others were not.
     """
 
     workers: int
@@ -48,7 +48,6 @@ class Calibration:
     together: Pace
     task: float
     level: float
-    inline: Tried
     rounds: Mapping[str, Tried]
     failed: Mapping[str, str]
 
@@ -68,15 +67,14 @@ class Bench:
         here, cluster = self.executors["inline"], self.executors["graph"]
         alone = {
             threads: here.each(self._pacer(1, threads, 1))["this process"]
-            for threads in sorted({1, *(strategy.threads for strategy in strategies)})
+            for threads in sorted({each.threads for each in strategies if each.executor == "inline"})
         }
         # All at once, as they will work: what workers share, cores and memory, they share then, too.
         paces = cluster.each(self._pacer(self.workers, 1, self.workers))
         task, level = (_seconds_of_tasks(cluster, tasks) / tasks for tasks in (TASKS, 1))
-        inline = self.tried(base("inline", 1), here)
         machines = len({urlsplit(address).hostname for address in paces})
         together = Pace.slowest(list(paces.values()))
-        measured = Calibration(self.workers, machines, alone, together, task, level, inline, {}, {})
+        measured = Calibration(self.workers, machines, alone, together, task, level, {}, {})
         left = memory_left(together)
         fitting = [each for each in strategies if memory_needed(each, self.work, together) <= left]
         return self.trying([strategy for strategy in fitting if strategy.is_tried], measured)

@@ -11,7 +11,7 @@ from flows.config.train import Planned, TrainConfig
 from flows.planning.calibrating import Bench, Calibration
 from flows.planning.choosing import choose, close, reason
 from flows.planning.predicting import Prediction, predict
-from flows.planning.strategies import strategies
+from flows.planning.strategies import base, strategies
 from flows.planning.trying import trial_root
 from flows.planning.workload import Workload, workload
 from flows.reporting.listening import notice
@@ -58,7 +58,9 @@ def plan(config: TrainConfig) -> Plan:
     work = workload(config)
     with bench_for(config, work) as bench:
         candidates = list(strategies(work, bench.workers, os.cpu_count() or 1))
-        measured = bench.calibrated(candidates)
+        # A lone worker has no strategy of one step, from which what a round takes besides its maps is known.
+        known = [] if bench.workers > 1 else [base("inline", 1)]
+        measured = bench.calibrated([*known, *candidates])
         rivals = close([predict(each, work, measured) for each in candidates])
         measured = bench.trying([each.strategy for each in rivals if not each.strategy.is_tried], measured)
     predictions = tuple(predict(each, work, measured) for each in candidates)

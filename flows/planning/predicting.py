@@ -95,8 +95,6 @@ def _trial(strategy: Strategy, measured: Calibration) -> Tried | None:
     """The rounds that were tried of a strategy, else those of one step by its executor."""
     if strategy.name in measured.rounds or strategy.is_tried:
         return measured.rounds.get(strategy.name)
-    if strategy.executor == "inline":
-        return measured.inline
     return measured.rounds.get(base(strategy.executor, measured.workers).name)
 
 
@@ -108,7 +106,7 @@ def _parts(strategy: Strategy, work: Workload, trial: Tried, measured: Calibrati
         maps = min(maps, trial.seconds)
         besides = trial.seconds - maps
     else:
-        one = base(strategy.executor, 1 if strategy.executor == "inline" else measured.workers)
+        one = base(strategy.executor, measured.workers)
         besides = max(0.0, trial.seconds - _maps(one, measured)) * strategy.partitions / one.partitions
     storing = min(besides, (1 + strategy.updates) * work.state * pace.store)
     reducing = min(besides - storing, strategy.updates * work.state * pace.reduce)

@@ -47,7 +47,7 @@ class Strategy:
     @property
     def is_tried(self) -> bool:
         """Whether its rounds are short, and so are tried; those of others are predicted from what was tried."""
-        return self.executor != "inline" and (self.steps == 1 or self.ranks > 1)
+        return self.steps == 1 or self.ranks > 1
 
     @property
     def ranks(self) -> int:

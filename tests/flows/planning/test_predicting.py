@@ -23,8 +23,9 @@ TOGETHER = Pace(0.002, 0.02, score=0.5, reduce=1e-9, store=2e-9, resident=300_00
 
 def measured(**rounds: float) -> Calibration:
     """By two workers; rounds of one step took so many seconds by executor."""
-    tried = {f"synchronous, {name}": Tried(seconds, seconds, seconds) for name, seconds in rounds.items()}
-    return Calibration(2, 1, {1: ALONE}, TOGETHER, 0.001, 0.003, Tried(0.015, 0.015, 0.015), tried, {})
+    seconds_by = {"inline": 0.03} | rounds
+    tried = {f"synchronous, {name}": Tried(seconds, seconds, seconds) for name, seconds in seconds_by.items()}
+    return Calibration(2, 1, {1: ALONE}, TOGETHER, 0.001, 0.003, tried, {})
 
 
 def local(executor: str, partitions: int, steps: int, algorithm: str = "fed_avg") -> Strategy:
@@ -32,8 +33,8 @@ def local(executor: str, partitions: int, steps: int, algorithm: str = "fed_avg"
 
 
 def test_a_round_is_maps_and_what_lies_between() -> None:
-    # Of a round of one step 0.015 s, its map is 0.01 + 0.001; so 0.004 lie between. A round is an epoch, and
-    # to score after each second one takes 0.5 s.
+    # Of a round of one step on two partitions 0.03 s, the maps are 2 * (0.01 + 0.001); so 0.004 lie between for
+    # each. A round is an epoch, and to score after each second one takes 0.5 s.
     single = predict(local("inline", 1, 200), WORK, measured())
     assert single.seconds == pytest.approx(0.004 + 0.01 + 200 * 0.001 + 0.5 / 2)
     assert single.epoch == pytest.approx(single.seconds)  # 200 steps of 32 are 6,400 examples

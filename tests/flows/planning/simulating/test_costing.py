@@ -24,7 +24,7 @@ def calibration(workers: int, cores: int, machines: int = 1, arrival: float = 0.
     crowd = max(1.0, workers / (machines * cores))
     pace = Pace(COSTS.step * crowd, 0.1, 0.1, COSTS.fold * crowd, crowd / COSTS.write, 1, 1, cores)
     served = Tried(arrival, arrival, arrival)
-    return Calibration(workers, machines, {1: pace}, pace, 0.001, 0.003, served, {"asynchronous": served}, {})
+    return Calibration(workers, machines, {1: pace}, pace, 0.001, 0.003, {"asynchronous": served}, {})
 
 
 def seconds(costs: Costs, kind: str, workers: int, cores: int) -> float:
