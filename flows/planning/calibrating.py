@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from flows.config.resolving import resolve, work_of
 from flows.config.train import TrainConfig
-from flows.planning.strategies import Strategy, base
+from flows.planning.strategies import Strategy, base, local
 from flows.planning.trying import Tried, tried
 from flows.planning.workload import Workload
 from storage.errors import RoundweaveError
@@ -73,7 +73,8 @@ class Bench:
         paces = cluster.each(self._pacer(self.workers, 1, self.workers))
         task, level = (_seconds_of_tasks(cluster, tasks) / tasks for tasks in (TASKS, 1))
         machines = len({urlsplit(address).hostname for address in paces})
-        together = Pace.slowest(list(paces.values()))
+        crowded = self.workers > machines * next(iter(paces.values())).cores
+        together = (Pace.mean if crowded else Pace.slowest)(list(paces.values()))
         measured = Calibration(self.workers, machines, alone, together, task, level, {}, {})
         left = memory_left(together)
         fitting = [each for each in strategies if memory_needed(each, self.work, together) <= left]
@@ -89,9 +90,15 @@ class Bench:
                 failed[strategy.name] = str(error)
         return replace(measured, rounds=rounds, failed=failed)
 
-    def sized(self, kind: str, sizes: Sequence[int]) -> dict[int, Tried]:
-        """Rounds of one step on each of so many partitions."""
-        return {partitions: self.tried(base(kind, partitions), self.executors[kind]) for partitions in sizes}
+    def sized(self, kind: str, sizes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Tried]:
+        """Rounds on so many partitions, of so many steps of each."""
+        return {
+            (partitions, steps): self.tried(
+                base(kind, partitions) if steps == 1 else local(self.work, kind, partitions, steps),
+                self.executors[kind],
+            )
+            for partitions, steps in sizes
+        }
 
     def tried(self, strategy: Strategy, executor: Executor) -> Tried:
         """Rounds of a strategy."""
@@ -104,9 +111,8 @@ class Bench:
 
     def _work(self, partitions: int, threads: int, steps: int) -> Work:
         """The work of so many local steps a round."""
-        options = {"local_steps": steps}
-        local = Strategy("local", "inline", partitions, self.work.local, steps, threads, options)
-        return work_of(resolve(local.configured(self.config, self.work, **TRIAL)), self.executors["inline"])[0]
+        mapped = replace(local(self.work, "inline", partitions, steps), threads=threads)
+        return work_of(resolve(mapped.configured(self.config, self.work, **TRIAL)), self.executors["inline"])[0]
 
 
 def memory_needed(strategy: Strategy, work: Workload, pace: Pace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -93,6 +93,12 @@ def base(executor: str, partitions: int) -> Strategy:
     return Strategy(f"synchronous, {executor}", executor, partitions, "sync_sgd", 1)
 
 
+def local(work: Workload, executor: str, partitions: int, steps: int) -> Strategy:
+    """Rounds of several steps, by the algorithm by which partitions learn apart."""
+    options = {"local_steps": steps}
+    return Strategy(f"local {steps}, {executor}", executor, partitions, work.local, steps, 1, options)
+
+
 def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
     """All ways to do a work on so many workers, the plain ones first; `cores` are those of this process."""
     yield from _single(work, cores)
@@ -120,6 +126,7 @@ def _local(work: Workload, executor: str, workers: int) -> Iterator[Strategy]:
     own = ceil(ceil(work.examples / workers) / work.batch)
     most = work.most_local_steps or own
     for steps in sorted({min(each, most) for each in (*LOCAL_STEPS, own) if each <= own}):
-        every = "epoch" if steps == own else steps
-        options = {"local_epochs": 1} if steps == own else {"local_steps": steps}
-        yield Strategy(f"local {every}, {executor}", executor, workers, work.local, steps, 1, options)
+        strategy = local(work, executor, workers, steps)
+        if steps == own:
+            strategy = replace(strategy, name=f"local epoch, {executor}", options={"local_epochs": 1})
+        yield strategy

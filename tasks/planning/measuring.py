@@ -7,8 +7,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from statistics import mean
 
 import psutil
 
@@ -49,6 +50,12 @@ class Pace:
         """That of processes which wait for each other."""
         least = {name: min(getattr(each, name) for each in paces) for name in ("available", "cores")}
         return cls(**{f.name: max(getattr(each, f.name) for each in paces) for f in fields(cls)} | least)
+
+    @classmethod
+    def mean(cls, paces: Sequence[Pace]) -> Pace:
+        """That of processes which share cores: what one is held back another gains."""
+        times = {f.name: mean(getattr(each, f.name) for each in paces) for f in fields(cls) if f.type == "float"}
+        return replace(cls.slowest(paces), **times)
 
 
 def pace(works: Mapping[int, Work], processes: int, root: str) -> Pace:

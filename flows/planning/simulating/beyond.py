@@ -22,6 +22,7 @@ def beyond(config: TrainConfig, cluster: SimulatedCluster, workers: Sequence[int
     with bench_for(config, work) as bench:
         candidates = [each for each in strategies(work, bench.workers, cores=1) if each.arrives]
         measured = bench.calibrated(candidates)
-        tried = {kind: bench.sized(kind, sizes(kind, bench.workers)) for kind in ("graph", "gang")}
-    steps = [each for each in LOCAL_STEPS if each <= (work.most_local_steps or each)]
+        most = work.most_local_steps
+        tried = {kind: bench.sized(kind, sizes(kind, bench.workers, most)) for kind in ("graph", "gang")}
+    steps = [each for each in LOCAL_STEPS if each <= (most or each)]
     return simulate(costs_by_kind(work, measured, tried), cluster, workers, steps, config.seed)

@@ -12,10 +12,10 @@ class Costs:
     """What a work takes of machines as they were measured; raises `UsageError` for what cannot be.
 
     `examples` are those of an epoch, `batch` those of a step, `state` the bytes of a state and of an update.
-    Seconds of a core: `step` of a local step, `start` of a map besides its steps, `fold` to reduce a byte of an
-    update with another, `message` of a message between ranks. Seconds of the scheduler: `task` of a task. Seconds
-    of no worker: `round` from a reduce to the next maps, as of the apply. `write` are the bytes a second that a
-    process writes to the store; infinite where nothing is kept.
+    Seconds of a core: `step` of a local step, `start` of a map besides its steps, `fold` to take in a byte
+    of an update and reduce it with another, `message` of a message between ranks. Seconds of the scheduler: `task`
+    of a task. Seconds of no worker: `round` from a reduce to the next maps, as of the apply. `write` are the bytes
+    a second that a process writes to the store; infinite where nothing is kept.
     """
 
     examples: int

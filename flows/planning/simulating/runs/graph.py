@@ -51,6 +51,8 @@ class Graph(Synchronous):
         """Wait until the scheduler has handed out a task, or, with no message, taken it back; gives the trail."""
         latency = messages * self.setting.cluster.latency
         done = self.scheduler.book(self.simulation.now, self.setting.costs.task / 2)
+        if self.setting.machines == 1:  # the scheduler has no machine of its own, and maps wait for it
+            self.machines.cores[0].book(self.simulation.now, self.setting.costs.task / 2)
         yield at(self.simulation, done + latency)
         return (SCHEDULER, done), (MESSAGES, self.simulation.now)
 

@@ -8,7 +8,7 @@ import pytest
 
 from flows.planning.calibrating import Calibration
 from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.costing import MESSAGE, costs_by_kind, sizes
+from flows.planning.simulating.costing import MESSAGE, Size, costs_by_kind, sizes
 from flows.planning.simulating.costs import Costs
 from flows.planning.simulating.schedules import Schedule
 from flows.planning.trying import Tried
@@ -27,22 +27,22 @@ def calibration(workers: int, cores: int, machines: int = 1, arrival: float = 0.
     return Calibration(workers, machines, {1: pace}, pace, 0.001, 0.003, {"asynchronous": served}, {})
 
 
-def seconds(costs: Costs, kind: str, workers: int, cores: int) -> float:
+def seconds(costs: Costs, kind: str, workers: int, cores: int, steps: int = 1) -> float:
     here = SimulatedCluster(machines=1, cores=cores, bandwidth=1e15, latency=0)
-    schedule = Schedule(kind, kind, 1)
+    schedule = Schedule(kind, kind, steps)
     return schedule.run(schedule.setting(costs, here, workers, 0), 3).seconds[-1]
 
 
-def trials(costs: Costs, kind: str, numbers: list[int], cores: int) -> dict[int, Tried]:
-    taken = {count: seconds(costs, kind, count, cores) for count in numbers}
-    return {count: Tried(each, each, each) for count, each in taken.items()}
+def trials(costs: Costs, kind: str, wanted: list[Size], cores: int) -> dict[Size, Tried]:
+    taken = {(count, steps): seconds(costs, kind, count, cores, steps) for count, steps in wanted}
+    return {size: Tried(each, each, each) for size, each in taken.items()}
 
 
 @pytest.mark.parametrize("kind", ["graph", "gang"])
 def test_what_a_round_takes_is_told_from_what_a_map_takes(kind: str) -> None:
     # The round is long enough for the commit to be done beside it; else it is the longer of the two.
     true = replace(COSTS, round=0.03, start=0.007)
-    tried = {kind: trials(true, kind, [1, 2, 4], cores=2)}
+    tried = {kind: trials(true, kind, sizes(kind, 4), cores=2)}
     found = costs_by_kind(WORK, calibration(4, cores=2), tried)[kind]
     assert (found.round, found.start) == pytest.approx((0.03, 0.007))
     assert found.step == pytest.approx(COSTS.step)  # a step took twice as long, of two workers on a core
@@ -51,14 +51,14 @@ def test_what_a_round_takes_is_told_from_what_a_map_takes(kind: str) -> None:
 
 def test_where_each_has_a_core_maps_are_not_told_from_rounds() -> None:
     true = replace(COSTS, round=0.03)
-    tried = {"graph": trials(true, "graph", [1, 2, 4], cores=4)}
+    tried = {"graph": trials(true, "graph", sizes("graph", 4), cores=4)}
     found = costs_by_kind(WORK, calibration(4, cores=4), tried)["graph"]
     assert found.round + found.start == pytest.approx(0.03)
 
 
 def test_rounds_never_take_less_than_nothing() -> None:
     least = Tried(1e-6, 1e-6, 1e-6)
-    found = costs_by_kind(WORK, calibration(2, cores=2), {"graph": {1: least, 2: least}})["graph"]
+    found = costs_by_kind(WORK, calibration(2, cores=2), {"graph": {(1, 1): least, (2, 1): least}})["graph"]
     assert (found.round, found.start, found.task) == (0, 0, 0.001)
 
 
@@ -67,6 +67,9 @@ def test_a_server_takes_what_arrivals_took() -> None:
     assert seconds(found, "server", 4, 4) == pytest.approx(4 * 0.05, rel=0.1)
 
 
-def test_sizes_are_powers_of_two_and_all() -> None:
-    assert [sizes("graph", workers) for workers in (1, 2, 4, 6)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 6]]
-    assert [sizes("gang", workers) for workers in (1, 2, 4, 6)] == [[1], [2], [2, 4], [2, 4, 6]]
+def test_sizes_are_quarters_of_the_workers_and_more_steps_on_all() -> None:
+    assert sizes("graph", 1) == [(1, 1), (1, 10)]
+    assert sizes("graph", 4) == [(1, 1), (2, 1), (3, 1), (4, 1), (4, 10)]
+    assert sizes("gang", 4) == [(2, 1), (3, 1), (4, 1), (4, 10)]
+    assert sizes("gang", 10, most_steps=5) == [(3, 1), (5, 1), (8, 1), (10, 1), (10, 5)]
+    assert sizes("gang", 2, most_steps=1) == [(2, 1)]
