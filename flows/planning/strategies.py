@@ -63,7 +63,8 @@ class Strategy:
         """Rounds of an epoch."""
         if "local_epochs" in self.options:
             return 1.0
-        return work.examples / (self.steps * work.batch * self.updates)
+        batch = min(work.batch, work.examples / self.partitions)  # a partition has no larger one than all of it
+        return work.examples / (self.steps * batch * self.updates)
 
     def lacks(self, work: Workload) -> list[str]:
         """Options of the work that its algorithm does not take."""

@@ -96,10 +96,11 @@ def _check_dealt(config: TrainConfig) -> None:
         raise UsageError(f"plan deals examples to as many partitions as fit, and split {config.split} fixes them")
 
 
-def _rounds_of_epoch(config: TrainConfig, examples: int, batch: int) -> float:
+def _rounds_of_epoch(config: TrainConfig, examples: int, batch: float) -> float:
     """How many rounds of a configuration see as many examples as there are."""
     options, when = config.algorithm.options, config.algorithm.over(config.rounds).build().when
     updates = when.buffer if isinstance(when, Asynchronous) else config.partitions
+    batch = min(batch, examples / config.partitions)
     if "local_steps" not in options:
         return examples / (batch * updates)
     steps = options["local_steps"]

@@ -1,8 +1,8 @@
 """What a work costs wherever it runs, from rounds on as many partitions as there are workers, and on fewer.
 
-What was not measured by itself, such as what a round takes besides its maps, is found by least squares (Lawson and
-Hanson 1974, chapter 23): as much of it that rounds which are simulated on a cluster such as the one at hand take
-what those took that were tried.
+What was not measured by itself, such as what a round takes besides its maps, is found by least squares within
+bounds (Branch, Coleman and Li 1999): as much of it that rounds which are simulated on a cluster such as the one at
+hand take what those took that were tried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import ceil
 from statistics import median
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 
 from flows.planning.calibrating import Calibration
 from flows.planning.simulating.cluster import SimulatedCluster
@@ -25,14 +25,14 @@ from flows.planning.workload import Workload
 MESSAGE = 3e-4
 """Seconds that a message costs a rank for each other one; see docs/scaling.md."""
 
-CHANGES = {"round": 1e-3, "start": 1e-3, "task": 1e-3, "fold": 1e-9}
-"""By how much each cost is changed, to see what comes of it."""
-
 FREE = {"graph": ("round", "start", "task", "fold"), "gang": ("round", "start", "fold")}
 """What is found of the costs of each kind of schedule; to fold an update is also to take it in."""
 
-TURNS = 4
-"""So often costs are found again, each time from what is simulated with those of the time before."""
+START, STEP, TURNS = 0.1, 1e-3, 50
+"""Shares of the most: where costs are looked for from, and a change that tells what comes of it; turns at most."""
+
+WEIGHT = 1e-6
+"""Of a cost that no round tells of, beside rounds that are off by all that they took."""
 
 STEPS = 10
 """Local steps of rounds that tell what a core takes from what the scheduler does."""
@@ -93,23 +93,21 @@ def _known(work: Workload, measured: Calibration) -> Costs:
 def _fitted(known: Costs, here: SimulatedCluster, kind: str, tried: Mapping[Size, float]) -> Costs:
     """With more seconds of what was not measured by itself, so that what was tried is what is simulated of it.
 
-    What a round takes is about a sum of its costs (Gauss and Newton's way to least squares, a few times over).
+    No cost is more than the longest round took; what rounds do not tell stays about as it was.
     """
-    taken, times = np.array(list(tried.values())), np.zeros(len(FREE[kind]))
-    for _ in range(TURNS):
-        costs = _more(known, kind, times)
-        simulated = _simulated(costs, here, kind, tried)
-        changed = [_simulated(_more(costs, kind, one), here, kind, tried) for one in np.eye(len(times))]
-        slopes = np.array(changed).T - simulated[:, None]
+    taken = np.array(list(tried.values()))
+    most = {name: max(tried.values()) / (known.state if name == "fold" else 1) for name in FREE[kind]}
+
+    def costs(shares: np.ndarray) -> Costs:
+        added = zip(most.items(), shares.tolist(), strict=True)
+        return replace(known, **{name: getattr(known, name) + share * each for (name, each), share in added})
+
+    def off(shares: np.ndarray) -> np.ndarray:
         # Divided by what they took, as it is shares of it that rounds are to be known by.
-        times, _ = nnls(slopes / taken[:, None], (taken - simulated + slopes @ times) / taken)
-    return _more(known, kind, times)
+        return np.append((_simulated(costs(shares), here, kind, tried) - taken) / taken, WEIGHT * shares)
 
-
-def _more(costs: Costs, kind: str, times: np.ndarray) -> Costs:
-    """With so many times the changes of what is free."""
-    free = zip(FREE[kind], times.tolist(), strict=True)
-    return replace(costs, **{name: getattr(costs, name) + each * CHANGES[name] for name, each in free})
+    start = np.full(len(most), START)
+    return costs(least_squares(off, start, bounds=(0, 1), diff_step=STEP, max_nfev=TURNS).x)
 
 
 def _simulated(costs: Costs, here: SimulatedCluster, kind: str, sizes: Iterable[Size]) -> np.ndarray:

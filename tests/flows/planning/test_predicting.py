@@ -45,6 +45,14 @@ def test_a_round_is_maps_and_what_lies_between() -> None:
     assert gang.epoch == pytest.approx(2 * gang.seconds)
 
 
+def test_a_batch_is_no_more_than_a_partition_has() -> None:
+    # Of 100 examples two partitions have 50 each: a round of one step sees all of them, one of two steps all twice.
+    few = replace(WORK, examples=100, batch=80)
+    assert base("graph", 2).rounds(few) == 1
+    assert local("graph", 2, 2).rounds(few) == 0.5
+    assert base("inline", 1).rounds(few) == 100 / 80
+
+
 def test_parts_add_up_and_the_largest_bounds() -> None:
     gang = predict(local("gang", 2, 50), replace(WORK, scored=100), measured(gang=0.05))
     # Three vectors of a million bytes are stored and two reduced; the rest of what lies between is exchanged.
