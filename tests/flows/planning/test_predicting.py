@@ -46,7 +46,7 @@ def test_a_round_is_maps_and_what_lies_between() -> None:
 
 
 def test_a_batch_is_no_more_than_a_partition_has() -> None:
-    # Of 100 examples two partitions have 50 each: a round of one step sees all of them, one of two steps all twice.
+    # Of 100 examples two partitions have 50 each: a round of one step sees all, of two steps all twice.
     few = replace(WORK, examples=100, batch=80)
     assert base("graph", 2).rounds(few) == 1
     assert local("graph", 2, 2).rounds(few) == 0.5
