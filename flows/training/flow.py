@@ -17,7 +17,7 @@ from tasks.executors.base import Executor
 
 
 TASK_SECONDS = 10.0
-"""Seconds of a task run of Prefect, if rounds are short: each takes its client and its server tens of ms."""
+"""Seconds of a task run of Prefect, if rounds are short and windows not given: each takes tens of milliseconds."""
 
 
 @step("rounds", "rounds {first} to {last}")
@@ -41,7 +41,9 @@ def train_flow(config: TrainConfig) -> Run:
         with rounds_reported(run.store.address, config.rounds, run.done):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
                 seconds = commit.seconds if commit.round > run.done else None
-                rounds = max(run.window(seconds), int(TASK_SECONDS / seconds) if seconds else 1)
+                rounds = run.window(seconds)
+                if seconds and not config.window:
+                    rounds = max(rounds, int(TASK_SECONDS / seconds))
                 last = min(commit.round + rounds, config.rounds)
                 commit = run_rounds(executor, run, commit.round + 1, last, seconds)
     return Run(run.store.address, config.root)
