@@ -29,7 +29,7 @@ def with_options(
     `also` has a second spelling of some, by field.
     """
     added = {
-        name: _parameter(name, field, model.__name__, also=also.get(name))
+        name: _parameter(name, field, model.model_config.get("title") or model.__name__, also=also.get(name))
         for model in models
         for name, field in model.model_fields.items()
         if name not in without

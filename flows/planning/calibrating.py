@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from flows.config.resolving import resolve, work_of
 from flows.config.train import TrainConfig
 from flows.planning.strategies import Strategy, base, local
-from flows.planning.trying import Tried, tried
+from flows.planning.trying import SECONDS, Tried, tried
 from flows.planning.workload import Workload
 from storage.errors import RoundweaveError
 from tasks.executors.base import Executor
@@ -27,6 +27,9 @@ TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all", "name": No
 
 COPIES = 6
 """Of a state that a process holds at most: the network, its gradients, the states before and after, updates."""
+
+Size = tuple[int, int]
+"""So many partitions, and so many local steps of each."""
 
 TASKS, TIMES = 200, 5
 """So many tasks that do nothing tell what a scheduler takes for one, so often."""
@@ -80,29 +83,33 @@ class Bench:
         fitting = [each for each in strategies if memory_needed(each, self.work, together) <= left]
         return self.trying([strategy for strategy in fitting if strategy.is_tried], measured)
 
-    def trying(self, strategies: Sequence[Strategy], measured: Calibration) -> Calibration:
-        """What was measured, and rounds of strategies."""
-        rounds, failed = dict(measured.rounds), dict(measured.failed)
-        for strategy in strategies:
+    def trying(self, strategies: Sequence[Strategy], measured: Calibration, turns: int = 1) -> Calibration:
+        """What was measured, and rounds of strategies: by turns, since a machine changes its pace meanwhile."""
+        trials: dict[str, list[Tried]] = {}
+        failed = dict(measured.failed)
+        for strategy in [*strategies] * turns:
             try:
-                rounds[strategy.name] = self.tried(strategy, self.executors[strategy.executor])
+                trial = self.tried(strategy, self.executors[strategy.executor], SECONDS / turns)
+                trials.setdefault(strategy.name, []).append(trial)
             except RoundweaveError as error:
                 failed[strategy.name] = str(error)
-        return replace(measured, rounds=rounds, failed=failed)
+        rounds = {name: Tried.of(each) for name, each in trials.items()}
+        return replace(measured, rounds={**measured.rounds, **rounds}, failed=failed)
 
-    def sized(self, kind: str, sizes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Tried]:
+    def sized(self, kind: str, sizes: Sequence[Size]) -> dict[Size, Tried]:
         """Rounds on so many partitions, of so many steps of each."""
         return {
             (partitions, steps): self.tried(
                 base(kind, partitions) if steps == 1 else local(self.work, kind, partitions, steps),
                 self.executors[kind],
+                SECONDS,
             )
             for partitions, steps in sizes
         }
 
-    def tried(self, strategy: Strategy, executor: Executor) -> Tried:
-        """Rounds of a strategy."""
-        return tried(strategy.configured(self.config, self.work, **TRIAL, root=self.root), executor)
+    def tried(self, strategy: Strategy, executor: Executor, seconds: float) -> Tried:
+        """Rounds of a strategy for so many seconds."""
+        return tried(strategy.configured(self.config, self.work, **TRIAL, root=self.root), executor, seconds)
 
     def _pacer(self, partitions: int, threads: int, processes: int) -> partial[Pace]:
         """What measures the pace of a process that maps one of so many partitions."""

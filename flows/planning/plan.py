@@ -17,6 +17,9 @@ from flows.planning.workload import Workload, workload
 from flows.reporting.listening import notice
 from tasks.executors.base import Executor
 
+TURNS = 2
+"""In so many turns strategies are tried that are close to one another."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -62,7 +65,7 @@ def plan(config: TrainConfig) -> Plan:
         known = [] if bench.workers > 1 else [base("inline", 1)]
         measured = bench.calibrated([*known, *candidates])
         rivals = close([predict(each, work, measured) for each in candidates])
-        measured = bench.trying([each.strategy for each in rivals if not each.strategy.is_tried], measured)
+        measured = bench.trying([each.strategy for each in rivals if not each.strategy.is_tried], measured, TURNS)
     predictions = tuple(predict(each, work, measured) for each in candidates)
     chosen = choose(predictions)
     return Plan(config, work, measured, predictions, chosen, reason(chosen, predictions))

@@ -56,11 +56,11 @@ def predict(strategy: Strategy, work: Workload, measured: Calibration) -> Predic
     pace = _pace(strategy, measured)
     memory, left = memory_needed(strategy, work, pace), memory_left(pace)
     trial = _trial(strategy, measured)
-    refused = _other_work(strategy, work)
+    refused = _other_work(strategy, work) or measured.failed.get(strategy.name)
     if refused is None and memory > left:
         refused = f"a process needs {memory >> 20} MiB of memory and has {left >> 20}"
     if refused is not None or trial is None:
-        refused = refused or measured.failed.get(strategy.name, "it could not be tried")
+        refused = refused or "it could not be tried"
         return Prediction(strategy, inf, inf, inf, inf, 0, 0, memory, refused=refused)
     parts = _parts(strategy, work, trial, measured)
     seconds = sum(parts.values())

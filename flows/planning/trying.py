@@ -5,10 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
+from statistics import mean
+from typing import Self
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
@@ -19,7 +21,7 @@ from storage.rounds.commits import Commit
 from tasks.executors.base import Executor
 
 SECONDS = 2.0
-"""How long rounds are measured, in windows as those of a run."""
+"""How long rounds are measured in all, in windows as those of a run."""
 
 WARM_UP = 0.8
 """Seconds of rounds that are not measured: they import, load, and record steps."""
@@ -37,6 +39,16 @@ class Tried:
     slowest: float
     sent: int | None = None
 
+    @classmethod
+    def of(cls, turns: Sequence[Tried]) -> Self:
+        """What as many turns of the same length took together."""
+        return cls(
+            mean(turn.seconds for turn in turns),
+            min(turn.fastest for turn in turns),
+            max(turn.slowest for turn in turns),
+            turns[-1].sent,
+        )
+
 
 @contextmanager
 def trial_root(root: str) -> Iterator[str]:
@@ -50,20 +62,21 @@ def trial_root(root: str) -> Iterator[str]:
         place.delete("")
 
 
-def tried(config: TrainConfig, executor: Executor) -> Tried:
-    """The rounds of a configuration, measured in windows after some that are not."""
+def tried(config: TrainConfig, executor: Executor, seconds: float) -> Tried:
+    """The rounds of a configuration, measured for so long in windows, after some that are not."""
     with prepared(resolve(config), executor) as run:
         newest = _warmed(executor, run)
         windows: list[tuple[int, float]] = []
         began = time.perf_counter()
-        while len(windows) < 2 or time.perf_counter() - began < SECONDS:
-            size = min(run.window(newest.seconds), ceil(SECONDS / max(newest.seconds, 1e-4)))
+        while len(windows) < 2 or time.perf_counter() - began < seconds:
+            size = min(run.window(newest.seconds), ceil(seconds / max(newest.seconds, 1e-4)))
             window = time.perf_counter()
             newest = _done(executor, run, newest.round + 1, newest.round + size)
             windows.append((size, time.perf_counter() - window))
     paces = [taken / size for size, taken in windows]
-    mean = sum(taken for _, taken in windows) / sum(size for size, _ in windows)
-    return Tried(mean, min(paces), max(paces), sum(newest.gang.exchanged.values()) if newest.gang else None)
+    average = sum(taken for _, taken in windows) / sum(size for size, _ in windows)
+    sent = sum(newest.gang.exchanged.values()) if newest.gang else None
+    return Tried(average, min(paces), max(paces), sent)
 
 
 def _warmed(executor: Executor, run: Prepared) -> Commit:

@@ -76,7 +76,9 @@ def _learning(config: TrainConfig) -> tuple[str, dict[str, Any], int]:
     """By which algorithm partitions learn on their own, with which options, and the size of a batch."""
     name = config.algorithm.name
     if is_own(name):
-        raise UsageError("plan chooses among the named algorithms, and this one is a function of yours; name one")
+        raise UsageError(
+            "plan chooses among named algorithms, and this is a function of yours; name one, as fed_avg"
+        )
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     for option in COUNTING_ROUNDS:
         if any(letter.isdigit() for letter in str(given.get(option) or "")):

@@ -91,8 +91,8 @@ def _cells(each: Prediction) -> list[str]:
         each.strategy.name,
         shown_time(each.epoch),
         shown_time(each.seconds),
-        f"{shown_time(each.fastest)} to {shown_time(each.slowest)}",
-        *map(_bytes, (each.stored, each.sent, each.memory)),
+        shown_range(each.fastest, each.slowest),
+        *map(shown_bytes, (each.stored, each.sent, each.memory)),
         f"{each.bound} ({each.parts[each.bound] / each.seconds:.0%})",
     ]
 
@@ -102,5 +102,14 @@ def shown_time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 1e5 else f"{count / 1e3:.3g} kB"
+def shown_range(fastest: float, slowest: float) -> str:
+    """From one time to the other, or the one that both are."""
+    both = (shown_time(fastest), shown_time(slowest))
+    return " to ".join(dict.fromkeys(both))
+
+
+def shown_bytes(count: float) -> str:
+    """Gigabytes, megabytes, or thousands of bytes where there are few."""
+    if count >= 1e9:
+        return f"{count / 1e9:.3g} GB"
+    return f"{count / 1e3:.3g} kB" if 0 < count < 1e5 else f"{count / 1e6:.3g} MB"

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from flows.command.printing.console import console
-from flows.command.printing.plan_tables import shown_time
+from flows.command.printing.plan_tables import shown_bytes, shown_range, shown_time
 from flows.planning.simulating.curves import Curves, Point
 
 COLUMNS = ("workers", "an epoch", "a round", "range", "efficiency", "held")
@@ -48,17 +48,13 @@ def print_simulation(curves: Curves) -> None:
 
 def _cells(point: Point) -> list[str]:
     if not isfinite(point.seconds):
-        return [str(point.workers), "never", "", "", "", _bytes(point.held), point.bound]
+        return [str(point.workers), "never", "", "", "", shown_bytes(point.held), point.bound]
     return [
         str(point.workers),
         shown_time(point.epoch),
         shown_time(point.seconds),
-        f"{shown_time(point.fastest)} to {shown_time(point.slowest)}",
+        shown_range(point.fastest, point.slowest),
         f"{100 * point.efficiency:.3g} %",
-        _bytes(point.held),
+        shown_bytes(point.held),
         f"{point.bound} ({point.share:.0%})",
     ]
-
-
-def _bytes(count: float) -> str:
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

@@ -42,7 +42,10 @@ def plan_command(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Measure the work and the cluster for some seconds, predict what each strategy takes, and choose one."""
+    """Measure the work and the cluster for some seconds, predict what each strategy takes, and choose one.
+
+    The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
+    """
     with clear_errors(as_json):
         cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields}
         cluster = {name: value for name, value in cluster.items() if value is not None}
@@ -59,7 +62,7 @@ def _check_alone(plot: Path | None, cluster: Mapping[str, Any]) -> None:
     given = [*(["plot"] if plot else []), *cluster]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"{flags}: these tell of a cluster that is simulated; give --simulate WORKERS, too")
+        raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
 
 
 def _plan(config: TrainConfig, save: Path | None, as_json: bool) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from flows.config.problems import Config
 
 
 class SimulatedCluster(Config):
     """Machines and what is between them, what goes wrong on them, and how rounds deal with it."""
+
+    model_config = ConfigDict(title="Simulated cluster")
 
     machines: int | None = Field(
         default=None,

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 from scipy.optimize import least_squares
 
-from flows.planning.calibrating import Calibration
+from flows.planning.calibrating import Calibration, Size
 from flows.planning.simulating.cluster import SimulatedCluster
 from flows.planning.simulating.costs import Costs
 from flows.planning.simulating.schedules import Schedule
@@ -36,9 +36,6 @@ WEIGHT = 1e-6
 
 STEPS = 10
 """Local steps of rounds that tell what a core takes from what the scheduler does."""
-
-Size = tuple[int, int]
-"""So many partitions, and so many local steps of each."""
 
 ROUNDS = 3
 """So many are simulated to compare them with those that were tried."""

@@ -120,7 +120,7 @@ def test_clusters_that_are_not_here_are_simulated(capsys: pytest.CaptureFixture[
     [
         (["--save", "none/plan.toml"], "none/plan.toml: there is no folder none; make it first"),
         (["--save", "plan.txt"], "plan.txt: a configuration ends in .toml"),
-        (["--plot", "a.png", "--fan-in", "4"], "--plot, --fan-in: these tell of a cluster that is simulated"),
+        (["--plot", "a.png", "--fan-in", "4"], "--plot, --fan-in: of a simulated cluster only"),
         (["--simulate", "10,many"], "--simulate 10,many: give numbers of workers, such as 10,100,1000"),
         (["--simulate", "10", "--save", "a.toml"], "a simulation chooses nothing that could be saved"),
         (["--simulate", "10", "--machines", "0"], "machines = 0"),

@@ -88,6 +88,17 @@ def test_what_could_not_be_tried_is_refused_with_the_reason() -> None:
     assert (prediction.refused, prediction.epoch) == ("no layers to share", inf)
 
 
+def test_what_failed_in_a_trial_is_not_predicted_by_formula() -> None:
+    # Such rounds of one step as its executor took are known, too.
+    failed = replace(measured(gang=0.05), failed={"local 50": "a rank ended"})
+    assert predict(local("gang", 2, 50), WORK, failed).refused == "a rank ended"
+
+
+def test_turns_of_a_trial_count_alike() -> None:
+    turns = Tried.of([Tried(0.1, 0.08, 0.12, sent=7), Tried(0.2, 0.19, 0.21, sent=7)])
+    assert (turns.seconds, turns.fastest, turns.slowest, turns.sent) == (pytest.approx(0.15), 0.08, 0.21, 7)
+
+
 def test_what_is_other_work_is_refused() -> None:
     work = replace(WORK, options={"optimizer": "AdamW", "lr": 0.01})
     assert predict(base("graph", 2), work, measured(graph=0.05)).refused == "sync_sgd takes no optimizer"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from flows.planning.calibrating import Calibration
+from flows.planning.calibrating import Calibration, Size
 from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.costing import MESSAGE, Size, costs_by_kind, sizes
+from flows.planning.simulating.costing import MESSAGE, costs_by_kind, sizes
 from flows.planning.simulating.costs import Costs
 from flows.planning.simulating.schedules import Schedule
 from flows.planning.trying import Tried
@@ -46,10 +46,10 @@ def test_what_a_round_takes_is_told_from_what_a_map_takes(kind: str) -> None:
     found = costs_by_kind(WORK, calibration(4, cores=2), tried)[kind]
     assert (found.round, found.start) == pytest.approx((0.03, 0.007), rel=0.05)
     assert found.step == pytest.approx(COSTS.step)  # a step took twice as long, of two workers on a core
-    assert seconds(found, kind, 8, 2) == pytest.approx(seconds(true, kind, 8, 2), rel=0.02)
+    assert seconds(found, kind, 8, 2) == pytest.approx(seconds(true, kind, 8, 2), rel=0.01)
     for workers, steps in sizes(kind, 4):
         tried_again = seconds(found, kind, workers, 2, steps)
-        assert tried_again == pytest.approx(seconds(true, kind, workers, 2, steps), rel=0.01)
+        assert tried_again == pytest.approx(seconds(true, kind, workers, 2, steps), rel=0.001)
 
 
 def test_where_each_has_a_core_maps_are_not_told_from_rounds() -> None:
