@@ -68,12 +68,13 @@ class Bench:
     def calibrated(self, strategies: Sequence[Strategy]) -> Calibration:
         """Measure in seconds what strategies are predicted from."""
         here, cluster = self.executors["inline"], self.executors["graph"]
+        # All at once, as they will work: what workers share, cores and memory, they share then, too.
+        paces = cluster.each(self._pacer(self.workers, 1, self.workers))
+        # After them: workers that have just begun still import, which takes cores.
         alone = {
             threads: here.each(self._pacer(1, threads, 1))["this process"]
             for threads in sorted({each.threads for each in strategies if each.executor == "inline"})
         }
-        # All at once, as they will work: what workers share, cores and memory, they share then, too.
-        paces = cluster.each(self._pacer(self.workers, 1, self.workers))
         task, level = (_seconds_of_tasks(cluster, tasks) / tasks for tasks in (TASKS, 1))
         machines = len({urlsplit(address).hostname for address in paces})
         crowded = self.workers > machines * next(iter(paces.values())).cores
