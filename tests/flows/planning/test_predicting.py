@@ -123,7 +123,7 @@ def prediction(name: str, epoch: float, refused: str | None = None, executor: st
 
 def test_the_least_is_chosen_and_one_process_where_it_is_about_that() -> None:
     best, near = prediction("best", 1.0), prediction("near", 1.01)
-    single, slow = prediction("single", 1.07, executor="inline"), prediction("single", 1.09, executor="inline")
+    single, slow = prediction("single", 1.09, executor="inline"), prediction("single", 1.11, executor="inline")
     assert choose([near, best]) is best
     assert choose([near, single, best]) is single
     assert choose([near, slow, best]) is best
