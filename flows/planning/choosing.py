@@ -8,7 +8,7 @@ from flows.planning.predicting import Prediction
 from storage.errors import ClusterError
 
 GAIN = 1.1
-"""One process may take so many times as long as the best that is distributed: nothing can go wrong between."""
+"""One process, and of such the one with fewer threads, may take so many times as long: less can go wrong in it."""
 
 CLOSE, CLOSE_SECONDS = 1.3, 2.0
 """Strategies that take no more than so many times as long as the best are tried, if their rounds are so short."""

@@ -1,14 +1,16 @@
 """What `auto` chooses beside the best of all strategies, of five models by one, two and four workers.
 
-    python tests/benchmarks/planning/matrix.py [--mnist DIR] [--text FILE] [--seconds 4] [--examples 6000]
+    python tests/benchmarks/planning/matrix.py MNIST TEXT [--seconds 4] [--turns 1] [--examples 6000]
 
-Not a test: it asserts nothing. Strategies that are predicted to take twice as long as the chosen one are left out.
+Not a test: it asserts nothing. Strategies that are predicted to take twice as long as the chosen one are left out. Of
+more than one turn it tells the medians.
 """
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import typer
@@ -24,7 +26,13 @@ FAR = 2.0
 
 
 def main(
-    mnist: str, text: str, seconds: float = 4.0, examples: int = 6000, workers: str = "1,2,4", only: str = ""
+    mnist: str,
+    text: str,
+    seconds: float = 4.0,
+    turns: int = 1,
+    examples: int = 6000,
+    workers: str = "1,2,4",
+    only: str = "",
 ) -> None:
     """Print a row for each model and number of workers."""
     table = Table("model", "workers", "auto chose", "s an epoch", "best", "s an epoch", "chosen / best", "tried")
@@ -41,16 +49,19 @@ def main(
             if only and model not in only.split(","):
                 continue
             for count in map(int, workers.split(",")):
-                row = _row({**work, "workers": count, "root": f"{folder}/{model}-{count}"}, seconds)
+                row = _row({**work, "workers": count, "root": f"{folder}/{model}-{count}"}, seconds, turns)
                 table.add_row(model, str(count), *row)
                 print(model, count, *row, flush=True)
     Console().print(table)
 
 
-def _row(work: dict, seconds: float) -> list[str]:
+def _row(work: dict, seconds: float, turns: int) -> list[str]:
     plan = rw.plan(rw.TrainConfig(algorithm="auto", rounds=1000, **work))
     near = [each for each in plan.predictions if not each.refused and each.epoch <= FAR * plan.chosen.epoch]
-    taken = {each.strategy.name: measured(plan, each, seconds) for each in near}
+    turned = [[measured(plan, each, seconds, turn) for each in near] for turn in range(turns)]
+    taken = {
+        each.strategy.name: median(times) for each, times in zip(near, zip(*turned, strict=True), strict=True)
+    }
     chosen, best = plan.chosen.strategy.name, min(taken, key=taken.__getitem__)
     ratio = f"{taken[chosen] / taken[best]:.2f}"
     return [chosen, f"{taken[chosen]:.3g}", best, f"{taken[best]:.3g}", ratio, str(len(taken))]

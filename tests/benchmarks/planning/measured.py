@@ -14,10 +14,10 @@ LEAST_ROUNDS = 4
 """So many rounds are done at least; the first is not counted."""
 
 
-def measured(plan: Plan, prediction: Prediction, seconds: float) -> float:
-    """Seconds of an epoch, of rounds that are done for so many seconds, with all that a run does."""
+def measured(plan: Plan, prediction: Prediction, seconds: float, turn: int = 1) -> float:
+    """Seconds of an epoch, of rounds that are done for so many seconds, with all that a run does; anew each turn."""
     rounds = max(LEAST_ROUNDS, ceil(seconds / prediction.seconds))
-    name = f"{prediction.strategy.name.replace(', ', '-').replace(' ', '-')}"
+    name = f"{prediction.strategy.name.replace(', ', '-').replace(' ', '-')}-{turn}"
     config = plan.by(prediction)
     run = rw.train(config.model_copy(update={"rounds": rounds, "name": name, "root": plan.config.root}))
     done = outcome(run)
