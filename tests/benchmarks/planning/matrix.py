@@ -2,8 +2,8 @@
 
     python tests/benchmarks/planning/matrix.py MNIST TEXT [--seconds 4] [--turns 1] [--examples 6000]
 
-Not a test: it asserts nothing. Strategies that are predicted to take twice as long as the chosen one are left out. Of
-more than one turn it tells the medians.
+Not a test: it asserts nothing. Strategies that are predicted to take twice as long as the chosen one are left out.
+Of more than one turn it tells the medians.
 """
 
 from __future__ import annotations

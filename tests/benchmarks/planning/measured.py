@@ -15,7 +15,7 @@ LEAST_ROUNDS = 4
 
 
 def measured(plan: Plan, prediction: Prediction, seconds: float, turn: int = 1) -> float:
-    """Seconds of an epoch, of rounds that are done for so many seconds, with all that a run does; anew each turn."""
+    """Seconds of an epoch, of rounds done for so many seconds with all that a run does; a turn is a run."""
     rounds = max(LEAST_ROUNDS, ceil(seconds / prediction.seconds))
     name = f"{prediction.strategy.name.replace(', ', '-').replace(' ', '-')}-{turn}"
     config = plan.by(prediction)
