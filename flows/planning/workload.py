@@ -77,7 +77,7 @@ def _learning(config: TrainConfig) -> tuple[str, dict[str, Any], int]:
     name = config.algorithm.name
     if is_own(name):
         raise UsageError(
-            "plan chooses among named algorithms, and this is a function of yours; name one, as fed_avg"
+            "plan chooses among named algorithms, and this one is a function of yours; name one, as fed_avg"
         )
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     for option in COUNTING_ROUNDS:
