@@ -89,8 +89,10 @@ class Bench:
         trials: dict[str, list[Tried]] = {}
         failed = dict(measured.failed)
         for strategy in [*strategies] * turns:
+            if strategy.name in failed:
+                continue
             try:
-                trial = self.tried(strategy, self.executors[strategy.executor], SECONDS / turns)
+                trial = self.tried(strategy, SECONDS / turns)
                 trials.setdefault(strategy.name, []).append(trial)
             except RoundweaveError as error:
                 failed[strategy.name] = str(error)
@@ -101,16 +103,15 @@ class Bench:
         """Rounds on so many partitions, of so many steps of each."""
         return {
             (partitions, steps): self.tried(
-                base(kind, partitions) if steps == 1 else local(self.work, kind, partitions, steps),
-                self.executors[kind],
-                SECONDS,
+                base(kind, partitions) if steps == 1 else local(self.work, kind, partitions, steps)
             )
             for partitions, steps in sizes
         }
 
-    def tried(self, strategy: Strategy, executor: Executor, seconds: float) -> Tried:
+    def tried(self, strategy: Strategy, seconds: float = SECONDS) -> Tried:
         """Rounds of a strategy for so many seconds."""
-        return tried(strategy.configured(self.config, self.work, **TRIAL, root=self.root), executor, seconds)
+        config = strategy.configured(self.config, self.work, **TRIAL, root=self.root)
+        return tried(config, self.executors[strategy.executor], seconds)
 
     def _pacer(self, partitions: int, threads: int, processes: int) -> partial[Pace]:
         """What measures the pace of a process that maps one of so many partitions."""
