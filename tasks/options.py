@@ -7,11 +7,12 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from storage.parsing import at_commas
 from tasks import when
 from tasks.algebra import Algorithm
+from tasks.maps.optimizers import optimizer_name
 from tasks.matching.search.evidence import By
 from tasks.reduces.matched import To
 from tasks.reduces.table import REDUCES
@@ -30,7 +31,11 @@ MostLocalSteps = Annotated[
 ]
 LocalEpochs = Annotated[int | None, Field(ge=1, description="passes over its examples in a round")]
 BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; none: all of the partition")]
-Optimizer = Annotated[str, Field(description="the local optimizer: any of torch.optim; it restarts each round")]
+Optimizer = Annotated[
+    str,
+    Field(description="the local optimizer: any of torch.optim; it restarts each round"),
+    AfterValidator(optimizer_name),
+]
 OptimizerOptions = Annotated[
     dict[str, Any] | None, Field(description="its further options", examples=[{"weight_decay": 0.01}])
 ]

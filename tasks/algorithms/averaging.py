@@ -101,14 +101,16 @@ def fed_avg(
     outer = Sgd(outer_lr, outer_momentum, outer_nesterov, Schedule(outer_lr_schedule))
     if ranks > 1 and local.stack > 1:
         raise UsageError(f"stacked = {stacked} is for networks of one process; leave it out, or ranks")
-    if ranks > 1 and (clip_norm or step == "fused" or optimizer in WHOLE):
-        what = "clip_norm" if clip_norm else f"step = {step}" if step == "fused" else f"optimizer = {optimizer}"
+    if ranks > 1 and (clip_norm or step == "fused" or local.optimizer in WHOLE):
+        what = (
+            "clip_norm" if clip_norm else f"step = {step}" if step == "fused" else f"optimizer = {local.optimizer}"
+        )
         raise UsageError(f"{what} needs all of a network's gradients in one place; leave it out, or ranks")
     reducing = _reduce(reduce, init, match, match_to, soft)
     return Algorithm(_shared(local, ranks, units, hybrid), reducing, outer)
 
 
-WHOLE = ("Adafactor", "LBFGS", "Muon")
+WHOLE = ("Adafactor", "Muon")
 """Optimizers that do not treat each element of a parameter for itself."""
 
 

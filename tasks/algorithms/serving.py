@@ -89,7 +89,7 @@ def easgd(
     return Algorithm(Elastic(cast(LocalSteps, averaging.map), elasticity), Mean(), Sgd(1.0), when)
 
 
-@extending(fed_avg, without=("init", "stacked", "match", "match_to", "soft"))
+@extending(fed_avg, without=("init", "stacked", "match", "match_to", "soft"), reduce="plain_mean")
 def fed_buff(
     *,
     buffer: option.Buffer = 2,
@@ -99,6 +99,7 @@ def fed_buff(
 ) -> Algorithm:
     """FedBuff: local training, and a server round for each buffer of updates (Nguyen et al. 2022, Algorithm 1).
 
-    Stale updates may be scaled by 1 / (1 + staleness), where the paper takes the root of it.
+    The updates of a buffer count the same, with ``--reduce mean`` as much as their partitions have examples. Stale
+    updates may be scaled by 1 / (1 + staleness), where the paper takes the root of it.
     """
     return replace(fed_avg(**options), when=Asynchronous(max_staleness, stale=stale, buffer=buffer))

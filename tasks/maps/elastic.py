@@ -23,8 +23,8 @@ class Elastic(Map):
     """Elastic averaging: a partition keeps its own parameters x (Zhang et al. 2015, Algorithm 1).
 
     At its turn x and the server's parameters move towards each other by `elasticity` times their difference, and
-    then x takes its `local` steps. The server is pushed its part of the move when the turn ends. Without an
-    elasticity, it is 0.9 by the number of partitions.
+    x takes its `local` steps, the first by the gradient of where x was before the move. The server is pushed its
+    part of the move when the turn ends. Without an elasticity, it is 0.9 by the number of partitions.
 
     >>> Elastic(LocalSteps(steps=10)).carry
     ('own',)
@@ -58,6 +58,5 @@ class Elastic(Map):
         for name, server in state.params.items():
             wide = accumulator(name)
             moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
-        start = {name: own[name] - move for name, move in moves.items()}
-        update, arrived = self.local.walk(objective, replace(state, params=start), examples, seed)
+        update, arrived = self.local.walk(objective, replace(state, params=own), examples, seed, move=moves)
         return replace(update, direction={name: -move for name, move in moves.items()}, carry={"own": arrived})

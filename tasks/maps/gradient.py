@@ -20,7 +20,8 @@ from tasks.networks.objective import Objective, buffers_of
 class Gradient(Map):
     """The gradient of the mean loss over the partition, or over one random batch of it.
 
-    The weight is the number of examples used, so the mean over partitions is the gradient over all of them.
+    The weight is the number of the partition's examples, so the mean over partitions is the gradient over all of
+    them, of batches its expectation: each example counts as much as any other.
 
     >>> from tasks.networks.objective import ModelSpec
     >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
@@ -56,6 +57,6 @@ class Gradient(Map):
         return Update(
             direction=pack(objective.layout.params, gradients),
             buffers=buffers_of(network, objective.layout),
-            weight=len(batch),
+            weight=len(examples),
             metrics={"train_loss": loss.item()},
         )

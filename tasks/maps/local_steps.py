@@ -10,11 +10,12 @@ import torch
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
-from storage.values.tensors import Vectors, pack
+from storage.values.tensors import Vectors, pack, views
 from tasks.algebra import Map
 from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
+from tasks.maps.optimizers import check_optimizer, check_steps, optimizer_name, optimizer_of
 from tasks.maps.stacking.courses import course, lengths_of
 from tasks.maps.stacking.independence import check_stackable
 from tasks.maps.stacking.replicas import Stacked
@@ -58,11 +59,8 @@ class LocalSteps(Map):
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise UsageError("local training needs either steps or epochs, not both")
-        kind = getattr(torch.optim, self.optimizer, None)
-        if kind is torch.optim.Optimizer or not (
-            isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-        ):
-            raise UsageError(f"torch.optim has no optimizer {self.optimizer!r}")
+        object.__setattr__(self, "optimizer", optimizer_name(self.optimizer))
+        check_optimizer(self.optimizer)
         if self.step == "fused" and not self._is_plain:
             raise UsageError("fused steps are those of plain SGD: no other optimizer, options or clipping")
         if self.stack > 1 and self.unstackable:
@@ -73,7 +71,7 @@ class LocalSteps(Map):
         if "lr" in dict(self.options):
             raise UsageError("give lr as lr, not among the optimizer's options")
         if self.options:
-            self._optimizer([torch.nn.Parameter(torch.zeros(1))], self.lr)
+            optimizer_of(self.optimizer, [torch.nn.Parameter(torch.zeros(1, 1))], self.lr, dict(self.options))
 
     @property
     def grows(self) -> bool:
@@ -98,7 +96,13 @@ class LocalSteps(Map):
         return next((name for name, given in others.items() if given), None)
 
     def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
-        """Raise `ModelError` where replicas of the network cannot be stacked, at any length of their batches."""
+        """Raise `UsageError` where the optimizer, `ModelError` where stacking is not for this network.
+
+        Replicas are tried at any length of their batches.
+        """
+        if not self._is_plain:
+            parameters = [p for p in objective.network(objective.initial()).parameters() if p.requires_grad]
+            check_steps(optimizer_of(self.optimizer, parameters, self.lr, dict(self.options)))
         if self.stack > 1:
             lengths = {n for size in {*sizes} for n in lengths_of(size, self.batch_size, self.count(size))}
             for length in sorted(lengths or {len(examples)}, reverse=True):
@@ -171,9 +175,18 @@ class LocalSteps(Map):
         return self.walk(objective, state, examples, seed, term)[0]
 
     def walk(
-        self, objective: Objective, state: State, examples: Examples, seed: int, term: Term | None = None
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        seed: int,
+        term: Term | None = None,
+        move: Vectors | None = None,
     ) -> tuple[Update, Vectors]:
-        """The same, and the parameters where it arrives, one vector (elements,) per dtype."""
+        """The same, and the parameters where it arrives, one vector (elements,) per dtype.
+
+        A `move`, of the same form, is subtracted from the parameters after the first step.
+        """
         if self.stack > 1:
             raise UsageError("only local training as it is can be stacked: no further terms; leave stacked at 1")
         own = self.init == "per-partition" and state.round == 0
@@ -181,8 +194,10 @@ class LocalSteps(Map):
         step = self._stepper(objective, network, self.rate(state), term)
         steps = self.count(len(examples))
         total = torch.zeros(())
-        for batch in batches(examples, self.batch_size, steps, seed):
+        for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
             total += step(batch)
+            if move is not None and number == 0:
+                subtract(network, views(objective.layout.params, move))
         arrived = pack(objective.layout.params, dict(network.named_parameters()))
         update = Update(
             direction={name: start - arrived[name] for name, start in state.params.items()},
@@ -204,7 +219,8 @@ class LocalSteps(Map):
         plain = self.optimizer == "SGD" and not self.options
         backprop = Backprop(objective, network)
         named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        optimizer = None if plain else self._optimizer(backprop.parameters, lr)
+        options = dict(self.options)
+        optimizer = None if plain else optimizer_of(self.optimizer, backprop.parameters, lr, options)
 
         def step(batch: Examples) -> torch.Tensor:
             loss = backprop(batch)
@@ -221,13 +237,12 @@ class LocalSteps(Map):
 
         return step
 
-    def _optimizer(self, parameters: list[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        kind: Any = getattr(torch.optim, self.optimizer)
-        try:
-            optimizer: torch.optim.Optimizer = kind(parameters, **{"lr": lr, **dict(self.options)})
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"optimizer {self.optimizer}: {error}") from error
-        return optimizer
+
+@torch.no_grad()
+def subtract(network: torch.nn.Module, move: Mapping[str, torch.Tensor]) -> None:
+    """Subtract from a network's parameters what a name of each gives, of the parameter's shape."""
+    for name, amount in move.items():
+        network.get_parameter(name).sub_(amount)
 
 
 def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +43,10 @@ class FedProx(Map):
     def grows(self) -> bool:
         """As the local training does."""
         return self.local.grows
+
+    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
+        """As the local training does."""
+        self.local.check(objective, examples, sizes)
 
     def __call__(
         self,

@@ -60,6 +60,12 @@ def _checked(network: Any, name: str) -> nn.Module:
         raise ModelError(f"model {name} has lazy parameters; run it once on an example before returning it")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ModelError(f"model {name} has no parameter to train")
+    for key, tensor in [*network.named_parameters(), *network.named_buffers()]:
+        if tensor.dtype.is_complex:  # torch would drop the imaginary part as it takes the network to a real dtype
+            raise ModelError(
+                f"model {name}: {key} is {dtype_name(tensor.dtype)}, and only real numbers are trained; "
+                "hold torch.view_as_real of it, and take torch.view_as_complex of that in forward"
+            )
     for key, tensor in network.state_dict(keep_vars=True).items():
         if isinstance(tensor, torch.Tensor) and (not is_dense(tensor) or tensor.dtype in UNSUMMED):
             raise ModelError(

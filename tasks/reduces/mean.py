@@ -28,13 +28,15 @@ class Mean(Reduce):
     """The mean of the updates weighted by their integer weights (FedAvg, McMahan et al. 2017, Algorithm 1).
 
     A single participant passes through unchanged. Float buffers take the weighted mean, integer and bool
-    ones the maximum.
+    ones the maximum. Where it is not `weighted` by examples, each update counts as one.
 
     >>> left, right = (Update({"float32": torch.tensor([n])}, weight=w) for n, w in ((1.0, 3), (5.0, 1)))
     >>> mean = Mean().finish(State({}), Mean().join(left, right))
     >>> mean.direction["float32"].tolist(), mean.weight
     ([2.0], 4)
     """
+
+    weighted: bool = True
 
     @property
     def elementwise(self) -> bool:
@@ -43,13 +45,24 @@ class Mean(Reduce):
 
     def join(self, left: Node, right: Node) -> WeightedSum:
         """Add; a lone update is multiplied by its weight first."""
-        left, right = _lift(left), _lift(right)
+        left, right = self._lift(left), self._lift(right)
         return WeightedSum(
             direction=_add(left.direction, right.direction),
             buffers=_add(left.buffers, right.buffers),
             weight=left.weight + right.weight,
             extras={name: _add(vectors, right.extras[name]) for name, vectors in left.extras.items()},
         )
+
+    def _lift(self, node: Node) -> WeightedSum:
+        if isinstance(node, WeightedSum):
+            return node
+        weight = node.weight if self.weighted else 1
+
+        def scale(vectors: Vectors) -> Vectors:
+            return {k: v.to(accumulator(k)) * weight if is_float(k) else v for k, v in vectors.items()}
+
+        extras = {name: scale(vectors) for name, vectors in node.extras.items()}
+        return WeightedSum(scale(node.direction), scale(node.buffers), weight, extras)
 
     def finish(self, state: State, node: Node) -> Update:
         """Divide once by the sum of the weights, then cast back."""
@@ -63,15 +76,9 @@ class Mean(Reduce):
         )
 
 
-def _lift(node: Update | WeightedSum) -> WeightedSum:
-    if isinstance(node, WeightedSum):
-        return node
-
-    def scale(vectors: Vectors) -> Vectors:
-        return {k: v.to(accumulator(k)) * node.weight if is_float(k) else v for k, v in vectors.items()}
-
-    extras = {name: scale(vectors) for name, vectors in node.extras.items()}
-    return WeightedSum(scale(node.direction), scale(node.buffers), node.weight, extras)
+def plain_mean() -> Mean:
+    """The mean of the updates, of which each counts as one."""
+    return Mean(weighted=False)
 
 
 def _add(left: Vectors, right: Vectors) -> Vectors:

@@ -10,6 +10,7 @@ from tasks.user_code import Code
 
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", "tasks.reduces.mean:Mean"),
+    "plain_mean": Entry("the mean, in which each update counts as one", "tasks.reduces.mean:plain_mean"),
     "median": Entry("the median of each coordinate", "tasks.reduces.robust.median:Median"),
     "trimmed_mean": Entry(
         "the mean without the F least and greatest", "tasks.reduces.robust.trimmed_mean:TrimmedMean", "F"

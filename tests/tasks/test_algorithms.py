@@ -50,7 +50,9 @@ def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
         Elastic(local, 0.2), Mean(), Sgd(1.0), Asynchronous()
     )
     buffered = build_algorithm("fed_buff", {"buffer": 3, "local_steps": 5})
-    assert buffered == replace(build_algorithm("fed_avg", {"local_steps": 5}), when=Asynchronous(buffer=3))
+    averaging = build_algorithm("fed_avg", {"local_steps": 5, "reduce": "plain_mean"})
+    assert buffered == replace(averaging, when=Asynchronous(buffer=3))
+    assert build_algorithm("fed_buff", {"reduce": "mean"}).reduce == Mean()
 
 
 @pytest.mark.parametrize(

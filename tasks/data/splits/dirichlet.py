@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage.errors import DataError
 from tasks.data.splits.base import Deal, Pool, Rows, positive
 from tasks.data.splits.even import cut
 
@@ -40,6 +41,57 @@ class Dirichlet(Deal):
 def dirichlet(alpha: str) -> Dirichlet:
     """Of a text, such as ``0.3``."""
     return Dirichlet(positive(alpha, float, "dirichlet"))
+
+
+@dataclass(frozen=True)
+class DirichletByClass(Deal):
+    """Each class dealt over the partitions in proportions drawn from Dirichlet(`alpha`), so that sizes differ.
+
+    Yurochkin et al. 2019, section 4, as Li et al. 2022 (NIID-Bench, section 3) do it: a partition that has an even
+    share already gets none of the next class, and all is drawn again until each has enough examples.
+    """
+
+    alpha: float
+    random = True
+    labelled = True
+
+    def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
+        """Class by class, runs of its examples in a random order; raises `DataError` where some stay too small."""
+        classes = [pool.rows[pool.labels == label] for label in np.unique(np.asarray(pool.labels))]
+        # With few examples for so many partitions half an even share is enough, or no draw would do.
+        least = max(1, min(LEAST, len(pool.rows) // (2 * partitions)))
+        for _ in range(DRAWS):
+            counts = self._counts(np.array(list(map(len, classes))), partitions, generator)
+            if counts.sum(0).min() >= least:
+                dealt = [
+                    np.split(generator.permutation(rows), np.cumsum(count)[:-1])
+                    for rows, count in zip(classes, counts, strict=True)
+                ]
+                return [np.concatenate(part) for part in zip(*dealt, strict=True)]
+        raise DataError(
+            f"split dirichlet_by_class:{self.alpha:g}: in {DRAWS} draws some of {partitions} partitions always "
+            f"had fewer than {least} examples; use a larger number or fewer partitions"
+        )
+
+    def _counts(self, classes: np.ndarray, partitions: int, generator: np.random.Generator) -> np.ndarray:
+        """How many examples of each class, of so many (classes,), go to each partition: (classes, partitions)."""
+        counts = np.zeros((len(classes), partitions), np.int64)
+        for label, examples in enumerate(classes):
+            shares = generator.dirichlet(np.full(partitions, self.alpha))
+            shares = np.where(counts.sum(0) < classes.sum() / partitions, shares, 0.0)
+            bounds = np.cumsum(shares) * examples / (shares.sum() or 1.0)
+            counts[label] = np.diff(bounds.astype(np.int64), prepend=0)
+            counts[label, -1] += examples - counts[label].sum()
+        return counts
+
+
+LEAST, DRAWS = 10, 1000
+"""The fewest examples of a partition, as in NIID-Bench, and how often all is drawn to have them."""
+
+
+def dirichlet_by_class(alpha: str) -> DirichletByClass:
+    """Of a text, such as ``0.3``."""
+    return DirichletByClass(positive(alpha, float, "dirichlet_by_class"))
 
 
 def _draw(size: int, concentration: np.ndarray, left: np.ndarray, generator: np.random.Generator) -> np.ndarray:

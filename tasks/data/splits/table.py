@@ -15,7 +15,14 @@ SPLITS: Mapping[str, Entry] = {
     "iid": Entry("dealt out at random", "tasks.data.splits.even:Iid"),
     "contiguous": Entry("in the order of the data", "tasks.data.splits.even:Contiguous"),
     "dirichlet": Entry(
-        "labels in proportions of its own for each", "tasks.data.splits.dirichlet:dirichlet", "ALPHA"
+        "partitions of one size, each with labels in proportions of its own (Hsu et al. 2019)",
+        "tasks.data.splits.dirichlet:dirichlet",
+        "ALPHA",
+    ),
+    "dirichlet_by_class": Entry(
+        "each class dealt over the partitions, of unequal sizes (Yurochkin et al. 2019)",
+        "tasks.data.splits.dirichlet:dirichlet_by_class",
+        "ALPHA",
     ),
     "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.shards:shards", "SHARDS"),
     "sizes": Entry("sizes by a power law: `power`, or its exponent", "tasks.data.splits.sizes:sizes", "EXPONENT"),

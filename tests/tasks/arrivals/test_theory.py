@@ -135,8 +135,8 @@ def test_elastic_averaging_is_the_papers(served, quadratic, order, steps) -> Non
     for k in range(rounds):
         p = order[k % len(order)]
         move = 0.3 * (own[p] - fetched[p])
-        own[p] -= move
-        for _ in range(steps):
+        own[p] -= move + 0.2 * gradient(own[p], p)
+        for _ in range(steps - 1):
             own[p] -= 0.2 * gradient(own[p], p)
         centre.append(centre[-1] + move)
         fetched[p] = centre[-1]

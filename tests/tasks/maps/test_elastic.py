@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -48,15 +50,34 @@ def test_a_first_turn_is_local_training_and_moves_no_server() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("elasticity", [0.25, 0.5])
-def test_both_move_towards_each_other_and_then_the_partition_trains(dtype: str, elasticity: float) -> None:
+def test_both_move_towards_each_other_while_the_partition_trains(dtype: str, elasticity: float) -> None:
     server = objective(dtype).initial().params
     own = {dtype: (2 * server[dtype] + 1).to(server[dtype].dtype)}
     found = mapped(Elastic(LOCAL, elasticity), dtype, server, own)
     wide = torch.float64 if dtype == "float64" else torch.float32
     move = (elasticity * (own[dtype].to(wide) - server[dtype].to(wide))).to(server[dtype].dtype)
     assert torch.equal(found.direction[dtype], -move)
-    trained = mapped(LOCAL, dtype, {dtype: own[dtype] - move})
-    assert torch.equal(own[dtype] - move - found.carry["own"][dtype], trained.direction[dtype])
+    trained = mapped(replace(LOCAL, steps=1), dtype, own)  # by the gradient of where it was before the move
+    found = mapped(Elastic(replace(LOCAL, steps=1), elasticity), dtype, server, own)
+    wanted = own[dtype] - trained.direction[dtype] - move
+    torch.testing.assert_close(found.carry["own"][dtype], wanted, rtol=0, atol=8 * torch.finfo(wanted.dtype).eps)
+
+
+def test_a_turn_is_that_of_the_paper_in_plain_floats() -> None:
+    """Zhang et al. 2015, Algorithm 1, on the loss (b - 1)^2: of inputs 0 a linear network gives its bias b.
+
+    From b = 3 with the server at 1, an elasticity of 0.25 and lr 0.1: b moves by 0.5, and its first step is by the
+    gradient at 3, which is 4: b = 3 - 0.4 - 0.5 = 2.1. The second is by that at 2.1: b = 2.1 - 0.22 = 1.88.
+    """
+    what = Objective(ModelSpec("linear", (1,), 1, "float64", 0), "mse")
+    part = Examples(torch.zeros(4, 1, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    server, own = (torch.tensor([0.0, bias], dtype=torch.float64) for bias in (1.0, 3.0))
+    state = replace(what.initial(), params={"float64": server})
+    turn = Elastic(LocalSteps(2, lr=0.1), 0.25)
+    with pinned(0, threads=1):
+        update = turn(what, state, part, {"own": {"float64": own}}, 0)
+    assert update.direction["float64"].tolist() == [0.0, -0.5]
+    assert update.carry["own"]["float64"].tolist() == pytest.approx([0.0, 1.88], abs=1e-12)
 
 
 def test_what_nobody_pulls_apart_stays() -> None:

@@ -19,6 +19,7 @@ from tasks.data.examples import Examples
 from tasks.maps.batches import batches
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
+from tasks.maps.prox import FedProx
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 
@@ -62,13 +63,14 @@ def test_the_gradient_is_that_of_the_mean_loss() -> None:
     assert (update.weight, update.metrics) == (50, {"train_loss": loss.item()})
 
 
-def test_the_gradient_of_one_batch_weighs_as_many_examples() -> None:
+def test_the_gradient_of_one_batch_weighs_as_its_partition_does() -> None:
+    """So one example counts as any other, of a partition of 30 as of one of 3,000."""
     what, part = objective(), examples()
     batch = next(batches(part, 8, 1, seed=3))
     wanted = Gradient()(what, what.initial(), batch, {}, 0)
     found = Gradient(batch_size=8)(what, what.initial(), part, {}, 3)
     assert torch.equal(found.direction["float32"], wanted.direction["float32"])
-    assert found.weight == 8
+    assert found.weight == 50
 
 
 def test_a_parameter_that_is_not_used_has_a_gradient_of_zero(own) -> None:
@@ -233,10 +235,34 @@ def test_either_steps_or_epochs_must_be_given(fields) -> None:
         LocalSteps(**fields)
 
 
-@pytest.mark.parametrize("name", ["Sgdd", "lr_scheduler", "Optimizer", "_functional"])
-def test_what_is_no_optimizer_is_refused_at_once(name: str) -> None:
-    with pytest.raises(UsageError, match=f"torch.optim has no optimizer '{name}'"):
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("Sgdd", "; there is SGD"), ("lr_scheduler", ""), ("Optimizer", ""), ("_functional", "; .*AdamW")],
+)
+def test_what_is_no_optimizer_is_refused_at_once(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"torch.optim has no optimizer '{name}'{hint}"):
         LocalSteps(steps=1, optimizer=name)
+
+
+@pytest.mark.parametrize(("given", "name"), [("adamw", "AdamW"), ("RMSPROP", "RMSprop"), ("sgd", "SGD")])
+def test_optimizers_are_understood_in_any_case(given: str, name: str) -> None:
+    assert LocalSteps(steps=1, optimizer=given) == LocalSteps(steps=1, optimizer=name)
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "lbfgs"])
+def test_an_optimizer_that_calls_the_loss_itself_is_refused_at_once(name: str) -> None:
+    with pytest.raises(UsageError, match="optimizer LBFGS computes the loss several times a step"):
+        LocalSteps(steps=1, optimizer=name)
+
+
+@pytest.mark.parametrize("wrap", [lambda local: local, lambda local: FedProx(local, 0.1)])
+@pytest.mark.parametrize(("name", "reason"), [("Muon", "2D"), ("SparseAdam", "dense gradients")])
+def test_an_optimizer_that_cannot_train_the_network_is_refused_before_round_1(
+    wrap, name: str, reason: str
+) -> None:
+    """Muon is for matrices, and this network has biases; SparseAdam is for sparse gradients."""
+    with pytest.raises(UsageError, match=f"optimizer {name}.*{reason}"):
+        wrap(LocalSteps(steps=1, optimizer=name)).check(objective(), examples(), ())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import torch
 from storage.values.state import State, Update
 from tasks.numerics import accumulator
 from tasks.reduces.mean import Mean
+from tasks.reduces.table import find_reduce
 from tasks.reduces.tree import reduce_all
 
 STATE = State({})
@@ -105,3 +106,13 @@ def test_reducing_leaves_the_updates_as_they_were() -> None:
     mean(*updates)
     assert all(update.direction["float32"].tolist() == [1, 1] for update in updates)
     assert all(update.buffers["int64"].tolist() == [1] for update in updates)
+
+
+def test_a_plain_mean_counts_each_update_as_one() -> None:
+    """Nguyen et al. 2022, Algorithm 1: (1 + 5 + 6) / 3 is 4, where weights of 1, 3 and 8 would give 5.33."""
+    updates = [
+        Update({"float64": torch.tensor([n]).double()}, weight=w) for n, w in ((1.0, 1), (5.0, 3), (6.0, 8))
+    ]
+    mean = find_reduce("plain_mean")
+    reduced = mean.finish(State({}), mean.join(mean.join(updates[0], updates[1]), updates[2]))
+    assert (reduced.direction["float64"].tolist(), reduced.weight) == ([4.0], 3)

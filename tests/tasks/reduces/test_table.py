@@ -22,6 +22,7 @@ from tasks.reduces.table import REDUCES, find_reduce
     ("text", "wanted"),
     [
         ("mean", Mean()),
+        ("plain_mean", Mean(weighted=False)),
         ("median", Median()),
         ("trimmed_mean:2", TrimmedMean(2)),
         ("krum:1", Krum(1)),
@@ -38,7 +39,7 @@ def test_a_name_and_its_arguments_are_a_value(text: str, wanted: Reduce) -> None
 
 
 def test_every_reduce_of_the_table_is_named_above() -> None:
-    assert set(REDUCES) == {"mean", "median", "trimmed_mean", "krum", "geometric_median"}
+    assert set(REDUCES) == {"mean", "plain_mean", "median", "trimmed_mean", "krum", "geometric_median"}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_every_reduce_of_the_table_is_named_above() -> None:
     [
         (
             "medain",
-            r"unknown reduce 'medain'; did you mean median\? There are mean, median, trimmed_mean:F, krum:F",
+            r"unknown reduce 'medain'; did you mean median\? There are mean, plain_mean, median, trimmed_mean:F",
         ),
         ("trimmed_mean", "reduce 'trimmed_mean' must be written trimmed_mean:F"),
         ("krum:one", r"must be written krum:F\[:KEEP\]"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage.errors import UsageError
+from storage.errors import DataError, UsageError
 from tasks.data.splits import Pool, Split
 
 LABELS = np.arange(6000) % 10
@@ -43,7 +43,48 @@ def test_proportions_spread_as_the_distribution_says() -> None:
     assert found.mean(0) == pytest.approx(0.1, abs=0.04)
 
 
+@pytest.mark.parametrize("kind", ["dirichlet", "dirichlet_by_class"])
 @pytest.mark.parametrize("text", ["0", "-1", "x", "nan", "inf"])
-def test_other_alphas_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=f"split dirichlet:{text}: '{text}' is no number above 0"):
-        Split(2, f"dirichlet:{text}")
+def test_other_alphas_are_refused(kind: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"split {kind}:{text}: '{text}' is no number above 0"):
+        Split(2, f"{kind}:{text}")
+
+
+# Each class dealt over the partitions.
+
+
+def dealt(alpha: float, labels: np.ndarray = LABELS, partitions: int = 4, seed: int = 0) -> np.ndarray:
+    """How many examples of each label each partition has."""
+    parts = Split(partitions, f"dirichlet_by_class:{alpha}", seed).rows(Pool(np.arange(len(labels)), labels), 0)
+    return np.array([np.bincount(labels[part], minlength=10) for part in parts])
+
+
+def test_classes_are_dealt_in_shares_of_their_own_and_sizes_differ() -> None:
+    """A share of Dirichlet(alpha, alpha, ...) over n partitions has variance (n - 1) / (n^2 (n alpha + 1))."""
+    first = np.array([dealt(0.5, seed=seed)[:, 0] / 600 for seed in range(400)])
+    assert first.mean(0) == pytest.approx(0.25, abs=0.04)
+    assert first.var(0).mean() == pytest.approx(3 / (16 * (4 * 0.5 + 1)), rel=0.15)
+    assert np.ptp(dealt(0.5).sum(1)) > 600
+
+
+def test_a_large_alpha_deals_each_class_evenly() -> None:
+    assert np.abs(dealt(1e9) - 150).max() <= 1
+
+
+def test_who_has_an_even_share_gets_no_more() -> None:
+    """Of two partitions and two classes the greater part of the first class is all that a partition gets."""
+    labels = np.repeat([0, 1], 300)
+    for seed in range(20):
+        counts = dealt(0.05, labels, 2, seed)[:, :2]
+        if counts[:, 0].max() == 300:
+            assert counts[counts[:, 0].argmax(), 1] == 0
+
+
+@pytest.mark.parametrize(("partitions", "least"), [(4, 10), (300, 10), (600, 5)])
+def test_no_partition_is_left_without_examples(partitions: int, least: int) -> None:
+    assert dealt(2.0, partitions=partitions).sum(1).min() >= least
+
+
+def test_what_no_draw_can_give_is_said() -> None:
+    with pytest.raises(DataError, match="some of 500 partitions always had fewer than 6 examples; use a larger"):
+        dealt(0.001, partitions=500)

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from storage.errors import DataError
 from tasks.data.splits import SPLITS, Pool, Split
 
-KINDS = ["iid", "contiguous", "dirichlet:0.01", "dirichlet:0.3", "dirichlet:100", "shards:1", "shards:3"]
+KINDS = [
+    "iid",
+    "contiguous",
+    "dirichlet:0.01",
+    "dirichlet:0.3",
+    "dirichlet:100",
+    "dirichlet_by_class:1",
+    "shards:1",
+    "shards:3",
+]
 KINDS += ["sizes:power", "sizes:0.2", "sizes:6", "by:place", "largest:place", "proportions:7,1,2,5,1,0.5"]
 
 
