@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 TOP_LEVEL = "(top level)"
 """What stands for those statements of a module that do more than define, and are run whatever is used."""
@@ -26,12 +27,20 @@ Use = tuple[str, str]
 """A module, and a name in it; `EVERY` stands for all of its names."""
 
 
-def used_definitions(module: str, name: str, sources: Mapping[str, str]) -> dict[str, str]:
+def used_definitions(
+    module: str,
+    name: str,
+    sources: Mapping[str, str],
+    packages: Collection[str] = (),
+    names: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """The SHA-256 of each definition that a function of a module uses, by names such as ``f``, ``helper.width``.
 
-    `sources` are the texts of its module and of those beside it, by name. Raises `SyntaxError`.
+    `sources` are the texts of its module and of those beside it, by name, of which some are `packages`; `names`
+    says which of them the first word of an import is, itself by default. Raises `SyntaxError`.
     """
-    modules = {key: _Module(key, text, set(sources)) for key, text in sources.items()}
+    known = _Known(set(sources), set(packages), {key: key for key in sources} if names is None else names)
+    modules = {key: _Module(key, text, known) for key, text in sources.items()}
     texts: dict[str, str] = {}
     todo: list[Use] = [(module, TOP_LEVEL), (module, name)]
     for place, used in todo:  # it grows meanwhile
@@ -39,15 +48,32 @@ def used_definitions(module: str, name: str, sources: Mapping[str, str]) -> dict
         if key not in texts:
             texts[key] = modules[place].text(used)
             todo += modules[place].uses(used)
+            parent = place.rpartition(".")[0]
+            todo += [(parent, TOP_LEVEL)] * (parent in modules)
     return {key: hashlib.sha256(text.encode()).hexdigest() for key, text in sorted(texts.items()) if text}
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The user's modules, those of them that are packages, and what the first words of imports stand for."""
+
+    modules: set[str]
+    packages: set[str]
+    names: Mapping[str, str]
+
+    def own(self, name: str) -> str:
+        """The module of the user's that a name is, nothing where it is another's."""
+        top, _, rest = name.partition(".")
+        return f"{self.names[top]}.{rest}".rstrip(".") if top in self.names else ""
 
 
 class _Module:
     """What a module binds by name, which names it has from beside it, and what it always uses."""
 
-    def __init__(self, name: str, source: str, modules: set[str]) -> None:
+    def __init__(self, name: str, source: str, known: _Known) -> None:
         self.name = name
-        self.modules = modules
+        self.known = known
+        self.package = name if name in known.packages else name.rpartition(".")[0]
         self.lines = source.splitlines()
         self.bound: dict[str, list[ast.stmt]] = {TOP_LEVEL: []}
         self.beside: dict[str, Use] = {}
@@ -79,7 +105,7 @@ class _Module:
     def _names(self, statement: ast.stmt) -> Iterator[Use]:
         """The names that a statement mentions, those of modules beside this one by their module."""
         inner = {name: use for node in ast.walk(statement) for name, use in self._imported(node).items()}
-        yield from ((module, TOP_LEVEL) for module, _ in inner.values())
+        yield from ((module, EVERY if "." in name else TOP_LEVEL) for name, (module, _) in inner.items())
         beside = self.beside | inner
         modules = set()
         for node in ast.walk(statement):
@@ -110,9 +136,9 @@ class _Module:
         beside = self._imported(statement)
         self.beside |= beside
         for name, (module, _) in beside.items():
-            self.always.append((module, EVERY if name == EVERY else TOP_LEVEL))
+            self.always.append((module, EVERY if name == EVERY or "." in name else TOP_LEVEL))
         for name in _bound(statement):
-            if name not in beside:
+            if name not in {bound.partition(".")[0] for bound in beside}:
                 self.bound.setdefault(name, []).append(statement)
 
     def _add_run(self, statement: ast.stmt) -> None:
@@ -138,26 +164,30 @@ class _Module:
 
     def _imported(self, node: ast.AST) -> dict[str, Use]:
         """What an import brings from modules beside this one, by the name that it has here."""
-        if isinstance(node, ast.Import):
-            names = {
-                alias.asname or alias.name.partition(".")[0]: alias.name.partition(".")[0] for alias in node.names
-            }
-            return {name: (module, EVERY) for name, module in names.items() if module in self.modules}
-        if not isinstance(node, ast.ImportFrom):
-            return {}
-        if node.module is None:  # from . import module
-            return {a.asname or a.name: (a.name, EVERY) for a in node.names if a.name in self.modules}
-        module = node.module.partition(".")[0]
-        return {a.asname or a.name: (module, a.name) for a in node.names} if module in self.modules else {}
+        uses: dict[str, Use] = {}
+        for bound, module, name in imported(node, self.package, self.known.own):
+            if (inner := f"{module}.{name}".strip(".")) in self.known.modules:
+                uses[bound] = inner, EVERY
+            elif module in self.known.modules:
+                uses[bound] = module, name or EVERY
+        return uses
 
 
-def imported_modules(source: str, file: str) -> Iterator[str]:
-    """The modules that a text imports anywhere; of a package's `from . import a, b`, those names."""
-    for node in ast.walk(ast.parse(source, file)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from [node.module] if node.module else (alias.name for alias in node.names)
+def imported(node: ast.AST, package: str, own: Callable[[str], str]) -> Iterator[tuple[str, str, str]]:
+    """What an import in a package brings of the user's own: its name here, the module, and the name in that.
+
+    `own` gives the module of theirs that a name is, or nothing. ``import a.b`` has ``a.b`` as its name here.
+    """
+    if isinstance(node, ast.Import):
+        found = ((alias.asname or alias.name, own(alias.name), "") for alias in node.names)
+        yield from (one for one in found if one[1])
+    elif isinstance(node, ast.ImportFrom):
+        module = own(node.module or "")
+        if node.level:
+            outer = package.split(".")[: len(package.split(".")) - node.level + 1]
+            module = ".".join([*outer, node.module or ""]).strip(".")
+        if module or node.level:
+            yield from ((alias.asname or alias.name, module, alias.name) for alias in node.names)
 
 
 def _bound(node: ast.AST) -> list[str]:

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,26 +19,28 @@ from typing import Any
 import cloudpickle
 
 from storage.errors import CodeError, one_line, reason
-from tasks.definitions import imported_modules, used_definitions
-
-OWN_PACKAGES = ("flows", "tasks", "storage", "roundweave")
-"""Names that a module beside the user's cannot take."""
+from tasks.definitions import used_definitions
+from tasks.user_modules import PREFIX, Imports, called, file_of, is_library, load, module_of
 
 
 @dataclass(frozen=True)
 class Code:
     """A function of the user's: the text of its file, or its pickle where it has none (notebooks).
 
-    `siblings` lists the other modules of its folder that it imported, with the SHA-256 of each; `definitions` what
-    it uses in its file and in them, by names such as ``helper.width``, with the SHA-256 of each.
+    `module` is what its file is called in its package, and `siblings` has the other modules of the user's that it
+    imports, directly or through one another: the text of each, by its path from the folder of the outermost
+    package. `names` says which of them a name is that is imported. `definitions` has what the function uses in its
+    file and in them, by names such as ``helper.width``, with the SHA-256 of each. Of an installed package there is
+    no text: it is imported, and `definitions` has its version.
     """
 
     reference: str
     name: str
     source: str = field(repr=False)
     path: str = ""
-    package: str = ""
+    module: str = ""
     siblings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    names: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     pickled: str = field(default="", repr=False)
     definitions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -49,41 +52,23 @@ class Code:
 
     @property
     def label(self) -> str:
-        """What it is called: ``FILE.py:function`` without the folder, of a notebook's function its name."""
-        return self.name if self.pickled else f"{Path(self.path).name}:{self.name}"
+        """Its ``FILE.py:function`` without the folder, or ``module:function``; in a notebook its name alone."""
+        return f"{Path(self.path).name or self.module}:{self.name}".removeprefix(":")
 
     def changed(self, other: Code) -> list[str]:
         """The definitions that are not the same in two states of the code."""
         mine, theirs = dict(self.definitions), dict(other.definitions)
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
-    def beside_now(self) -> Code:
-        """The same source with the modules beside it as they are now, but for those that are gone."""
-        if not self.siblings:
-            return self
-        path = Path(self.path)
-        try:
-            now = {file.name: _file_digest(file) for file in _siblings(self.source, path)}
-            definitions = _definitions(self.name, self.source, path)
-        except SyntaxError as error:
-            raise CodeError(f"{self.reference}: {error.filename} does not run: {one_line(error)}") from error
-        siblings = tuple(sorted((dict(self.siblings) | now).items()))
-        return self if siblings == self.siblings else replace(self, siblings=siblings, definitions=definitions)
+    def now(self) -> Code:
+        """The same, but of an installed package as it is now."""
+        return self if self.pickled or self.path else _of_library(self.module, self.name, self.reference)
 
     def load(self) -> Callable[..., Any]:
         """The function itself, run from the kept source; raises `CodeError`."""
         if self.pickled:
             return _checked(cloudpickle.loads(base64.b64decode(self.pickled)), self.reference)
-        for name, digest in self.siblings:
-            sibling = Path(self.path).with_name(name)
-            if not sibling.is_file() or (_file_digest(sibling) != digest and self._uses_changed(sibling)):
-                raise CodeError(f"{self.reference} imports {sibling}, which has changed or gone; restore it")
         return _checked(getattr(_module(self), self.name, None), self.reference)
-
-    def _uses_changed(self, sibling: Path) -> bool:
-        """Whether of a sibling that changed something is used by the function."""
-        now = replace(self, definitions=_definitions(self.name, self.source, Path(self.path)))
-        return any(name.startswith(f"{sibling.stem}.") for name in self.changed(now))
 
 
 @dataclass(frozen=True)
@@ -130,50 +115,59 @@ def find_code(given: str | Callable[..., Any] | Code) -> Code:
     place, _, name = given.rpartition(":")
     if place.endswith(".py"):
         return _from_file(Path(place), name, given)
+    here = file_of(Path.cwd(), place)
+    if here is not None and not is_library(here):
+        return _from_file(here, name, given, place)
     try:
         spec = importlib.util.find_spec(place)
     except (ImportError, ValueError) as error:
-        raise CodeError(f"{given}: no module {place!r} ({error}); give FILE.py:function instead") from error
+        raise CodeError(f"{given}: no module {place!r}, here or installed ({error})") from error
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-        raise CodeError(f"{given}: no module {place!r} with Python source; give FILE.py:function instead")
-    return _from_file(Path(spec.origin), name, given, place.rpartition(".")[0])
+        raise CodeError(f"{given}: no module {place!r} with Python source, here or installed")
+    return _from_file(Path(spec.origin), name, given, place)
 
 
-def _from_file(path: Path, name: str, reference: str, package: str = "") -> Code:
+def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
     try:
         source = path.read_text(encoding="utf-8")
+        path = path.resolve()
+        module = called(path, source, place)
+        if is_library(path):
+            return _of_library(module, name, reference)
+        folder = _folder(path, module)
+        imports = Imports(folder, module, source)
+        definitions = _definitions(name, path, source, imports)
     except (OSError, UnicodeDecodeError) as error:
         raise CodeError(f"{reference}: cannot read {path} ({reason(error)})") from error
-    path = path.resolve()
-    try:
-        siblings = {file.name: _file_digest(file) for file in _siblings(source, path)}
-        definitions = _definitions(name, source, path)
     except SyntaxError as error:
         file = error.filename if error.filename != "<unknown>" else "the file"
         raise CodeError(f"{reference}: {file} does not run: {one_line(error)}") from error
-    kept = tuple(sorted(siblings.items()))
-    code = Code(reference, name, source, str(path), package, kept, definitions=definitions)
+    siblings, names = (tuple(sorted(kept.items())) for kept in (imports.texts, imports.names))
+    code = Code(reference, name, source, str(path), module, siblings, names, definitions=definitions)
     code.load()
     return code
 
 
-def _siblings(source: str, path: Path) -> dict[Path, str]:
-    """The modules beside a file that it imports, directly or through one another, with their texts."""
-    texts: dict[Path, str] = {}
-    todo = [(source, "the file")]
-    for text, file in todo:  # it grows meanwhile
-        for module in imported_modules(text, file):
-            sibling = path.with_name(f"{module.partition('.')[0]}.py")
-            if sibling not in texts and sibling.stem not in OWN_PACKAGES and sibling.is_file():
-                texts[sibling] = sibling.read_text(encoding="utf-8")
-                todo.append((texts[sibling], str(sibling)))
-    return texts
+def _of_library(module: str, name: str, reference: str) -> Code:
+    """A function of an installed package, which decides by its version what it does."""
+    top = module.partition(".")[0]
+    code = Code(reference, name, "", module=module)
+    code.load()
+    version = str(getattr(sys.modules[top], "__version__", sys.version))
+    return replace(code, definitions=((f"{module} of {top}", version),))
 
 
-def _definitions(name: str, source: str, path: Path) -> tuple[tuple[str, str], ...]:
-    """What a function uses in its file and in those beside it; raises `SyntaxError`."""
-    sources = {file.stem: text for file, text in _siblings(source, path).items()} | {path.stem: source}
-    return tuple(used_definitions(path.stem, name, sources).items())
+def _folder(path: Path, module: str) -> Path:
+    """The folder of the outermost package of a module."""
+    return path.parents[module.count(".") + (path.name == "__init__.py")]
+
+
+def _definitions(name: str, path: Path, source: str, imports: Imports) -> tuple[tuple[str, str], ...]:
+    """What a function uses in its file and in what that imports; raises `SyntaxError`."""
+    sources = {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
+    files = (*imports.texts, path.relative_to(imports.folder).as_posix())
+    packages = {module_of(file) for file in files if file.endswith("/__init__.py")}
+    return tuple(used_definitions(imports.module, name, sources, packages, imports.names).items())
 
 
 def _from_callable(function: Callable[..., Any]) -> Code:
@@ -181,7 +175,7 @@ def _from_callable(function: Callable[..., Any]) -> Code:
     module = sys.modules.get(getattr(function, "__module__", ""), None)
     file = getattr(module, "__file__", None)
     if file and module and module.__name__ != "__main__" and getattr(module, name, None) is function:
-        return _from_file(Path(file), name, f"{file}:{name}", module.__name__.rpartition(".")[0])
+        return _from_file(Path(file), name, f"{file}:{name}", re.sub(rf"^{PREFIX}\w+\.", "", module.__name__))
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
@@ -190,50 +184,24 @@ def _from_callable(function: Callable[..., Any]) -> Code:
 
 
 def _module(code: Code) -> ModuleType:
-    """The kept source as a module of its own, made once per process for the same siblings."""
-    key = repr((code.path, code.source, code.siblings))
-    name = f"roundweave_code_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    _make_room(code)
-    module = ModuleType(name)
-    module.__file__ = code.path
-    module.__package__ = code.package
-    sys.modules[name] = module
+    """The module of a function: an installed one, else the kept source as one of its own, once per process."""
     try:
-        exec(compile(code.source, code.path, "exec"), module.__dict__)
+        if not code.path:
+            return importlib.import_module(code.module)
+        path = Path(code.path)
+        folder = _folder(path, code.module)
+        texts = dict(code.siblings) | {path.relative_to(folder).as_posix(): code.source}
+        root = PREFIX + hashlib.sha256(repr((code.path, code.module, texts, code.names)).encode()).hexdigest()[:16]
+        return load(root, folder, code.module, texts, dict(code.names))
     except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        reason = one_line(error) + _hint(code, error)
+        reason = re.sub(rf"{PREFIX}\w+\.", "", one_line(error))
         raise CodeError(f"{code.reference}: the file does not run: {reason}") from error
-    return module
-
-
-def _hint(code: Code, error: BaseException) -> str:
-    """What to do where the file imports a module beside it that is called as a package of ours."""
-    name = str(getattr(error, "name", None)).partition(".")[0]
-    beside = Path(code.path).with_name(f"{name}.py")
-    return f"; rename {beside}, for {name} is Roundweave's own" if name in OWN_PACKAGES and beside.exists() else ""
-
-
-def _make_room(code: Code) -> None:
-    """Have siblings imported from the code's folder as they are now, not another folder's or an older text."""
-    folder = str(Path(code.path).parent)
-    if not code.package:
-        sys.path[:] = [folder, *(place for place in sys.path if place != folder)]
-    importlib.invalidate_caches()
-    for sibling, _ in code.siblings:
-        sys.modules.pop(f"{code.package}.{Path(sibling).stem}".lstrip("."), None)
 
 
 def _checked(function: Any, reference: str) -> Callable[..., Any]:
     if not callable(function):
         raise CodeError(f"{reference}: the file has no such function")
     return function  # type: ignore[no-any-return]
-
-
-def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def short_name(value: str | Code) -> str:

@@ -45,25 +45,11 @@ def _versions(recorded: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {now.get(name)} instead of {recorded.get(name)}" for name in names)
 
 
-def with_code_now(config: TrainConfig) -> tuple[TrainConfig, str]:
-    """A recorded configuration, its code with the modules beside it as they are now, and what of it changed."""
-    before = {field: getattr(config, field, None) for field in BUILT_IN}
-    now = {field: _now(value) for field, value in before.items() if value is not None}
-    pairs = (pair for field in now for pair in zip(_codes(before[field]), _codes(now[field]), strict=True))
-    changed = {new.label: ", ".join(new.changed(old)) for old, new in pairs}
-    said = [f"{label}, of which {names} changed" for label, names in changed.items() if names]
-    return config.model_copy(update=now), "; ".join(said)
-
-
-def _now(value: Any) -> Any:
-    match value:
-        case Code():
-            return value.beside_now()
-        case Named():
-            return value.model_copy(update={"name": _now(value.name)})
-        case tuple():
-            return tuple(map(_now, value))
-    return value
+def code_differences(config: TrainConfig) -> str:
+    """Which functions of a recorded configuration are of an installed package that has another version now."""
+    codes = (code for field in BUILT_IN for code in _codes(getattr(config, field, None)))
+    changed = ((code, code.now()) for code in codes)
+    return "; ".join(f"{old.label} is of another version" for old, new in changed if new != old)
 
 
 def _codes(value: Any) -> Iterator[Code]:

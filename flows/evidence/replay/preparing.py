@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flows.config.recorded import recorded_config
 from flows.config.resolving import Resolved, resolve
 from flows.evidence.replay.config import ReplayConfig
-from flows.evidence.replay.key import with_code_now
+from flows.evidence.replay.key import code_differences
 from storage.errors import DataError, RoundMissing, UsageError
 from storage.runs.run import Run, open_run
 from tasks.data.partitions import forget_examples
@@ -33,10 +33,10 @@ def plan_replay(config: ReplayConfig) -> ReplayPlan:
         raise UsageError(f"{stored.name} is a merge, which has no maps to replay; replay the runs that it is of")
     rounds = _chosen(config, stored)
     changes = {} if config.data is None else {"data": config.data}
-    recorded, code = with_code_now(recorded_config(stored, config.root, config.trust, changes))
+    recorded = recorded_config(stored, config.root, config.trust, changes)
     forget_examples()
     with examples_wanted():
-        return ReplayPlan(config, stored, rounds, resolve(recorded), code)
+        return ReplayPlan(config, stored, rounds, resolve(recorded), code_differences(recorded))
 
 
 @contextmanager

@@ -440,16 +440,20 @@ def scaled():
 """
 
 
-def test_a_module_beside_the_users_that_changed_is_named(train, own) -> None:
+def test_a_module_beside_the_users_is_replayed_as_the_run_keeps_it(train, own, tmp_path) -> None:
     own(HELPER + "FACTOR = 1\n", "helper")
     train(**{**SMALL, **LOCAL, "model": f"{own(SIBLING)}:model", "model_options": {}}, name="run")
-    own(HELPER + "FACTOR = 2\n", "helper")
-    replay = rw.open_run("run").replay()
-    assert replay.exit_code == 3
-    assert dict(replay.key) == {"code": "mine.py:model, of which helper.FACTOR changed"}
-    own(HELPER + "FACTOR = 1\nUNUSED = 3\n", "helper")
-    replay = rw.open_run("run").replay()
-    assert (replay.exit_code, dict(replay.key)) == (0, {})
+    for change in (lambda: own(HELPER + "FACTOR = 2\n", "helper"), (tmp_path / "helper.py").unlink):
+        change()
+        replay = rw.open_run("run").replay()
+        assert (replay.exit_code, dict(replay.key)) == (0, {})
+
+
+def test_a_function_of_an_installed_package_of_another_version_is_named(train, monkeypatch) -> None:
+    train(**{**SMALL, **LOCAL}, loss="torch.nn.functional:cross_entropy", name="run")
+    assert dict(rw.open_run("run").replay().key) == {}
+    monkeypatch.setattr(torch, "__version__", "1.0")
+    assert rw.open_run("run").replay().key["code"] == "torch.nn.functional:cross_entropy is of another version"
 
 
 def test_code_of_a_run_from_elsewhere_is_run_only_where_it_is_trusted(train, own, tmp_path: Path, capsys) -> None:
