@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
-from flows.command.errors import BAD_USAGE, FAILED, fail
+from flows.command.errors import BAD_USAGE, FAILED, fail, nobody_reads
 from flows.command.interrupts import ended_by_interrupts
 from flows.serving.process import warm_up
 from tasks.clusters import forking
@@ -48,9 +50,13 @@ TRAINING = ("train", "resume", "replay", "plan")
 """Those that need a cluster, unless they are told otherwise."""
 
 
+_COMPLETING = "_ROUNDWEAVE_COMPLETE"
+"""What a shell sets that asks for completions."""
+
+
 def main() -> None:
     """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
-    arguments = sys.argv[1:] or ["--help"]
+    arguments = _completed() or sys.argv[1:] or ["--help"]
     with ended_by_interrupts(partial(fail, "interrupted", FAILED)):
         try:
             with kept(own=True):
@@ -60,16 +66,26 @@ def main() -> None:
                     forking.begin()
                 app = application(arguments)
             code = app(arguments, standalone_mode=False)
+            sys.stdout.flush()
         except typer.TyperException as error:
             fail(error.format_message().replace("Value error, ", ""), BAD_USAGE)
         except typer.Abort:
             fail("aborted", FAILED)
+        except BrokenPipeError:
+            nobody_reads()
     sys.exit(code)
+
+
+def _completed() -> list[str]:
+    """The words that a shell asks to complete, after the command's own."""
+    words = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
+    return words.split()[1:] if _COMPLETING in os.environ else []
 
 
 def application(arguments: list[str]) -> typer.Typer:
     """The command with its subcommands, of which only the one that is asked for is imported."""
-    app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(help=HELP, pretty_exceptions_enable=False)
+    app.callback()(_common)
     asked = _asked(arguments)
     for name, (module, summary) in COMMANDS.items():
         if name == asked:
@@ -85,13 +101,14 @@ def _asked(arguments: list[str]) -> str | None:
 
 def _reports(arguments: list[str]) -> bool:
     """Whether the subcommand is a Prefect flow: what it imports first takes as long as half of its server."""
-    return _asked(arguments) in FLOWS and "--help" not in arguments
+    return _asked(arguments) in FLOWS and "--help" not in arguments and _COMPLETING not in os.environ
 
 
 def _has_workers(arguments: list[str]) -> bool:
     """Whether the subcommand will have workers of its own, as far as its arguments tell."""
     words = {word for argument in arguments for word in argument.split("=")}
-    return _asked(arguments) in TRAINING and not words & {"--help", "--scheduler", "inline"}
+    without = words & {"--help", "--scheduler", "inline"} or _COMPLETING in os.environ
+    return _asked(arguments) in TRAINING and not without
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
@@ -101,6 +118,20 @@ def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:
     options = import_module("flows.command.options")
     trained: Callable[..., Any] = options.with_algorithms(command, arguments)
     return trained
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"roundweave {version('roundweave')}")
+        raise typer.Exit
+
+
+def _common(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What comes before a subcommand."""
 
 
 def _unloaded() -> None:

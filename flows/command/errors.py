@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NoReturn
 
 import typer
@@ -15,19 +16,22 @@ from flows.command.interrupts import interruptible
 from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
-INTERRUPTED = "interrupted; committed rounds are kept, `roundweave resume` goes on"
 
 
 @contextmanager
-def clear_errors(as_json: bool = False, interrupted: str = "interrupted") -> Iterator[None]:
+def clear_errors(as_json: bool = False, interrupted: str | Callable[[], str] = "interrupted") -> Iterator[None]:
     """One line and the exit code in place of a traceback."""
     try:
-        with interruptible(partial(fail, interrupted, FAILED, as_json)):
+        with interruptible(
+            lambda: fail(interrupted if isinstance(interrupted, str) else interrupted(), FAILED, as_json)
+        ):
             yield
     except (UsageError, CodeError) as error:
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
         fail(str(error), FAILED, as_json)
+    except BrokenPipeError:
+        nobody_reads()
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"{place}{reason(error)}", FAILED, as_json)
@@ -39,6 +43,16 @@ def fail(message: str, code: int, as_json: bool = False) -> NoReturn:
     if as_json:
         print_json({"status": "failed", "error": message})
     sys.exit(code)
+
+
+def nobody_reads() -> NoReturn:
+    """End the command without a word where the one that read its output has ended, such as ``head``."""
+    output = select.poll()
+    output.register(1, 0)
+    if not output.poll(0):  # it was another pipe
+        fail("a connection was closed by its other end", FAILED)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(FAILED)
 
 
 def print_json(value: Any) -> None:

@@ -14,7 +14,7 @@ from flows.config.train import Dealing, TrainConfig
 from flows.preparing.balancing import balanced
 from flows.preparing.stacking import with_stack
 from flows.recording import create_run
-from flows.reporting.listening import notice
+from flows.reporting.listening import begun, notice
 from storage.errors import ExperimentDiffers
 from storage.places.addresses import full_address
 from storage.rounds.commits import Commit
@@ -70,6 +70,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     _tell_of_ranks(resolved.config, work.algorithm.map.ranks)
     store = _open_or_create(resolved.config, work, description)
+    begun.append(run_name(store.address))
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, resolved.config.rounds) as lease:
         store, done = _recovered(store, resolved.config.rounds, work)

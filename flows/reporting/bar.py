@@ -41,9 +41,9 @@ NOTEBOOK_SECONDS = 0.2
 class Bar:
     """A listener that shows rounds done, scores and the time left."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, total: int, shown: bool = True) -> None:
         self.console = console
-        shown = console.is_terminal and not console.is_jupyter
+        shown = shown and console.is_terminal and not console.is_jupyter
         self.progress = Progress(
             *COLUMNS, console=console, transient=True, refresh_per_second=4, disable=not shown
         )
@@ -111,10 +111,10 @@ class NotebookBar(Bar):
 
 
 @contextmanager
-def bar_of_rounds(total: int) -> Iterator[None]:
+def bar_of_rounds(total: int, shown: bool = True) -> Iterator[None]:
     """Within, a bar shows the rounds where somebody looks, and notices go to standard error in any case."""
     console = Console(stderr=True, highlight=False)
-    if console.is_jupyter:
+    if console.is_jupyter and shown:
         cell = NotebookBar(console, total)
         with listening(cell):
             try:
@@ -122,6 +122,6 @@ def bar_of_rounds(total: int) -> Iterator[None]:
             finally:
                 cell.draw()
         return
-    bar = Bar(console, total)
+    bar = Bar(console, total, shown)
     with bar.progress, listening(bar):
         yield

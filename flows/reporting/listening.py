@@ -47,6 +47,15 @@ def listening(listener: Listener) -> Iterator[None]:
         _route_log()
 
 
+begun: list[str] = []
+"""The runs that this process began to write, or to go on with, by name."""
+
+
+def going_on(name: str | None) -> str:
+    """What is kept of a run that is cut off, and how it goes on; nothing where there is no run."""
+    return f"committed rounds are kept, `roundweave resume {name}` goes on" if name else "nothing was stored"
+
+
 def tell_commit(commit: Commit, rounds: int) -> None:
     """Tell all listeners of a round."""
     for listener in _listeners.get():

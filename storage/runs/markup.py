@@ -55,11 +55,11 @@ def score_parts(score: Score | None) -> list[str]:
     return [f"loss {score.loss:.4g}", *(f"{name} {value:.4f}" for name, value in score.values.items())]
 
 
-def run_line(store: RoundStore, done: int, algorithm: str, pruned: Pruned) -> str:
+def run_line(store: RoundStore, rounds: int, done: int, algorithm: str, pruned: Pruned) -> str:
     """A run in a line: its rounds, of which the last one is done, what it trains, and how much is stored."""
     more, partitions = store.tensors.has_row(done + 1), store.schema.partitions
     told = (
-        f"{done}/{store.rounds} rounds{' (1 uncommitted)' * more}",
+        f"{done}/{rounds} rounds{' (1 uncommitted)' * more}",
         algorithm,
         f"{partitions} partitions",
         f"{sum(spec.size for spec in store.schema.layout.params):,} params",

@@ -76,8 +76,9 @@ class RecordedRun:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it is to have."""
-        return self._store.rounds
+        """How many rounds it is to have, as who wrote last was told."""
+        told = self._lease.rounds if self._lease else 0
+        return max(told, self._done or 0) if told else self._store.rounds
 
     @property
     def partitions(self) -> int:

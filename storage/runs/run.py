@@ -169,4 +169,4 @@ class Run(RecordedRun):
 
     def _told(self) -> str:
         """What it is like, in a line."""
-        return run_line(self._store, self.done, self.algorithm, self.pruned)
+        return run_line(self._store, self.rounds, self.done, self.algorithm, self.pruned)

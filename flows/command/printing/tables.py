@@ -51,10 +51,18 @@ def run_summary(run: Run) -> dict[str, Any]:
         "loss": _last(scored["loss"]),
         "accuracy": scores.get("accuracy"),
         "scores": scores,
+        "seconds_per_round": seconds_per_round(run),
         "refused": int(history["refused"].sum()),
         "stop": run.stop,
         "failure": run.failure,
     }
+
+
+def seconds_per_round(run: Run) -> float | None:
+    """The mean over all rounds but the first, before which much is made ready; None where there is no other."""
+    seconds = run.history()["seconds"]
+    later = seconds[seconds.index > 1]
+    return float(later.mean()) if len(later) else None
 
 
 def planned_summary(run: Run) -> dict[str, Any]:
@@ -93,9 +101,9 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
     said = ", ".join(f"{name} {shown(name, value)}" for name, value in scores.items()) or "not scored"
     out.print(run.name, style="bold", end="")
     out.print(f": {summary['status']}, {run.done} rounds, {said}")
-    if seconds["seconds_per_round"] is not None:
+    if seconds["first_round_seconds"] is not None and summary["seconds_per_round"] is not None:
         out.print(
-            f"first round after {seconds['first_round_seconds']:.1f} s, then {seconds['seconds_per_round']:.3f} s "
+            f"first round after {seconds['first_round_seconds']:.1f} s, then {summary['seconds_per_round']:.3f} s "
             f"a round; {seconds['seconds']:.1f} s in all"
         )
     for remark in _remarks(run):
@@ -181,6 +189,9 @@ def _facts(run: Run) -> dict[str, str]:
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
+        "a round": ""
+        if (mean := seconds_per_round(run)) is None
+        else f"{mean:.3f} s, the mean of all but the first",
         "run by": run.round(-1).commit.executor,
         "gang": _gang(run.round(-1).commit.gang),
         "stored in": full_address(run.address),

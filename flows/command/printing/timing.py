@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import sys
 import time
 
@@ -19,14 +18,15 @@ from storage.runs.run import Run
 class Timed:
     """A listener that keeps when each round was committed, in seconds from the command's start."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet or sys.stderr.isatty()
         self.began: float = psutil.Process().create_time()
         self.rounds: list[tuple[float, Commit]] = []
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Keep a round, and print it where there is no bar."""
+        """Keep a round, and print it where there is no bar and a word is wanted."""
         self.rounds.append((self.elapsed(), commit))
-        if not sys.stderr.isatty():
+        if not self.quiet:
             print(f"round {commit.round}/{rounds}  {shown_commit(commit)}".rstrip(), file=sys.stderr)
 
     def progressed(self, done: int, total: int, text: str) -> None:
@@ -40,23 +40,18 @@ class Timed:
         return time.time() - self.began
 
     def summary(self) -> dict[str, float | None]:
-        """How long all took, the way to the first round, and a round after it."""
-        per_round = [commit.seconds for _, commit in self.rounds[1:]]
-        return {
-            "seconds": self.elapsed(),
-            "first_round_seconds": self.rounds[0][0] if self.rounds else None,
-            "seconds_per_round": statistics.median(per_round) if per_round else None,
-        }
+        """How long all took, and the way to the first round."""
+        return {"seconds": self.elapsed(), "first_round_seconds": self.rounds[0][0] if self.rounds else None}
 
 
-def train_timed(config: TrainConfig) -> tuple[Run, dict[str, float | None]]:
-    """The run, and its seconds."""
+def train_timed(config: TrainConfig, silent: bool = False) -> tuple[Run, dict[str, float | None]]:
+    """The run, and its seconds; where `silent`, nothing is shown of how it goes."""
     quiet()
     from flows.training.running import train
 
-    timed = Timed()
+    timed = Timed(silent)
     with listening(timed):
-        run = train(config)
+        run = train(config, bar=not silent)
     return run, timed.summary()
 
 

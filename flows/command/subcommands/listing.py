@@ -83,7 +83,7 @@ def _listed(options: Mapping[str, Any]) -> str:
 
 
 def _print(tables: Mapping[str, list[Row]]) -> None:
-    out = console()
+    out = console(wide=False)
     for title, rows in tables.items():
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
         for column in rows[0]:

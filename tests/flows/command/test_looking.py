@@ -74,7 +74,7 @@ def test_where_a_run_is_stored_is_told_in_one_way(train, capsys, tmp_path: Path,
     for name in ("first", "runs/first.zarr"):
         assert f"stored in  {path}\n" in run(capsys, "show", name, "--root", "runs")[1]
         assert json.loads(run(capsys, "show", name, "--root", "runs", "--json")[1])["path"] == str(path)
-    print_result(Run("runs/first.zarr"), {"seconds_per_round": None})
+    print_result(Run("runs/first.zarr"), {"seconds": 2.0, "first_round_seconds": 1.0})
     assert f"stored in {path}, digest" in capsys.readouterr().out
 
 
@@ -87,7 +87,7 @@ def test_where_a_run_is_stored_is_told_in_one_way(train, capsys, tmp_path: Path,
 )
 def test_refused_updates_are_counted_in_words_that_fit(train, own, capsys, rounds, said) -> None:
     run = train(data=f"{own(ONE_IS_POISONED)}:data", partitions=2, rounds=rounds, model="logistic", name="f")
-    print_result(run, {"seconds_per_round": None})
+    print_result(run, {"seconds": 2.0, "first_round_seconds": 1.0})
     assert said in capsys.readouterr().out
 
 

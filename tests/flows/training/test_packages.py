@@ -1,0 +1,67 @@
+"""The user's packages: wherever a run computes, and when it is replayed, their modules are those that it keeps."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import roundweave as rw
+
+FILES = {
+    "proj/__init__.py": "",
+    "proj/models/__init__.py": "from .net import Net",
+    "proj/models/net.py": "from torch import nn\nfrom .layers import Wide\nfrom ..sizes import WIDTH\n"
+    "def Net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), Wide(), nn.Linear(WIDTH, 10))",
+    "proj/models/layers.py": "from torch import nn\nclass Wide(nn.Module):\n    def forward(self, x):\n"
+    "        return x.relu()",
+    "proj/sizes.py": "WIDTH = 16",
+    "proj/loss.py": "from torch.nn import functional\nfrom tasks import scale\ndef loss(outputs, targets):\n"
+    "    return functional.cross_entropy(outputs, targets) * scale()",
+    "tasks.py": "def scale():\n    return 2.0",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a package in which one stands."""
+    for name, text in FILES.items():
+        file = tmp_path / "own" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.chdir(tmp_path / "own")
+    return tmp_path / "own"
+
+
+def config(name: str, **more: object) -> rw.TrainConfig:
+    fields = {"model": "proj/models/net.py:Net", "loss": "proj/loss.py:loss", "local_epochs": 1, "workers": 2}
+    return rw.TrainConfig(**{**fields, "partitions": 2, "rounds": 2, "name": name} | more)
+
+
+def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_processes) -> None:
+    """The workers started elsewhere stand in a folder with a package of the same name."""
+    (tmp_path / "elsewhere/proj").mkdir(parents=True)
+    (tmp_path / "elsewhere/proj/__init__.py").write_text("raise RuntimeError('another')")
+    scheduler = dask_processes(tmp_path / "elsewhere")
+    by_file = [rw.train(config(name, executor=name)).digest for name in ("inline", "graph", "gang")]
+    by_name = {"model": "proj.models:Net", "loss": "proj.loss:loss", "scheduler": scheduler}
+    elsewhere = rw.train(config("elsewhere", executor="graph", **by_name)).digest
+    assert {*by_file, elsewhere} == {by_file[0]}
+
+
+def test_a_replay_needs_no_file_and_code_from_elsewhere_needs_trust(package, tmp_path) -> None:
+    run = rw.train(config("run", executor="inline"))
+    shutil.rmtree(package / "proj")
+    (package / "tasks.py").write_text("def scale():\n    return 3.0")
+    command = [str(Path(sys.executable).with_name("roundweave")), "replay", "--all", "--executor", "inline"]
+    assert "bit-identical" in subprocess.run([*command, "run"], capture_output=True, text=True, check=True).stdout
+    shutil.copytree(run.path, tmp_path / "theirs/run.zarr")
+    foreign = [*command, str(tmp_path / "theirs/run.zarr")]
+    refused = subprocess.run(foreign, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "holds code" in refused.stderr
+    assert subprocess.run([*foreign, "--trust"], capture_output=True, check=True).returncode == 0
+    assert rw.train(rw.TrainConfig(**{**run.config, "rounds": 2})).digest == run.digest
