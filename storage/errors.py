@@ -70,6 +70,10 @@ class PlaceError(StoreError, OSError):
     """A disk, or another place, cannot be read or written."""
 
 
+class DiskFull(PlaceError):
+    """A disk has no room, or no more of it is allowed."""
+
+
 class NotARun(StoreError, ValueError):
     """The path holds no run."""
 

@@ -23,7 +23,7 @@ from prefect.logging import handlers as logs
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.reporting.listening import notice
-from storage.errors import one_line
+from storage.errors import DiskFull, one_line
 
 LIMIT = 10_000
 """How many reports may wait; further ones are lost."""
@@ -33,7 +33,7 @@ ANSWER_SECONDS = 10.0
 """How long the server may take for an answer, and, at the end, until it takes another report."""
 
 INTERRUPTED_SECONDS = 1.0
-"""The same once a person has asked for the end."""
+"""The same once a person has asked for the end, or a disk is full."""
 
 PAUSE_SECONDS = 1.0
 REFUSED = (400, 404, 405, 409, 413, 422)
@@ -149,8 +149,9 @@ def reporting() -> Iterator[Reporter]:
 
 
 def patience_after(error: BaseException) -> float:
-    """How long to wait for the server, in seconds."""
-    return ANSWER_SECONDS if isinstance(error, Exception) else INTERRUPTED_SECONDS
+    """How long to wait for the server, in seconds: it may keep its own files on the disk that is full."""
+    waits = isinstance(error, Exception) and not isinstance(error, DiskFull)
+    return ANSWER_SECONDS if waits else INTERRUPTED_SECONDS
 
 
 def _say(missing: int, error: BaseException | None) -> None:

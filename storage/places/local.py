@@ -21,12 +21,13 @@ from typing import ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 
-from storage.errors import PlaceError, PlaceTaken, StoreDamaged, StoreError
+from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
 from storage.places.base import PARTIAL, Piece, parts_of
 from storage.places.descriptors import FILE, FOLDER, NEW, make_folder, remove_file, sync_and_close, write_and_close
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there; what is committed is kept"),
+    **dict.fromkeys(FULL, "make room there; what is committed is kept"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give a folder that you may write"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "name a folder"),
     errno.ENAMETOOLONG: "give it a shorter name",
@@ -52,7 +53,8 @@ def _telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Para
                 place, *keys = map(str, arguments)
                 path = Path(place, *keys[:1])
                 remedy = REMEDIES.get(error.errno or 0, "is the disk sound?")
-                raise PlaceError(f"cannot {act} {path}: {error.strerror or error}; {remedy}") from error
+                kind = DiskFull if error.errno in FULL else PlaceError
+                raise kind(f"cannot {act} {path}: {error.strerror or error}; {remedy}") from error
 
         return telling
 

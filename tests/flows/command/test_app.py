@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import sys
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -44,3 +46,47 @@ def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: 
 
 def test_what_is_a_flow_is_a_command() -> None:
     assert set(FLOWS) <= set(COMMANDS)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = subprocess.run(command_line("--version"), capture_output=True, text=True, check=True)
+    assert done.stdout == f"roundweave {version('roundweave')}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complete"),
+    [
+        ("roundweave rec", ["recombine"]),
+        ("roundweave train --partit", ["--partitions"]),
+        ("roundweave --vers", ["--version"]),
+    ],
+)
+def test_a_shell_completes_subcommands_and_their_options(words: str, complete: list[str]) -> None:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_ROUNDWEAVE_COMPLETE": "complete_bash"}
+    line = [str(Path(sys.executable).with_name("roundweave"))]
+    done = subprocess.run(line, env=os.environ | asked, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (complete, "")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_output_that_nobody_reads_on_ends_the_command_without_a_word(more: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command_line("list", *more), stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_what_is_listed_for_another_program_has_lines_of_a_terminal() -> None:
+    done = subprocess.run(command_line("list"), capture_output=True, text=True, check=True)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_quiet_training_prints_nothing_but_json_and_errors(tmp_path: Path) -> None:
+    small = ("train", "--executor", "inline", "--partitions", "2", "--rounds", "2", "--quiet", "--name", "run")
+    environment = os.environ | {"ROUNDWEAVE_ROOT": str(tmp_path)}
+    for more, lines in (((), 0), (("--json",), 1)):
+        done = subprocess.run(
+            command_line(*small, *more), env=environment, capture_output=True, text=True, check=True
+        )
+        assert (done.stdout.count("\n"), done.stderr) == (lines, "")

@@ -12,9 +12,10 @@ import pytest
 from flows.command.printing.tables import print_result, summary_or_damage
 from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
+from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.runs.listing import looked_through
-from storage.runs.run import Run
+from storage.runs.run import Run, open_run
 from tests.flows.command.in_process import run
 
 MINE = """
@@ -130,3 +131,33 @@ def test_nothing_is_cut_where_no_terminal_is(train, tmp_path: Path) -> None:
     assert "…" not in out
     assert row.split()[:3] == [name, "complete", "1/1"]
     assert "accuracy" in row
+
+
+def test_seconds_of_a_round_are_told_in_one_way(train, capsys, monkeypatch) -> None:
+    """The mean over what was waited for: rounds that are committed together come in bursts."""
+    stored = train(model="logistic", partitions=2, rounds=4, name="first")
+    waited = stored.history()["seconds"][2:].mean()
+    assert len(stored.history()) == 5
+    print_result(stored, {"seconds": 2.0, "first_round_seconds": 1.0})
+    assert f"then {waited:.3f} s a round" in capsys.readouterr().out
+    assert f"a round    {waited:.3f} s" in run(capsys, "show", "first")[1]
+    assert json.loads(run(capsys, "show", "first", "--json")[1])["seconds_per_round"] == pytest.approx(waited)
+
+
+def test_a_run_is_complete_once_it_has_the_rounds_that_were_asked_for_last(train, capsys) -> None:
+    """One of 20 that was cut off after 2 and is then to have 4 is done with 4, and may still go on to 20."""
+
+    def cut(commit: Commit) -> None:
+        if commit.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model="logistic", partitions=2, rounds=20, name="first", on_commit=cut)
+    assert (open_run("first").status, open_run("first").rounds) == ("interrupted", 20)
+    for rounds in (4, 6):
+        code, out, _ = run(capsys, "resume", "first", "--rounds", str(rounds), "--executor", "inline")
+        assert (code, out.partition(",")[0]) == (0, "first: complete")
+        assert f"{rounds}/{rounds} rounds" in run(capsys, "show", "first")[1]
+        assert run(capsys, "verify", "first")[0] == 0
+    assert train(model="logistic", partitions=2, rounds=20, name="first").status == "complete"
+    assert open_run("first").digest == train(model="logistic", partitions=2, rounds=20, name="second").digest

@@ -52,3 +52,37 @@ def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: 
     (tmp_path / "script.py").write_text(script)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+LONG = """
+import _thread, threading
+import roundweave as rw
+from flows.reporting.listening import listening
+
+class Interrupting:
+    def committed(self, commit, rounds):
+        if commit.round == 3:
+            _thread.interrupt_main()
+    def progressed(self, done, total, text): ...
+    def notice(self, text): ...
+
+with listening(Interrupting()):
+    rw.train(rw.TrainConfig(partitions=2, rounds=5000, executor="{executor}", name="{executor}"))
+"""
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("executor", ["inline", "graph"])
+def test_an_interrupted_cell_says_so_in_a_line(environment, tmp_path: Path, executor: str) -> None:
+    import nbformat
+
+    cells = [LONG.format(executor=executor), f"rw.open_run('{executor}').status"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(
+        notebook, timeout=200, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    *shown, error = notebook.cells[0].outputs
+    assert [output.output_type for output in shown] == ["display_data"], shown
+    kept = f"committed rounds are kept, `roundweave resume {executor}` goes on"
+    assert (error.output_type, error.traceback) == ("error", [f"interrupted; {kept}"])
+    assert notebook.cells[1].outputs[0].data["text/plain"] == "'interrupted'"
