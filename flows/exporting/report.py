@@ -29,7 +29,7 @@ TEMPLATE = Environment(
 
 PAGES = (".html", ".htm")
 
-HEIGHT, ROW_HEIGHT, MOST = 3.2, 0.22, 12.0
+WIDTH, HEIGHT, ROW_HEIGHT, MOST = 5.2, 3.0, 0.22, 12.0
 """Inches of a plot, of each row of a map, and of the highest."""
 
 
@@ -109,7 +109,7 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.6, min(max(HEIGHT, 1.2 + ROW_HEIGHT * rows), MOST)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, min(max(HEIGHT, 1.2 + ROW_HEIGHT * rows), MOST)), layout="constrained")
     try:
         axes = draw(ax=figure.subplots())
     except RoundweaveError as error:
@@ -118,8 +118,9 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
         return Picture(title, None, "no round keeps the tensors for it")
     axes.set_title("")
     image = io.BytesIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
-        figure.savefig(image, format="svg", metadata={"Date": None})
+    # Letters are drawn: another font than the one that was measured would be wider, and cut at the edge.
+    with rc_context({"svg.fonttype": "path", "svg.hashsalt": title}):
+        figure.savefig(image, format="svg", metadata={"Date": None}, bbox_inches="tight")
     return Picture(title, base64.b64encode(image.getvalue()).decode())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -77,7 +79,30 @@ def test_a_page_tells_of_a_run_and_needs_nothing_else(stored, tmp_path) -> None:
     for source in page.sources:
         head, content = source.split(",")
         assert head == "data:image/svg+xml;base64"
-        assert base64.b64decode(content).lstrip().startswith(b"<?xml")
+        picture = base64.b64decode(content).lstrip()
+        assert picture.startswith(b"<?xml")
+        assert b"<text" not in picture  # which another font would make wider than what was measured
+
+
+EDGE = """<style>html { width: 390px } body { margin: 0 }</style><script>onload = () => {
+  const inside = [...document.querySelectorAll("body, body *:not(.scroll *)")];
+  document.title = "edge " + Math.max(...inside.map(each => each.getBoundingClientRect().right));
+}</script>"""
+
+
+def test_on_a_telephone_nothing_runs_over_the_edge(stored, tmp_path) -> None:
+    """A browser lays the page out in 390 pixels; what scrolls by itself may be wider."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no browser is installed")
+    page = write_report(stored(), tmp_path / "run.html", replay=1)
+    page.write_text(page.read_text() + EDGE)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
+    line = [chromium, *options, f"--user-data-dir={tmp_path / 'browser'}", page.as_uri()]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=100)
+    edge = re.search(r"<title>edge ([\d.]+)</title>", done.stdout)
+    assert edge is not None
+    assert 300 < float(edge[1]) <= 390
 
 
 def test_refused_updates_are_named_and_a_change_is_found(stored, tmp_path, own, flip) -> None:
