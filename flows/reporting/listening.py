@@ -53,7 +53,11 @@ begun: list[str] = []
 
 def going_on(name: str | None) -> str:
     """What is kept of a run that is cut off, and how it goes on; nothing where there is no run."""
-    return f"committed rounds are kept, `roundweave resume {name}` goes on" if name else "nothing was stored"
+    return (
+        f"committed rounds are kept, `roundweave resume {name}` goes on"
+        if name
+        else "nothing was stored since it began"
+    )
 
 
 def tell_commit(commit: Commit, rounds: int) -> None:

@@ -64,7 +64,10 @@ def test_an_interrupt_is_one_line(tmp_path: Path, moment: str, times: int) -> No
     said = [line for line in (tmp_path / "errors").read_text().splitlines() if not line.startswith("round ")]
     assert (code, len(said)) == (1, 1), said
     kept = "committed rounds are kept, `roundweave resume run` goes on"
-    assert said[0] == f"error: interrupted; {kept if (runs / 'run.zarr').exists() else 'nothing was stored'}"
+    assert (
+        said[0]
+        == f"error: interrupted; {kept if (runs / 'run.zarr').exists() else 'nothing was stored since it began'}"
+    )
     assert psutil.wait_procs(family, timeout=30)[1] == []
     if moment == "rounds are trained":
         assert open_run(runs / "run.zarr").status == "interrupted"
