@@ -189,10 +189,11 @@ def _module(code: Code) -> ModuleType:
         if not code.path:
             return importlib.import_module(code.module)
         path = Path(code.path)
-        folder = _folder(path, code.module)
+        module = code.module or path.stem
+        folder = _folder(path, module)
         texts = dict(code.siblings) | {path.relative_to(folder).as_posix(): code.source}
-        root = PREFIX + hashlib.sha256(repr((code.path, code.module, texts, code.names)).encode()).hexdigest()[:16]
-        return load(root, folder, code.module, texts, dict(code.names))
+        root = PREFIX + hashlib.sha256(repr((code.path, module, texts, code.names)).encode()).hexdigest()[:16]
+        return load(root, folder, module, texts, dict(code.names))
     except (Exception, SystemExit) as error:
         reason = re.sub(rf"{PREFIX}\w+\.", "", one_line(error))
         raise CodeError(f"{code.reference}: the file does not run: {reason}") from error
