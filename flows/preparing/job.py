@@ -21,6 +21,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
+from storage.rounds.syncing import Syncing, synced
 from storage.runs.names import is_run, new_name, run_address, run_name
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
@@ -37,13 +38,17 @@ from tasks.when import Asynchronous
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run ready for its next round; `done` is the last committed one, `wanted` the size of windows if given."""
+    """A run ready for its next round; `done` is the last committed one, `wanted` the size of windows if given.
+
+    `syncing` tells which rounds survive a power loss.
+    """
 
     job: Job
     store: RoundStore
     done: int
     keep: Keep
     wanted: int | None
+    syncing: Syncing
 
     @property
     def name(self) -> str:
@@ -57,8 +62,12 @@ class Prepared:
         return window_size(self.wanted, seconds, long=self.store.tensors.slow)
 
     def let_go(self, newest: Commit) -> None:
-        """Let go of what is not to be kept, between windows: within one, lost work begins again from its first."""
-        prune(self.store, self.keep, newest, stays=self.job.attempt.scored)
+        """Let go of what is not to be kept, between windows: within one, lost work begins again from its first.
+
+        Only a round that is synced makes those before it needless.
+        """
+        self.syncing.newest = newest
+        prune(self.store, self.keep, self.syncing.safe, stays=self.job.attempt.scored)
 
 
 @contextmanager
@@ -76,12 +85,15 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         job = Job(work, attempt, RoundPlan(resolved.config.partitions), order)
-        run = Prepared(job, store, done, Keep.of(resolved.config.keep or "all"), resolved.config.window)
-        run.let_go(store.log.read(done))
-        try:
-            yield run
-        finally:
-            executor.end()
+        with synced(store.place, store.log.read(done)) as syncing:
+            keep = Keep.of(resolved.config.keep or "all")
+            run = Prepared(job, store, done, keep, resolved.config.window, syncing)
+            run.let_go(syncing.newest)
+            try:
+                yield run
+            finally:
+                executor.end()
+        run.let_go(syncing.newest)
 
 
 def _tell_of_ranks(config: TrainConfig, ranks: int) -> None:

@@ -94,6 +94,7 @@ class Server:
 
     def stop(self) -> None:
         """End it and wait for it."""
+        atexit.unregister(self.stop)
         if self.home is None:
             self.process.kill()
         self._end()

@@ -18,10 +18,15 @@ _servers: dict[Path, Server] = {}
 
 
 def start_server(root: Where) -> Server | None:
-    """Begin to start a server for a root, without waiting; None where the user has a Prefect API."""
+    """Begin to start a server for a root, without waiting; None where the user has a Prefect API.
+
+    One of another root ends: a process has one at a time.
+    """
     if user_api():
         return None
     home = _home(root)
+    for other in _servers.keys() - {home}:
+        _servers.pop(other).stop()
     if home not in _servers or not _servers[home].running:
         _servers[home] = started_server(home)
     return _servers[home]

@@ -71,6 +71,9 @@ class Place(Protocol):
     def sync(self) -> None:
         """Make all that is here survive a power loss."""
 
+    def flush(self) -> None:
+        """The same of all that processes of this machine have written to the disk that this is on, in one go."""
+
     def make(self) -> None:
         """Make the place, where it is not there; raises `PlaceError` where nothing can be written in it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -51,3 +52,13 @@ def sync_and_close(descriptor: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_file_system(descriptor: int) -> None:
+    """Make the file system of what is open survive a power loss; all of them where there is no such call."""
+    system = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(system, "syncfs"):
+        os.sync()
+    elif system.syncfs(descriptor):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

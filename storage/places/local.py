@@ -23,7 +23,16 @@ import numpy as np
 
 from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
 from storage.places.base import PARTIAL, Piece, parts_of
-from storage.places.descriptors import FILE, FOLDER, NEW, make_folder, remove_file, sync_and_close, write_and_close
+from storage.places.descriptors import (
+    FILE,
+    FOLDER,
+    NEW,
+    make_folder,
+    remove_file,
+    sync_and_close,
+    sync_file_system,
+    write_and_close,
+)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMEDIES = {
@@ -184,6 +193,12 @@ class LocalPlace:
         for above in self.path.absolute().parents:
             with suppress(PermissionError):
                 sync_and_close(os.open(above, FOLDER))
+
+    @_telling("write")
+    def flush(self) -> None:
+        """Make all that was written to the file system of the folder survive a power loss, by whomever."""
+        with self._folder([]) as top:
+            sync_file_system(top)
 
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:

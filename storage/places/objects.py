@@ -170,6 +170,9 @@ class ObjectPlace:
     def sync(self) -> None:
         """Nothing is to be done: what the server has taken is durable."""
 
+    def flush(self) -> None:
+        """As for `sync`."""
+
     @telling("write")
     def make(self) -> None:
         """Raise `PlaceError` where nothing can be written; a bucket has no folders to be made."""

@@ -128,7 +128,7 @@ def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:
         ) from error
 
 
-def write_pruned(log: CommitLog, pruned: Pruned, newest: int, fsync: bool = False) -> None:
+def write_pruned(log: CommitLog, pruned: Pruned, newest: int) -> None:
     """Record what is let go of the rounds up to the newest, whose chain the record names."""
     value: dict[str, Any] = {
         "states": spans(pruned.states),
@@ -137,10 +137,10 @@ def write_pruned(log: CommitLog, pruned: Pruned, newest: int, fsync: bool = Fals
         "newest": newest,
         "chain": log.chain(newest),
     }
-    log.place.write(KEY, _content(log, value), durable=fsync)
+    log.place.write(KEY, _content(log, value), durable=True)
 
 
-def forget_pruned(log: CommitLog, last: int, fsync: bool = False) -> None:
+def forget_pruned(log: CommitLog, last: int) -> None:
     """Take the rounds after the last out of the record, as they are done again.
 
     A record that is damaged is set aside: what it told of is lost.
@@ -148,7 +148,7 @@ def forget_pruned(log: CommitLog, last: int, fsync: bool = False) -> None:
     if not log.place.has(KEY):
         return
     try:
-        write_pruned(log, read_pruned(log).until(last), last, fsync)
+        write_pruned(log, read_pruned(log).until(last), last)
     except StoreDamaged:
         put_aside(log.place, KEY, "pruned-damaged")
 

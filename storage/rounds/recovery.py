@@ -18,7 +18,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     store.place.sweep()
     last = newest_whole(store)
     unpack(store.tensors)
-    forget_pruned(store.log, last, store.fsync)
+    forget_pruned(store.log, last)
     unfit = store.log.unfit(last)
     kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
     store.tensors.describe()
@@ -26,8 +26,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     # Records go last: numbers of rounds without one are those of a record that somebody took away.
     store.history.rebuild(kept)
     aside = store.log.set_aside(last)
-    if store.fsync:
-        store.place.sync()
+    store.place.flush()
     return last, aside
 
 

@@ -104,12 +104,10 @@ class RoundStore:
                 records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
                 commit = store.describe(initial, "initial", 0)
                 store.commit(replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0)))
-                if fsync:
-                    aside.sync()
+                aside.sync()
         except PlaceTaken as error:
             raise ExperimentDiffers(f"{error}; give the new run another name") from error
-        if fsync:
-            place.sync()
+        place.sync()
         return cls(place, fsync)
 
     def extend(self, rounds: int) -> RoundStore:

@@ -38,7 +38,7 @@ def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -
     former = store.tensors.pruned()
     pruned = _prunes(store, keep, newest, former, stays)
     if pruned != former:
-        write_pruned(store.log, pruned, newest.round, store.fsync)
+        write_pruned(store.log, pruned, newest.round)
     for spec in store.tensors.arrays.values():
         if spec.over_rounds:
             _delete(store, spec, pruned)
@@ -55,6 +55,7 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
         return _goes(store, keep, store.log.read(store.log.rounds()[-1]))
     with held(store):
         newest = _newest(store)
+        store.place.flush()
         goes = _goes(store, keep, newest)
         prune(store, keep, newest)
     return goes

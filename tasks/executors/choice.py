@@ -22,7 +22,11 @@ def open_executor(
     if name == "inline":
         from tasks.executors.inline import InlineExecutor
 
-        yield InlineExecutor(worker_timeout, notice)
+        inline = InlineExecutor(worker_timeout, notice)
+        try:
+            yield inline
+        finally:
+            inline.end()
         return
     from tasks.clusters.connecting import connect
     from tasks.executors.graph import GraphExecutor

@@ -112,7 +112,8 @@ class InlineExecutor:
         return read_outcome(job, round - 1)
 
     def end(self) -> None:
-        """Nothing goes on between windows."""
+        """Let go of the examples and of the last state: who is asked for them has them again."""
+        self._data = self._outcome = self._turns = None
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
         """Replay rounds, giving the verdict on each; nothing is written."""

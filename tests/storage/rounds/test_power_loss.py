@@ -1,4 +1,4 @@
-"""What a power loss leaves of a run that is synced: every round that was printed.
+"""What a power loss leaves: of a run that is synced every round that was printed, else those of the last sync.
 
 A disk of which only what was synced survives: the bytes of files, and the names in folders, as of their last sync.
 """
@@ -6,14 +6,24 @@ A disk of which only what was synced survives: the bytes of files, and the names
 from __future__ import annotations
 
 import os
+import re
 import stat
+import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from storage.places import local
+from storage.places.descriptors import sync_and_close
+from storage.places.local import LocalPlace
+from storage.rounds import syncing
+from storage.rounds.commits import Commit
+from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
+from storage.upkeep.verifying.verify import verify
 
 Synced = tuple[dict[int, bytes], dict[int, dict[str, int]]]
 """The bytes of files, and the names in folders, by inode."""
@@ -40,6 +50,14 @@ class Disk:
                 os.link(name.readlink(), self.stash / str(found.st_ino))
         self.cuts.append((dict(self.files), dict(self.folders)))
 
+    def flush(self, descriptor: int) -> None:
+        """Sync all that is there."""
+        for _, _, names, folder in os.fwalk(dir_fd=descriptor):
+            for name in names:
+                with suppress(FileNotFoundError):  # what a writer renames meanwhile
+                    sync_and_close(os.open(name, os.O_RDONLY, dir_fd=folder))
+            os.fsync(folder)
+
     def left(self, cut: int, folder: Path, where: Path) -> None:
         """Make what is left of a folder after so many syncs; a file that was not synced is there without bytes."""
         files, folders = self.cuts[cut - 1] if cut else ({}, {})
@@ -62,6 +80,7 @@ def disk(tmp_path, monkeypatch) -> Disk:
     (tmp_path / "stash").mkdir()
     disk = Disk(tmp_path / "stash")
     monkeypatch.setattr(os, "fsync", disk.sync)
+    monkeypatch.setattr(local, "sync_file_system", disk.flush)
     return disk
 
 
@@ -114,12 +133,106 @@ def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, base, tmp_path, sam
             assert newest == 1 or cut < len(disk.cuts)
 
 
-def test_what_follows_an_extension_and_a_resumption_survives_too(train, disk, base, tmp_path) -> None:
+def test_what_follows_an_extension_and_a_resumption_survives_too(train, disk, base, tmp_path, monkeypatch) -> None:
     """The first rounds were not synced as they were made."""
-    train(**FIELDS, rounds=2, root=base / "runs", name="a")
-    assert disk.cuts == []
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "sync_file_system", lambda descriptor: None)
+        train(**FIELDS, rounds=2, root=base / "runs", name="a")
+    disk.left(len(disk.cuts), base, tmp_path / "begun")
+    assert Run(tmp_path / "begun/runs/a.zarr").done == 0
     whole = train(**FIELDS, rounds=3, root=base / "runs", name="a", fsync=True)
     disk.left(len(disk.cuts), base, tmp_path / "left")
     left = Run(tmp_path / "left/runs/a.zarr")
     assert (left.done, left.rounds, left.lost, left.digest) == (3, 3, [], whole.digest)
     assert left.history().equals(whole.history())
+
+
+def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_to_the_same_bits(
+    train, disk, base, tmp_path, monkeypatch
+) -> None:
+    """The second round waits for a sync that begins after it; of the third nothing is synced."""
+    flushed = threading.Semaphore(0)
+    cuts: list[int] = []
+
+    def flush(descriptor: int) -> None:
+        disk.flush(descriptor)
+        flushed.release()
+
+    def committed(commit: Commit) -> None:
+        if commit.round == 2:
+            while flushed.acquire(blocking=False):
+                pass
+            # One may have begun before this round was there.
+            flushed.acquire()
+            flushed.acquire()
+            monkeypatch.setattr(local, "sync_file_system", lambda descriptor: None)
+            cuts.append(len(disk.cuts))
+
+    monkeypatch.setattr(local, "sync_file_system", flush)
+    monkeypatch.setattr(syncing, "SECONDS", 0.01)
+    whole = train(**FIELDS, rounds=3, root=base / "runs", name="a", on_commit=committed)
+    assert whole.done == 3
+    disk.left(len(disk.cuts), base, tmp_path / "left")
+    left = Run(tmp_path / "left/runs/a.zarr")
+    assert left.done == 2
+    left._store.place.delete("commits/leases")  # of a process that is gone
+    again = train(**FIELDS, rounds=3, root=tmp_path / "left/runs", name="a")
+    assert (again.digest, again.damaged) == (whole.digest, [])
+    assert verify(again.path).sound
+
+
+def test_all_of_a_run_is_synced_when_it_ends(train, disk, base, tmp_path) -> None:
+    whole = train(**FIELDS, rounds=2, root=base / "runs", name="a")
+    disk.left(len(disk.cuts), base, tmp_path / "left")
+    left = Run(tmp_path / "left/runs/a.zarr")
+    assert (left.done, left.lost, left.digest) == (2, [], whole.digest)
+
+
+@pytest.mark.parametrize("kept", ["last:1", "every:3", "updates:4"])
+def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monkeypatch, kept) -> None:
+    """The order of what a place is asked for, of a run that prunes after each round and is synced now and then."""
+    told: list[tuple[str, str]] = []
+
+    def recorded(name: str) -> None:
+        function = getattr(LocalPlace, name)
+
+        def call(place: LocalPlace, key: str = "", *rest: object, **options: object) -> object:
+            told.append((name, key))
+            try:
+                return function(place, *([key] if key else []), *rest, **options)
+            finally:
+                told.append((f"{name} is done", key))
+
+        monkeypatch.setattr(LocalPlace, name, call)
+
+    for name in ("create", "write", "delete", "flush", "sync", "_take"):
+        recorded(name)
+    monkeypatch.setattr(syncing, "SECONDS", 0.03)
+    train(**FIELDS, rounds=40, name="a", keep=kept, evaluate_every=40)
+    names = [name for name, _ in told]
+    took = names.index("_take")
+    assert "sync" in names[:took]
+    assert names[took + 2] == "sync"
+    newest = begun = synced = 0
+    gone = []
+    for name, key in told:
+        if name == "create is done" and (parts := re.fullmatch(r"commits/(\d+)\.json", key)):
+            newest = int(parts[1])
+        elif name == "flush":
+            begun = newest
+        elif name == "flush is done":
+            synced = begun
+        elif name == "delete" and "/c/" in key:
+            gone.append(int(key.split("/c/")[1].split("/")[0]))
+            assert gone[-1] < synced
+    assert gone
+
+
+def test_records_that_survive_without_their_tensors_are_not_gone_on_from(tiny, same) -> None:
+    """Records of several rounds are there, and the files of what they tell of are empty."""
+    store = tiny.train(tiny.create(rounds=5), 5)
+    for round in (4, 5):
+        for path in (path for path in store.path.glob(f"params/*/c/{round}/**/*") if path.is_file()):
+            path.write_bytes(b"")
+    assert recover(RoundStore(store.path)) == (3, [4, 5])
+    assert same(RoundStore(store.path).tensors.read_state(3), tiny.state(3))
