@@ -64,13 +64,13 @@ def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
     """Each chunk of numbers against the records, of which those of the newest rounds may not be written yet."""
     told = stored.store.history.told([*stored.commits.values(), *stored.later.values()])
     there = {(chunk.array.path, chunk.index): chunk for chunk in chunks}
-    paths = {path for path, _ in told}
+    paths, written = {path for path, _ in told}, _written(stored, chunks)
     looks = [_coordinates(stored, [chunk for chunk in chunks if chunk.array.path == "round"])]
     for path, index in sorted(told.keys() | {place for place in there if place[0] in paths}):
         array = _array(stored, path)
         if array is not None:
             chunk = there.get((path, index), Chunk(array, index))
-            looks.append(_look_at(stored, chunk, told.get((path, index), empty_chunk(array))))
+            looks.append(_look_at(stored, chunk, told.get((path, index), empty_chunk(array)), written))
     return Looked(
         frozenset(key for look in looks for key in look.keys),
         tuple(finding for look in looks for finding in look.findings),
@@ -78,8 +78,15 @@ def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
     )
 
 
-def _look_at(stored: Stored, chunk: Chunk, told: np.ndarray) -> Looked:
-    """A chunk of numbers, and what the records make it."""
+def _written(stored: Stored, chunks: list[Chunk]) -> int:
+    """The last round that `committed` tells of, whose row is written last; the records tell later ones."""
+    told = [chunk for chunk in chunks if chunk.array.path == "committed"]
+    rounds = [chunk.rounds[chunk.content.astype(bool)] for chunk in told if chunk.content is not None]
+    return int(max((row for rows in rounds for row in rows), default=stored.newest))
+
+
+def _look_at(stored: Stored, chunk: Chunk, told: np.ndarray, written: int) -> Looked:
+    """A chunk of numbers, and what the records make it, where those after the `written` round may lack."""
     keys = frozenset([chunk.key])
     if chunk.unread:
         return Looked(keys, (chunk.unread,))
@@ -89,9 +96,10 @@ def _look_at(stored: Stored, chunk: Chunk, told: np.ndarray) -> Looked:
     # Nobody vouches for rows of rounds that are lost.
     lost = {*stored.rounds, *range(stored.newest)} - stored.commits.keys()
     differs &= ~np.isin(chunk.rounds, list(lost))
-    behind = differs & unwritten & (chunk.rounds >= stored.newest)
+    behind = differs & unwritten & ((chunk.rounds >= stored.newest) | (chunk.rounds > written))
     wrong = chunk.rounds[differs & ~behind]
-    notes = [Finding(chunk.key, f"it lacks round {stored.newest}, until the run goes on")] if behind.any() else []
+    lacks = f"it lacks round {chunk.rounds[behind][0]}" if behind.any() else ""
+    notes = [Finding(chunk.key, f"{lacks} and what follows, until the run goes on")] if lacks else []
     return Looked(keys, tuple(_wrong(stored, chunk, wrong.tolist())), tuple(notes))
 
 

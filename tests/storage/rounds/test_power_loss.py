@@ -236,3 +236,27 @@ def test_records_that_survive_without_their_tensors_are_not_gone_on_from(tiny, s
             path.write_bytes(b"")
     assert recover(RoundStore(store.path)) == (3, [4, 5])
     assert same(RoundStore(store.path).tensors.read_state(3), tiny.state(3))
+
+
+def test_numbers_that_are_behind_their_records_are_a_note_and_no_damage(train, base) -> None:
+    """As ranks leave them, which write the numbers of many rounds at once, after their records."""
+    run = train(**FIELDS, rounds=5, root=base / "runs", name="a")
+    store = RoundStore(run.path)
+    numbers = re.compile(r"((bookkeeping|scores|metrics)/\w+|committed)/c/0.*")
+    keys = [key for key in store.place.sizes() if numbers.fullmatch(key)]
+    whole = {key: bytes(store.place.read(key)) for key in keys}
+    store.log.set_aside(2)
+    store.history.rebuild([store.log.read(round) for round in range(3)])
+    behind = {key: bytes(store.place.read(key)) for key in keys}
+    for aside in (run.path / "commits").glob("damaged-*.json"):
+        aside.rename(aside.with_name(f"{aside.name.split('-')[1]}.json"))
+    seen = verify(run.path)
+    assert (seen.rounds, seen.findings) == (5, ())
+    assert [note.what.partition(";")[0] for note in seen.notes] == [
+        "it lacks round 3 and what follows, until the run goes on"
+    ]
+    assert len(behind) > 4
+    for key in keys:  # what is behind though `committed` tells of it is damage
+        store.place.write(key, whole[key])
+    store.place.write("scores/loss/c/0", behind["scores/loss/c/0"])
+    assert [found.path for found in verify(run.path).findings] == ["scores/loss/c/0"]
