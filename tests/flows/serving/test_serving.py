@@ -34,10 +34,18 @@ if __name__ == "__main__":
     serve(nightly, merged)
 """
 
+OFTEN = """
+from flows import train_flow
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[PrefectServer]:
-    running = PrefectServer(tmp_path / "prefect").start()
+if __name__ == "__main__":
+    small = {"data": "digits", "executor": "inline", "algorithm": "fed_avg", "local_steps": 2, "rounds": 2}
+    train_flow.serve(name="often", interval=5, parameters={"config": small})
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    running = PrefectServer(tmp_path_factory.mktemp("prefect")).start()
     yield running
     running.kill()
 
@@ -70,24 +78,37 @@ class ended:  # noqa: N801
             self.process.wait()
 
 
+def completed(server: PrefectServer, scheduled: bool) -> list[object]:
+    """The flow runs that completed, of those that a schedule began or of those that were asked for."""
+    runs = server.asked("flow_runs")
+    return [run for run in runs if run["state_type"] == "COMPLETED" and run["auto_scheduled"] == scheduled]
+
+
 def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environment, tmp_path: Path) -> None:
     (tmp_path / "serve.py").write_text(SERVE)
     log = tmp_path / "serve.log"
 
-    def completed() -> int:
-        return sum(run["state_type"] == "COMPLETED" for run in server.asked("flow_runs"))
-
     with ended([sys.executable, tmp_path / "serve.py"], environment, log):
-        until(lambda: len(server.asked("deployments")) == 2, log)
+        until(lambda: {"nightly", "merged"} <= {found["name"] for found in server.asked("deployments")}, log)
         names = ["roundweave-train/nightly"] * 2 + ["roundweave-merge/merged"] * 2
         for number, name in enumerate(names, start=1):
             subprocess.run([BIN / "prefect", "deployment", "run", name], env=environment, check=True)
-            until(lambda number=number: completed() == number, log)
+            until(lambda number=number: len(completed(server, scheduled=False)) == number, log)
     nightly = open_run(tmp_path / "runs" / "nightly.zarr")
     assert (nightly.status, nightly.done) == ("complete", 2)
     merged = [open_run(path).digest for path in (tmp_path / "runs").glob("merge-*.zarr")]
     assert len(merged) == 2
     assert merged[0] == merged[1]
+
+
+def test_a_schedule_fires_by_itself_again_and_again(server, environment, tmp_path: Path) -> None:
+    (tmp_path / "serve.py").write_text(OFTEN)
+    log = tmp_path / "serve.log"
+
+    with ended([sys.executable, tmp_path / "serve.py"], environment | {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}, log):
+        until(lambda: len(completed(server, scheduled=True)) >= 2, log)
+    runs = [open_run(path) for path in (tmp_path / "runs").glob("*.zarr")]
+    assert [(run.status, run.done) for run in runs].count(("complete", 2)) >= 2
 
 
 def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> None:
