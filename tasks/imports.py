@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ def kept(own: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if own:
+        if own and "triton" not in sys.modules:  # it tells on the terminal of all that is left of it at the end
             gc.freeze()
         if collecting:
             gc.enable()

@@ -250,7 +250,7 @@ def test_a_network_that_fits_passes(own, odd) -> None:
     ("name", "loss", "reason"),
     [
         ("narrow", "cross_entropy", r"on inputs of shape \(2, 4\) float32 gives 2 outputs, but labels go up to 2"),
-        ("other_inputs", "cross_entropy", r"fails with RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ("other_inputs", "cross_entropy", "fails with RuntimeError: "),
         ("narrow", "mse", r"outputs of shape \(2, 2\) for targets of \(2,\)"),
         ("narrow", "sum_of", "the loss must be a single number"),
         ("narrow", "number", "the loss must be a single number"),

@@ -34,10 +34,7 @@ def test_sound_networks_pass_and_stay_as_they_are(own, kind, dtype) -> None:
         ("Dropping", "it draws random numbers, as dropout does"),
         ("Playing", "it draws random numbers"),
         ("Normed", "training changes its buffer norm.running_mean, as BatchNorm does"),
-        (
-            "Branching",
-            "they fail with RuntimeError: vmap: It looks like you're attempting to use a Tensor in some",
-        ),
+        ("Branching", "they fail with RuntimeError: vmap: "),
     ],
 )
 def test_what_cannot_be_stacked_is_refused_by_its_reason(own, kind, why) -> None:

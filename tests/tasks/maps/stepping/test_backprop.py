@@ -68,7 +68,7 @@ def bits(update: Update) -> Any:
         for name, vector in getattr(update, kind).items()
         for key in (str(vector.dtype), tuple(vector.shape))
     }
-    return tensors, update.metrics, update.weight
+    return tensors, repr(update.metrics), update.weight  # a loss that is NaN is to be equal to itself
 
 
 def outcome(rule: Map, objective: Objective, part: Examples, eager: int, rounds: int = 5) -> list[Any]:
@@ -234,7 +234,7 @@ def test_what_is_changed_between_two_maps_keeps_all_eager(own, found) -> None:
         ("noise", "aten.randn(", "aten.zeros(", "other random numbers"),
         ("buffer", "aten.mul_(", "aten.mul(", "other bits"),
         ("plain", "aten.relu(", "aten.relu_of(", "TorchScript cannot say it"),
-        ("plain", "aten.relu(", "aten.cholesky(", "the replay fails"),
+        ("plain", "aten.relu(", "aten.linalg_inv(", "the replay fails"),
     ],
 )
 def test_a_replay_that_is_otherwise_is_found(name: str, old: str, new: str, reason: str, own, found) -> None:
