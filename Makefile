@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: install train test lint unit test-slow bench clean
+.PHONY: install train test lint unit test-slow test-install bench clean
 
 install: $(READY)
 
@@ -30,6 +30,10 @@ unit: install
 
 test-slow: install
 	$(BIN)/pytest -m slow
+
+# What pip resolves from pyproject.toml alone, without constraints.txt, in an environment that is made for it and deleted.
+test-install:
+	.ci/test-install $(PYTHON)
 
 bench: install
 	$(BIN)/python -m tests.benchmarks.table --json docs/peers.json --picture docs/peers.png
