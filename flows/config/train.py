@@ -142,6 +142,7 @@ class Placement(Config):
     )
     workers: int = Field(default=2, ge=1, description="processes of the local Dask cluster")
     scheduler: str | None = Field(default=None, description="address or file of a running Dask scheduler")
+    private: bool = Field(default=False, description="keep this machine's other users out of the local cluster")
     executor: Literal["graph", "gang", "auto", "inline"] = Field(
         default="graph",
         description="on a Dask cluster by tasks, by ranks that stay, by what is better; or a loop in this process",

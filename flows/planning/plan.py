@@ -80,7 +80,7 @@ def bench_for(config: TrainConfig, work: Workload) -> Iterator[Bench]:
     from tasks.executors.graph import GraphExecutor
     from tasks.executors.inline import InlineExecutor
 
-    with connect(config.scheduler, config.workers) as client, trial_root(config.root) as root:
+    with connect(config.scheduler, config.workers, config.private) as client, trial_root(config.root) as root:
         executors: dict[str, Executor] = {
             "inline": InlineExecutor(config.worker_timeout, notice),
             "graph": GraphExecutor(client, config.worker_timeout, notice),

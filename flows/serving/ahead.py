@@ -81,4 +81,5 @@ def _within(resolved: HasConfig, executor: Executor) -> Iterator[None]:
 
 
 def _executor(config: Placement) -> AbstractContextManager[Executor]:
-    return open_executor(config.executor, config.scheduler, config.workers, config.worker_timeout, notice)
+    placed = (config.executor, config.scheduler, config.workers, config.worker_timeout, notice, config.private)
+    return open_executor(*placed)

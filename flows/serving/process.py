@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import http.client
 import os
+import secrets
 import subprocess
 import sys
 import tomllib
@@ -30,18 +31,22 @@ SETTINGS = {
 
 
 class Server:
-    """A Prefect server beside this process: it is starting until its `url` is known; `once` for one flow alone."""
+    """A Prefect server beside this process: it is starting until its `url` is known; `once` for one flow alone.
+
+    Who else is on this machine may reach it, and is answered with its password alone.
+    """
 
     def __init__(self, once: bool = False) -> None:
         self.once = once
         self.home: Path | None = None
         self._url: str | None = None
+        self.password = f"roundweave:{secrets.token_urlsafe()}"
         own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
         self.process = subprocess.Popen(
             # Not as a module: the folder that the user is in may have flows of its own.
             [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
             bufsize=0,  # what cannot be written to one that has ended is not kept until it is closed
-            env=own | SETTINGS,
+            env=own | SETTINGS | {"PREFECT_SERVER_API_AUTH_STRING": self.password},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # it has a log once it has a home

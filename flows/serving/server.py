@@ -65,13 +65,13 @@ def prefect_api(root: Where) -> Iterator[None]:
         return
     place_prefect_home(root)
     Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-    before = {
-        key: os.environ.get(key) for key in ("PREFECT_API_URL", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
-    }
+    names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
+    before = {name: os.environ.get(name) for name in names}
     os.environ["PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED"] = "false"
     try:
         import_module("prefect.flows")  # it takes a second to import, and the server longer to start
         os.environ["PREFECT_API_URL"] = server.url()
+        os.environ["PREFECT_API_AUTH_STRING"] = server.password
         _refresh_settings()
         with _without_heartbeat():
             yield

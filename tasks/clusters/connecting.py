@@ -12,6 +12,7 @@ from pathlib import Path
 import dask
 import distributed.utils
 from distributed import Client, LocalCluster
+from distributed.security import Security
 
 from storage.errors import ClusterError
 from tasks.clusters.forking import WORKER_ENVIRONMENT, start_method
@@ -43,10 +44,15 @@ LOCAL_SETTINGS = {
     "distributed.comm.timeouts.connect": "10s",
 }
 
+NO_PAGES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+"""What a private cluster adds: pages ask nobody who they are."""
+
 
 @contextmanager
-def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
+def connect(scheduler: str | None, workers: int, private: bool = False) -> Iterator[Client]:
     """A client of the scheduler at an address or in a file; else the current client; else a local cluster."""
+    if private and (scheduler is not None or _current_client() is not None):
+        raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
     if scheduler is not None:
         with _client(scheduler) as client:
             yield _ready(client)
@@ -55,18 +61,21 @@ def connect(scheduler: str | None, workers: int) -> Iterator[Client]:
     if current is not None:
         yield _ready(current)
         return
-    with local_cluster(workers) as cluster, Client(cluster, set_as_default=False) as client:
+    with local_cluster(workers, private) as cluster, Client(cluster, set_as_default=False) as client:
         prompt(client)
         yield _ready(client)
 
 
 @contextmanager
-def local_cluster(workers: int) -> Iterator[LocalCluster]:
-    """Worker processes of one thread each on this machine."""
+def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]:
+    """Worker processes of one thread each on this machine; a private one talks by TLS, with a key of its own."""
     options = {"processes": True, "silence_logs": "CRITICAL", "memory_limit": 0}
     options |= {"n_workers": workers, "threads_per_worker": 1, "host": HERE, "dashboard_address": f"{HERE}:0"}
     options |= {"env": dict(os.environ)}
     settings = LOCAL_SETTINGS | {"distributed.worker.multiprocessing-method": start_method()}
+    if private:
+        settings |= NO_PAGES
+        options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
     # Dask would import all that it can use, such as pandas, here and in the process of which workers are forks.
     distributed.utils._forkserver_preload_set = True
     # Some settings are read when the cluster is made, others when a worker is lost.

@@ -11,7 +11,12 @@ from tasks.rounds.pace import Notice, log_notice
 
 @contextmanager
 def open_executor(
-    name: str, scheduler: str | None, workers: int, worker_timeout: float = 60.0, notice: Notice = log_notice
+    name: str,
+    scheduler: str | None,
+    workers: int,
+    worker_timeout: float = 60.0,
+    notice: Notice = log_notice,
+    private: bool = False,
 ) -> Iterator[Executor]:
     """`inline`, or `graph`, `gang`, or what of these two is better (`auto`), on a Dask cluster.
 
@@ -31,7 +36,7 @@ def open_executor(
     from tasks.clusters.connecting import connect
     from tasks.executors.graph import GraphExecutor
 
-    with connect(scheduler, workers) as client:
+    with connect(scheduler, workers, private) as client:
         if name == "graph":
             yield GraphExecutor(client, worker_timeout, notice)
             return

@@ -477,7 +477,8 @@ def test_bad_input_to_units_is_one_clear_line(capsys, work, arguments, code, say
 
 def test_the_command_in_a_process_of_its_own_is_quiet(root, tmp_path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
-    environment |= {"PREFECT_API_URL": os.environ["PREFECT_API_URL"], "HOME": str(tmp_path)}
+    environment |= {name: os.environ[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")}
+    environment["HOME"] = str(tmp_path)
 
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         line = [

@@ -138,6 +138,10 @@ def test_each_version_of_prefect_has_a_template_of_its_own(monkeypatch, tmp_path
     assert here != api_server.template()
 
 
+def known(server: Server) -> httpx.BasicAuth:
+    return httpx.BasicAuth(*server.password.split(":"))
+
+
 @pytest.fixture
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Server]]:
     """Begin to start servers, of which the cache is new."""
@@ -155,11 +159,12 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 def test_servers_that_start_at_once_make_one_sound_template_that_others_copy(servers, tmp_path) -> None:
     for server in [servers(home) for home in ("one", "two", "two")]:
-        assert httpx.post(f"{server.url()}/flows/", json={"name": "flow"}).status_code in (200, 201)
+        made = httpx.post(f"{server.url()}/flows/", json={"name": "flow"}, auth=known(server))
+        assert made.status_code in (200, 201)
     (template,) = (tmp_path / "cache" / "roundweave").iterdir()
     change(template, "CREATE TABLE from_the_cache (number)")
-    third = servers("three").url()
-    assert httpx.post(f"{third}/flows/filter", json={}).json() == []
+    third = servers("three")
+    assert httpx.post(f"{third.url()}/flows/filter", json={}, auth=known(third)).json() == []
     assert "from_the_cache" in tables(tmp_path / "three" / "prefect.db")
 
 

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
+from prefect.client.orchestration import get_client
 
 from flows.serving.process import Server
+from flows.serving.server import prefect_api, stop_server
 from storage.runs.run import open_run
 from tests.flows.prefect_server import PrefectServer, until
 
@@ -123,3 +126,13 @@ def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> N
     finally:
         server.stop()
     assert found == {("127.0.0.1", port)}
+
+
+def test_the_server_of_a_root_answers_this_process_alone(tmp_path: Path) -> None:
+    with prefect_api(tmp_path), get_client(sync_client=True) as client:
+        url = os.environ["PREFECT_API_URL"]
+        assert client.read_flow_runs() == []
+        stranger = httpx.post(f"{url}/flow_runs/filter", json={})
+        guess = httpx.post(f"{url}/flow_runs/filter", json={}, auth=("roundweave", "guess"))
+    stop_server(tmp_path)
+    assert (stranger.status_code, guess.status_code) == (401, 401)

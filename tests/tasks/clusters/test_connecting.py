@@ -7,15 +7,20 @@ import socket
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import psutil
 import pytest
 from distributed import Client, LocalCluster
+from distributed.security import Security
 
 from storage.errors import ClusterError
 from tasks.clusters import connecting, waiting
 from tasks.clusters.connecting import connect, local_cluster
 from tasks.clusters.waiting import finished, usable_workers
+from tasks.executors.gang import GangExecutor
+from tasks.executors.graph import GraphExecutor
 
 
 def threads(workers: int, each: int) -> LocalCluster:
@@ -136,6 +141,38 @@ def test_a_local_cluster_listens_to_this_machine_alone() -> None:
     # The scheduler's and its dashboard, the nanny's, the worker's and its own.
     assert len(opened) >= 5
     assert dashboard.startswith("http://127.0.0.1:")
+
+
+def test_a_private_cluster_lets_nobody_in_and_shows_nothing() -> None:
+    with local_cluster(2, private=True) as cluster, Client(cluster, set_as_default=False) as client:
+        assert client.submit(sum, [1, 2]).result() == 3
+        ports = [int(address.rsplit(":", 1)[1]) for address in (cluster.scheduler_address, *client.nthreads())]
+        strangers = [f"{protocol}://127.0.0.1:{ports[0]}" for protocol in ("tcp", "tls")]
+        for address, security in zip(strangers, (None, Security.temporary()), strict=True):
+            with pytest.raises((OSError, TimeoutError)):
+                Client(address, timeout=3, security=security, set_as_default=False)
+        http = urlsplit(cluster.dashboard_link).port
+        for page in ("status", "info/main/workers.html", "json/counts.json", "metrics"):
+            assert httpx.get(f"http://127.0.0.1:{http}/{page}").status_code == 404
+        worker_pages = client.run(lambda dask_worker: dask_worker.http_server.port).values()
+        assert [httpx.get(f"http://127.0.0.1:{port}/metrics").status_code for port in worker_pages] == [404] * 2
+
+
+@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+def test_a_private_cluster_gives_the_same_bits(train, kind) -> None:
+    fields = {"data": "digits", "algorithm": "fed_avg", "local_steps": 2, "rounds": 3}
+    with connect(None, 2, private=True) as client:
+        assert client.scheduler.address.startswith("tls://")
+        run = train(kind(client), 3, **fields, name="private")
+    assert run.digest == train(**fields, name="inline").digest
+
+
+def test_privacy_is_of_local_clusters(client) -> None:
+    with pytest.raises(ClusterError, match="--private is for a local cluster"), connect("tcp://x:1", 2, True):
+        pass
+    refused = pytest.raises(ClusterError, match="--private is for a local cluster")
+    with client.as_current(), refused, connect(None, 2, private=True):
+        pass
 
 
 def looking(dask_worker: Any) -> tuple[bool, float]:
