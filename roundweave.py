@@ -38,6 +38,8 @@ def __getattr__(name: str) -> Any:
 
 def main() -> None:
     """The `roundweave` command."""
+    if sys.platform == "win32":
+        sys.exit("error: Roundweave does not run on Windows; use its subsystem for Linux (WSL)")
     import_module("flows.command.app").main()
 
 
