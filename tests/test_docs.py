@@ -7,7 +7,8 @@ written to that file:
 function NAME. Any other Python block is run as a script. Of shell blocks each line is run: `roundweave` in this
 process, `pytest` in the copy, and `make` must name a target; after ``<!-- run by bash -->`` bash runs the whole
 block. What another test runs says so: ``<!-- covered by tests/FILE.py::TEST -->``. Blocks without a language are
-pictures and output.
+pictures and output; after ``<!-- printed -->`` each line must have been printed since the last such block: its
+words, numbers up to a fiftieth, since other processors compute other bits, and anything in place of ``…``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PROJECT = ("flows", "tasks", "storage", "tests")
 
 
@@ -72,9 +74,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_shows_runs(page: Path, folder: Path) -> None:
+def test_what_a_page_shows_runs(page: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for number, block in enumerate(blocks(page)):
-        if block.note.startswith("covered by "):
+        if block.note == "printed":
+            assert_printed(block.text, "".join(capfd.readouterr()))
+        elif block.note.startswith("covered by "):
             assert_covered(block.note.removeprefix("covered by "))
         else:
             run_block(block, folder, f"block{number}.py")
@@ -170,6 +174,31 @@ def run_bash(text: str, folder: Path) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
+
+
+def assert_printed(shown: str, printed: str) -> None:
+    lines = [line.split() for line in printed.splitlines()]
+    for line in shown.splitlines():
+        assert any(are_alike(line.split(), words) for words in lines), f"{line!r} is not printed, but:\n{printed}"
+
+
+def are_alike(shown: list[str], words: list[str]) -> bool:
+    return len(shown) == len(words) and all(map(is_alike, shown, words))
+
+
+def is_alike(shown: str, word: str) -> bool:
+    """Whether a word is as shown, its number up to a fiftieth."""
+    plain = [text.strip("%,").replace(",", "") for text in (shown, word)]
+    if shown in ("…", word) or not all(NUMBER.fullmatch(text) for text in plain):
+        return shown in ("…", word)
+    return float(plain[0]) == pytest.approx(float(plain[1]), rel=0.02, abs=0.0002)
+
+
+def test_what_is_printed_is_compared() -> None:
+    assert_printed("kept 1,000 of … 2.00%", "more\nkept 1,010 of\tabc 1.99%\n")
+    for other in ("kept 1,030 of abc 2.00%", "kept 1,000 of 2.00%", "held 1,000 of abc 2.00%"):
+        with pytest.raises(AssertionError):
+            assert_printed("kept 1,000 of … 2.00%", other)
 
 
 def assert_covered(test: str) -> None:
