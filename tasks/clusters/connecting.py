@@ -44,7 +44,7 @@ LOCAL_SETTINGS = {
     "distributed.comm.timeouts.connect": "10s",
 }
 
-NO_PAGES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+NO_PAGES: dict[str, object] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """What a private cluster adds: pages ask nobody who they are."""
 
 
