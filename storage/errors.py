@@ -9,13 +9,31 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+LONGEST = 10_000
+"""Characters of a text that are shown."""
+
+
+def printable(text: object) -> str:
+    """A text as a terminal may show it: in one line, what is no character of one spelled out, and not too long.
+
+    Names, refusals and messages come from stores and code of others, and could move the cursor, forge lines, or
+    turn text around.
+
+    >>> printable("a\\x1b[2Jb\\n")
+    'a\\\\x1b[2Jb\\\\n'
+    """
+    shown = str(text)
+    if len(shown) > LONGEST:
+        shown = f"{shown[:LONGEST]}… and {len(shown) - LONGEST:,} characters more"
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+
 
 class RoundweaveError(Exception):
     """The root of all errors raised on purpose; its text is one line for a person."""
 
     def __str__(self) -> str:
         # KeyError would print the repr of its argument.
-        return Exception.__str__(self)
+        return printable(Exception.__str__(self))
 
 
 class UsageError(RoundweaveError, ValueError):
@@ -113,7 +131,7 @@ class WriterFenced(StoreError, RuntimeError):
 def one_line(error: BaseException) -> str:
     """Somebody else's error as its type and the first line of its text."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
 
 def reason(error: BaseException) -> str:

@@ -1,4 +1,7 @@
-"""JSON and TOML that others wrote: what is nested too deep to be worked with is refused as other nonsense is."""
+"""JSON and TOML that others wrote: what is nested too deep to be worked with is refused as other nonsense is.
+
+So are, in records and schemas, numbers that no run has.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,37 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 DEEPEST = 64
 """So many levels have what Roundweave writes, and more than people do."""
+
+
+MOST_ROUNDS = 1_000_000
+"""Rounds of a run: the numbers of all are written ahead, a chunk for each thousand."""
+
+
+MOST_PARTITIONS = 10_000_000
+"""Partitions of a run."""
+
+
+LATEST = 9e9
+"""Seconds since the epoch that tables of dates can show, till the year 2255."""
+
+
+Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
+Partition = Annotated[int, Field(ge=0, lt=MOST_PARTITIONS)]
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+Time = Annotated[float, Field(ge=0, lt=LATEST)]
+
+
+EXACTLY = ConfigDict(extra="forbid")
+"""Of a form that has no further members."""
+
+
+Form = TypeVar("Form")
 
 
 NUMBER = re.compile(r"(0|[1-9][0-9]{0,17})\.json")
@@ -17,8 +47,18 @@ NUMBER = re.compile(r"(0|[1-9][0-9]{0,17})\.json")
 
 
 def numbered(names: Iterable[str]) -> list[int]:
-    """The numbers of the names ``<number>.json``, ascending; other names are left out."""
-    return sorted(int(parts[1]) for parts in map(NUMBER.fullmatch, names) if parts)
+    """The numbers of the names ``<number>.json``, ascending; names with more, and others, are left out."""
+    told = (int(parts[1]) for parts in map(NUMBER.fullmatch, names) if parts)
+    return sorted(number for number in told if number <= MOST_ROUNDS)
+
+
+def validated(form: TypeAdapter[Form], text: str | bytes) -> Form:
+    """What a JSON text says, which must be of a form to the letter; raises `ValueError`."""
+    try:
+        return form.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def from_json(text: str | bytes) -> Any:

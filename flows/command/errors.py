@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import typer
 
 from flows.command.interrupts import interruptible
+from flows.command.printing.console import console
 from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
@@ -30,6 +31,8 @@ def clear_errors(as_json: bool = False, interrupted: str | Callable[[], str] = "
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
         fail(str(error), FAILED, as_json)
+    except MemoryError:
+        fail("there is not enough memory for this; what is committed is kept", FAILED, as_json)
     except BrokenPipeError:
         nobody_reads()
     except OSError as error:
@@ -39,7 +42,7 @@ def clear_errors(as_json: bool = False, interrupted: str | Callable[[], str] = "
 
 def fail(message: str, code: int, as_json: bool = False) -> NoReturn:
     """Print the line and end the command."""
-    typer.secho(f"error: {message}", fg="red", err=True)
+    console(stderr=True).print(f"error: {message}", style="red", soft_wrap=True)
     if as_json:
         print_json({"status": "failed", "error": message})
     sys.exit(code)
@@ -57,4 +60,4 @@ def nobody_reads() -> NoReturn:
 
 def print_json(value: Any) -> None:
     """One line of JSON on standard output."""
-    typer.echo(json.dumps(value))
+    typer.echo(json.dumps(value).replace("\x7f", "\\u007f"))  # the one control character that JSON may have

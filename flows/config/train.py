@@ -15,6 +15,7 @@ from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold
 from flows.config.fields import EachOwn, NamedOrOwn, Names, Numbers
 from flows.config.parts import Recombined
 from flows.config.problems import Config
+from storage.parsing import MOST_PARTITIONS, MOST_ROUNDS
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
@@ -31,9 +32,6 @@ from tasks.user_code import Code
 SEEDED, RECORDED = "seeded", "recorded:"
 """Orders of arrival: one that is simulated, and that of a run."""
 
-MOST_ROUNDS = 1_000_000
-"""The numbers of all rounds are written ahead, a chunk for each thousand: of so many in a fifth of a second."""
-
 LONGEST_NAME = 255
 """Bytes of a folder's name, as file systems have them."""
 
@@ -46,7 +44,9 @@ class Dealing(Config):
     held_out: float = Field(
         default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
     )
-    partitions: int = Field(default=4, ge=1, description="into how many parts the examples are split")
+    partitions: int = Field(
+        default=4, ge=1, le=MOST_PARTITIONS, description="into how many parts the examples are split"
+    )
     split: str = Field(
         default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
     )

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from flows.evidence.replay.preparing import spread
 from flows.stored import Run
-from storage.errors import PlaceError, RoundweaveError, one_line
+from storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
 from storage.places.addresses import Where, file_path
 from storage.runs.listing import flat_config
 from storage.runs.markup import COLOURS
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TEMPLATE = Environment(
-    loader=PackageLoader("flows.exporting", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    loader=PackageLoader("flows.exporting", "."),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    finalize=lambda value: value if isinstance(value, Markup) else printable(value),
 ).get_template("report.html")
 
 PAGES = (".html", ".htm")
@@ -38,7 +43,7 @@ class Picture:
     """A plot as the page holds it, or why there is none."""
 
     title: str
-    source: str | None
+    source: Markup | None
     missing: str = ""
 
 
@@ -62,6 +67,7 @@ def _page(run: Run, replay: int, trust: bool) -> str:
         colour=COLOURS[run.status],
         now=time.strftime("%Y-%m-%d %H:%M"),
         began=time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created)),
+        lost=listed(run.lost),
         verified=run.verify(),
         replayed=_replayed(run, replay, trust),
         pictures=_pictures(run),
@@ -121,7 +127,7 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
     # Letters are drawn: another font than the one that was measured would be wider, and cut at the edge.
     with rc_context({"svg.fonttype": "path", "svg.hashsalt": title}):
         figure.savefig(image, format="svg", metadata={"Date": None}, bbox_inches="tight")
-    return Picture(title, base64.b64encode(image.getvalue()).decode())
+    return Picture(title, Markup(base64.b64encode(image.getvalue()).decode()))
 
 
 def _history(run: Run) -> tuple[list[str], list[list[str]]]:

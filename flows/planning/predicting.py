@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
 
-from flows.config.train import MOST_ROUNDS
 from flows.planning.calibrating import Calibration, memory_left, memory_needed
 from flows.planning.strategies import Strategy, base
 from flows.planning.trying import Tried
 from flows.planning.workload import Workload
+from storage.parsing import MOST_ROUNDS
 from tasks.planning.measuring import Pace
 
 SPREAD = 0.1

@@ -20,13 +20,14 @@ from rich.progress import (
 
 from flows.reporting.listening import listening
 from flows.reporting.scores import shown_score
+from storage.errors import printable
 from storage.rounds.commits import Commit
 
 COLUMNS = (
-    TextColumn("{task.description}"),
+    TextColumn("{task.description}", markup=False),
     BarColumn(),
     MofNCompleteColumn(),
-    TextColumn("{task.fields[score]}"),
+    TextColumn("{task.fields[score]}", markup=False),
     TimeElapsedColumn(),
     TimeRemainingColumn(),
 )
@@ -69,7 +70,7 @@ class Bar:
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """Show how far it is."""
-        self.progress.update(self.task, completed=done, total=total, description="round", score=text)
+        self.progress.update(self.task, completed=done, total=total, description="round", score=printable(text))
 
     def notice(self, text: str) -> None:
         """Show one line above the bar."""

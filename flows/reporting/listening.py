@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
+from storage.errors import printable
 from storage.rounds.commits import Commit
 
 
@@ -75,9 +76,9 @@ def tell_progress(done: int, total: int, text: str) -> None:
 def notice(text: str) -> None:
     """Tell all listeners one line; standard error where there is none."""
     for listener in _listeners.get():
-        listener.notice(text)
+        listener.notice(printable(text))
     if not _listeners.get():
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
 
 class _Notices(logging.Handler):

@@ -21,6 +21,7 @@ from flows.reporting.listening import listening
 from flows.reporting.plots import as_markdown
 from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_commit
+from storage.errors import printable
 from storage.rounds.commits import Commit
 from storage.runs.names import run_name
 from storage.runs.run import Run
@@ -40,7 +41,7 @@ class FlowPage:
     def __init__(self, reporter: Reporter, flow_run: UUID, name: str) -> None:
         self.reporter = reporter
         self.flow_run = flow_run
-        self.name = name
+        self.name = printable(name)
         self.key = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")  # as Prefect allows it
         reporter.put(self._rename)
 

@@ -110,9 +110,10 @@ def chunk_bytes(spec: ArraySpec) -> int:
     return _size(spec) * np.dtype(spec.stored).itemsize + CHECKSUM
 
 
-def empty_chunk(spec: ArraySpec) -> np.ndarray:
-    """A chunk of nothing but the fill value, of shape `spec.chunks`."""
-    return np.full(spec.chunks, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
+def empty_chunk(spec: ArraySpec, width: int | None = None) -> np.ndarray:
+    """A chunk of nothing but the fill value, of shape `spec.chunks`, or of so many partitions only."""
+    shape = spec.chunks if width is None else (spec.chunks[0], *(width for _ in spec.chunks[1:]))
+    return np.full(shape, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
 
 
 def _size(spec: ArraySpec) -> int:

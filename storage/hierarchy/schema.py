@@ -5,11 +5,15 @@ Every array over rounds has a row for each round and row 0 for the initial state
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from storage.values.layout import Layout
+from pydantic import Field, TypeAdapter
+
+from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
+from storage.values.layout import Layout, Rows
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
 VERSION = 6
@@ -107,12 +111,14 @@ class Schema:
     its permutation.
     """
 
+    __pydantic_config__ = EXACTLY
+
     layout: Layout
-    partitions: int
+    partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
     memory: tuple[str, ...] = ()
     carry: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
-    matches: tuple[TensorSpec, ...] = ()
+    matches: Rows = ()
 
     def state(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of the state by path; frozen parameters are stored once, without a round."""
@@ -207,10 +213,11 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
-        """The inverse of `to_json`."""
-        slots = {name: tuple(value[name]) for name in ("memory", "carry", "extras")}
-        matches = tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in value["matches"])
-        return cls(Layout.from_json(value["layout"]), value["partitions"], **slots, matches=matches)
+        """The inverse of `to_json`; raises `ValueError` for what no schema says."""
+        return validated(SCHEMA, json.dumps(value))
+
+
+SCHEMA = TypeAdapter(Schema)
 
 
 def split_array(number: int, examples: int) -> ArraySpec:

@@ -22,6 +22,7 @@ from typing import ClassVar, ParamSpec, TypeVar
 import numpy as np
 
 from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
+from storage.memory import check_memory
 from storage.places.base import PARTIAL, Piece, parts_of
 from storage.places.descriptors import (
     FILE,
@@ -110,6 +111,7 @@ class LocalPlace:
             size = os.fstat(file.fileno()).st_size
             if most is not None and size > most:
                 raise StoreDamaged(f"{self.path / key} has {size} bytes, where at most {most} belong")
+            check_memory(size, str(self.path / key))
             return np.fromfile(file, np.uint8).data
 
     @_telling("read")

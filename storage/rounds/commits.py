@@ -9,15 +9,16 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter
 
 from storage.errors import UsageError
 from storage.hierarchy.documents import NAME
-from storage.parsing import from_json
+from storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class Arrival:
     server, its place in the order of arrival within its round.
     """
 
-    turn: int
-    began: int
-    staleness: int
-    places: tuple[int, ...] = (0,)
+    turn: Count
+    began: Round
+    staleness: Round
+    places: tuple[Count, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class UpdateRecord:
     """
 
     digest: str
-    weight: int
+    weight: Count
     refused: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -60,7 +61,7 @@ class Score:
 
     loss: float
     values: Mapping[str, float] = field(default_factory=dict)
-    examples: int = 0
+    examples: Count = 0
 
     @property
     def accuracy(self) -> float | None:
@@ -76,8 +77,8 @@ class Score:
 class SplitRecord:
     """Which split a round's examples were dealt by: its number, how many examples it deals, and its digest."""
 
-    number: int
-    examples: int
+    number: Round
+    examples: Count
     digest: str
 
 
@@ -85,9 +86,9 @@ class SplitRecord:
 class Hand:
     """What a partition has in hand: its `turn`, from 1, the `row` whose state it fetched, and `steps` there."""
 
-    turn: int = 1
-    row: int = 0
-    steps: int = 0
+    turn: Count = 1
+    row: Round = 0
+    steps: Count = 0
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,9 @@ class ServerRecord:
     refused for what it was.
     """
 
-    hands: Mapping[int, Hand]
-    steps: int = 0
-    unsound: tuple[int, ...] = ()
+    hands: Mapping[Partition, Hand]
+    steps: Count = 0
+    unsound: tuple[Partition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,10 @@ class GangRecord:
     rank's process has held so far, in bytes.
     """
 
-    ranks: int
-    team: int
-    exchanged: Mapping[str, int]
-    memory: tuple[int, ...]
+    ranks: Count
+    team: Count
+    exchanged: Mapping[str, Count]
+    memory: Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -131,22 +132,24 @@ class Commit:
     initial state and for what a run was given, and `gang` what it took where that was one.
     """
 
-    round: int
+    __pydantic_config__ = EXACTLY
+
+    round: Round
     token: str
-    epoch: int
+    epoch: Count
     state: str
     tensors: Mapping[str, str]
-    updates: Mapping[int, UpdateRecord] = field(default_factory=dict)
-    carry_from: Mapping[int, int] = field(default_factory=dict)
+    updates: Mapping[Partition, UpdateRecord] = field(default_factory=dict)
+    carry_from: Mapping[Partition, Round] = field(default_factory=dict)
     split: SplitRecord | None = None
     server: ServerRecord | None = None
     score: Score | None = None
     best: float | None = None
-    since_best: int = 0
+    since_best: Count = 0
     stop: str | None = None
     stored: bool = True
     seconds: float = 0.0
-    time: float = 0.0
+    time: Time = 0.0
     executor: str = ""
     gang: GangRecord | None = None
 
@@ -178,32 +181,11 @@ class Commit:
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
-        """The inverse of `to_json`."""
-        value = from_json(text)
-        updates = {int(p): _update_record(u) for p, u in value.pop("updates").items()}
-        carry_from = {int(p): r for p, r in value.pop("carry_from").items()}
-        split, server, score = value.pop("split"), value.pop("server"), value.pop("score")
-        gang = value.pop("gang", None)
-        return cls(
-            **value,
-            updates=updates,
-            carry_from=carry_from,
-            split=SplitRecord(**split) if split else None,
-            server=_server(**server) if server else None,
-            score=Score(**score) if score else None,
-            gang=GangRecord(**{**gang, "memory": tuple(gang["memory"])}) if gang else None,
-        )
+        """The inverse of `to_json`; raises `ValueError` for what no record says."""
+        return validated(RECORD, text)
 
 
-def _update_record(value: dict[str, Any]) -> UpdateRecord:
-    arrival = value.pop("arrival")
-    if arrival is None:
-        return UpdateRecord(**value)
-    return UpdateRecord(**value, arrival=Arrival(**{**arrival, "places": tuple(arrival["places"])}))
-
-
-def _server(hands: Mapping[str, Any], steps: int, unsound: Sequence[int]) -> ServerRecord:
-    return ServerRecord({int(p): Hand(**hand) for p, hand in hands.items()}, steps, tuple(unsound))
+RECORD = TypeAdapter(Commit)
 
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
@@ -245,6 +227,11 @@ def reported_by(commits: Iterable[Commit]) -> set[str]:
     return told
 
 
+def width_of(commit: Commit) -> int:
+    """Of how many partitions a commit tells: one more than the last."""
+    return max(commit.updates, default=-1) + 1
+
+
 def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
     """What a commit says, by the path of its array: a number, or (partition,) with NaN where there is none.
 
@@ -282,5 +269,5 @@ def numbers_digest(before: str, rows: Mapping[str, np.ndarray]) -> str:
 
 def commit_digest(before: str, commit: Commit) -> str:
     """`numbers_digest` of a commit's own rows."""
-    rows = rows_of(commit, max(commit.updates, default=-1) + 1)
+    rows = rows_of(commit, width_of(commit))
     return numbers_digest(before, {path: row for path, row in rows.items() if path != "committed"})

@@ -12,8 +12,9 @@ from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import NAME, create_documents, replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
+from storage.memory import check_memory
 from storage.places.together import together
-from storage.rounds.commits import Commit, numbers_digest, rows_of
+from storage.rounds.commits import Commit, numbers_digest, rows_of, width_of
 from storage.rounds.log import CommitLog
 
 
@@ -54,13 +55,15 @@ class History:
     def read(self, rows: int | None = None, recorded: Sequence[int] | None = None) -> dict[str, np.ndarray]:
         """The first rows of all numbers, (round,) or (round, partition), by path; NaN where there is none.
 
-        `recorded` are the rounds with a record, where they are known.
+        Partitions after the last one of which anything is told are left out. `recorded` are the rounds with a
+        record, where they are known.
         Raises `StoreDamaged` where they are not what the records tell; a lost round has no numbers.
         """
         rows = self.rows if rows is None else rows
         recorded = [round for round in (self.log.rounds() if recorded is None else recorded) if round < rows]
         # What is behind comes first: a writer that is at work may make arrays and rows meanwhile.
-        behind, tables = self._behind(recorded), self._stored(rows)
+        behind = self._behind(recorded)
+        tables = self._stored(rows, recorded, max(map(width_of, behind), default=0))
         for commit in behind:
             self._fill(tables, commit)
         lost = np.ones(rows, bool)
@@ -70,17 +73,28 @@ class History:
             table[lost] = np.nan
         return tables
 
-    def _stored(self, rows: int) -> dict[str, np.ndarray]:
-        """The first rows of numbers as they lie there, by path."""
-        paths = [path for path in self.arrays() if "/" in path]
-        blocks = [self._chunks(paths, index) for index in range(-(-rows // self.schema.block))]
-        return {path: np.concatenate([chunks[path] for chunks in blocks])[:rows] for path in paths}
+    def _stored(self, rows: int, recorded: Sequence[int], width: int) -> dict[str, np.ndarray]:
+        """The first rows of numbers as they lie there, by path; of so many partitions at least."""
+        paths, block, blocks = [path for path in self.arrays() if "/" in path], self.schema.block, {}
+        for index in dict.fromkeys(round // block for round in recorded):
+            blocks[index] = {path: narrow(chunk) for path, chunk in self._chunks(paths, index).items()}
+            width = max(width, *(chunk.shape[-1] for chunk in blocks[index].values() if chunk.ndim > 1))
+            check_memory(8 * len(blocks) * min(block, rows) * width * len(paths), f"the numbers of {self.place}")
+        check_memory(8 * rows * width * len(paths), f"the numbers of {self.place}")
+        partitions = {path: (width,) * (len(self._spec(path).shape) - 1) for path in paths}
+        tables = {path: np.full((rows, *partitions[path]), np.nan) for path in paths}
+        for index, chunks in blocks.items():
+            for path, chunk in chunks.items():
+                place = tables[path][index * block : (index + 1) * block]
+                place[:] = widened(chunk, width)[: len(place)]
+        return tables
 
     def _fill(self, tables: dict[str, np.ndarray], commit: Commit) -> None:
         """Make the row of a commit what it says, also of what has no array yet."""
-        told = rows_of(commit, self.schema.partitions)
+        rows, width = tables["bookkeeping/accepted"].shape
+        told = rows_of(commit, width)
         for path in told.keys() - tables.keys() - {"committed"}:
-            tables[path] = np.full((len(tables["bookkeeping/seconds"]), *np.shape(told[path])), np.nan)
+            tables[path] = np.full((rows, *np.shape(told[path])), np.nan)
         for path, table in tables.items():
             table[commit.round] = told.get(path, np.nan)
 
@@ -109,11 +123,11 @@ class History:
         """The records that have no row yet, as where a writer was killed in between."""
         if not rounds:
             return []
-        empty = empty_chunk(self._spec("committed"))
-        blocks = range(rounds[-1] // self.schema.block + 1)
+        empty, block = empty_chunk(self._spec("committed")), self.schema.block
+        blocks = list(dict.fromkeys(round // block for round in rounds))
         chunks = together(self.place, lambda index: self._whole("committed", index), blocks)
-        told = np.concatenate([empty if chunk is None else chunk for chunk in chunks])
-        return self._records([round for round in rounds if not told[round]])
+        told = {index: empty if chunk is None else chunk for index, chunk in zip(blocks, chunks, strict=True)}
+        return self._records([round for round in rounds if not told[round // block][round % block]])
 
     def add(self, commit: Commit, ours: bool, more: bool = False) -> None:
         """Write the row of a commit, whose record is in the log; `ours` says that it was created just now.
@@ -142,7 +156,8 @@ class History:
     def _put(self, told: Mapping[str, Any], index: int, row: int) -> None:
         """Have numbers written to their row of a block; what else is in it stays, or is nothing yet."""
         unread = [path for path in told if path not in self._written]
-        self._written |= self._chunks(unread, index) if row else {p: empty_chunk(self._spec(p)) for p in unread}
+        chunks = self._chunks(unread, index) if row else {p: empty_chunk(self._spec(p)) for p in unread}
+        self._written |= {path: widened(chunk, self.schema.partitions) for path, chunk in chunks.items()}
         for path, numbers in told.items():
             self._written[path][row] = numbers
         self._unwritten |= {(path, index) for path in told}
@@ -192,13 +207,15 @@ class History:
         self.describe()
 
     def told(self, commits: Iterable[Commit]) -> dict[tuple[str, int], np.ndarray]:
-        """The chunks that records make, by array and index."""
+        """The chunks that records make, by array and index, of the partitions that they tell of."""
         chunks: dict[tuple[str, int], np.ndarray] = {}
+        commits = list(commits)
+        width = max(map(width_of, commits), default=0)
         for commit in commits:
             index, number = divmod(commit.round, self.schema.block)
-            for path, row in rows_of(commit, self.schema.partitions).items():
+            for path, row in rows_of(commit, width).items():
                 if (path, index) not in chunks:
-                    chunks[path, index] = empty_chunk(self._spec(path))
+                    chunks[path, index] = empty_chunk(self._spec(path), width)
                 chunks[path, index][number] = row
         return chunks
 
@@ -216,7 +233,7 @@ class History:
         chunks = {path: chunk for path, chunk in zip(paths, stored, strict=True) if chunk is not None}
         absent = [path for path in paths if path not in chunks]
         told = self.told(self._recorded(index)) if absent else {}
-        return chunks | {path: told.get((path, index), empty_chunk(self._spec(path))) for path in absent}
+        return chunks | {path: told.get((path, index), empty_chunk(self._spec(path), 0)) for path in absent}
 
     def _whole(self, path: str, index: int) -> np.ndarray | None:
         """A chunk as it is stored; None where it is missing or damaged."""
@@ -237,7 +254,24 @@ class History:
         return self._arrays[path]
 
     def _write(self, spec: ArraySpec, index: int, chunk: np.ndarray) -> None:
-        write_chunk(self.place, spec, (index,), chunk, self.fsync)
+        write_chunk(self.place, spec, (index,), widened(chunk, self.schema.partitions), self.fsync)
+
+
+def narrow(chunk: np.ndarray) -> np.ndarray:
+    """A chunk, (round, partition), without the partitions after the last of which it tells; others as they are."""
+    if chunk.ndim == 1 or not np.isnan(chunk[:, -1:]).all():
+        return chunk
+    (told,) = np.nonzero(~np.isnan(chunk).all(axis=0))
+    return chunk[:, : told[-1] + 1 if told.size else 0].copy()
+
+
+def widened(chunk: np.ndarray, width: int) -> np.ndarray:
+    """A chunk, (round, partition), of so many partitions, NaN for those that it lacks; others as they are."""
+    if chunk.ndim == 1 or chunk.shape[1] >= width:
+        return chunk
+    wide = np.full((len(chunk), width), np.nan)
+    wide[:, : chunk.shape[1]] = chunk
+    return wide
 
 
 def _stretches(rounds: Sequence[int]) -> list[Sequence[int]]:

@@ -15,12 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated
 
 import psutil
+from pydantic import Field, TypeAdapter
 
 from storage.errors import PlaceError, RoundweaveError, RunBusy, StoreError
-from storage.parsing import from_json, numbered
+from storage.parsing import Count, Round, numbered, validated
 from storage.places.base import Place
 from storage.values.digests import json_digest
 
@@ -49,13 +50,13 @@ class Lease:
     """
 
     host: str
-    pid: int
+    pid: Annotated[int, Field(ge=0, lt=1 << 31)]
     born: float
     token: str
-    epoch: int
-    expiry: float
+    epoch: Count
+    expiry: Annotated[float, Field(lt=FAR)]
     failure: str | None = None
-    rounds: int = 0
+    rounds: Round = 0
 
     @property
     def fresh(self) -> bool:
@@ -63,6 +64,9 @@ class Lease:
         if self.host == socket.gethostname() and not _alive(self.pid, self.born):
             return False
         return time.time() < self.expiry
+
+
+CLAIM = TypeAdapter(Lease)
 
 
 def _alive(pid: int, born: float) -> bool:
@@ -86,25 +90,14 @@ def read_claim(place: Place, epoch: int) -> Lease | None:
         return None if content is None else _parsed(bytes(content), epoch)
     except PlaceError:
         raise
-    except (ValueError, TypeError, KeyError, StoreError):
+    except (ValueError, StoreError):
         return None
 
 
 def _parsed(content: bytes, epoch: int) -> Lease:
-    """The claim; raises `TypeError` for other fields or types, `ValueError` for an end that never comes."""
-    value: dict[str, Any] = from_json(content)
-    del value["digest"]
-    lease = Lease(**value)
-    texts = {"host": str, "token": str}
-    kinds = texts | {"pid": int, "born": float, "epoch": int, "expiry": float, "rounds": int}
-    for name, kind in kinds.items():
-        if type(getattr(lease, name)) is not kind:
-            raise TypeError(f"{name} is no {kind.__name__}")
-    if not isinstance(lease.failure, str | None):
-        raise TypeError("failure is no text")
-    if not lease.expiry < FAR:
-        raise ValueError("it would hold for ever")
-    if not all(getattr(lease, name).isprintable() for name in texts):
+    """The claim; raises `ValueError` for what no writer claims."""
+    lease = validated(CLAIM, content)
+    if not (lease.host.isprintable() and lease.token.isprintable()):
         raise ValueError("it is more than a line")
     if lease.epoch != epoch or content != lease_content(lease):
         raise ValueError("it is not what was written for this epoch")

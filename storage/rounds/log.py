@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from storage.errors import PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
+from storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
 from storage.hierarchy.documents import LARGEST
+from storage.hierarchy.schema import Schema
 from storage.parsing import numbered
 from storage.places.base import Place
 from storage.places.together import together
-from storage.rounds.commits import Commit, commit_digest
+from storage.rounds.commits import Commit, check_names, commit_digest
 from storage.values.digests import text_digest
 
 SEALED = re.compile(
@@ -67,12 +68,15 @@ class CommitLog:
 
     Each is sealed by its chain: the digest of `run`, its round, the chain of the record before, the digest of all
     numbers so far (`numbers_digest`) and what it says.
-    What is read is verified, and one line vouches for all that was before. `run` is the digest of the attributes.
+    What is read is verified, and one line vouches for all that was before. `run` is the digest of the attributes;
+    where there is a `schema`, records tell of its tensors and partitions.
     """
 
-    def __init__(self, place: Place, run: str) -> None:
+    def __init__(self, place: Place, run: str, schema: Schema | None = None) -> None:
         self.place = place
         self.run = run
+        self._schema = schema
+        self._tensors = frozenset(schema.state(1)) if schema else frozenset()
         self._ours: int | None = None
         self._newest: tuple[int, Link] | None = None
 
@@ -97,6 +101,12 @@ class CommitLog:
         """The rounds of which there is a record, whole or not, ascending."""
         return numbered(self.place.names("commits"))
 
+    def newest(self) -> int:
+        """The newest of them; raises `NotARun` where there is none."""
+        if rounds := self.rounds():
+            return rounds[-1]
+        raise NotARun(f"{self.place} has no commit record; restore them from a copy, or start the run again")
+
     def has(self, round: int) -> bool:
         """Whether there is a record of a round."""
         return self.place.has(_key(round))
@@ -112,9 +122,24 @@ class CommitLog:
     def parsed(self, round: int, link: Link) -> Commit:
         """What the sealed record of a round says; raises `StoreDamaged` where that is no commit."""
         try:
-            return Commit.from_json(link.text)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            commit = Commit.from_json(link.text)
+            self._check(round, commit)
+        except ValueError as error:
             raise StoreDamaged(f"{self.place}/{_key(round)} is no commit record: {error}") from error
+        return commit
+
+    def _check(self, round: int, commit: Commit) -> None:
+        """Raise `ValueError` for a record that tells of what the run has not."""
+        hands = commit.server.hands if commit.server else {}
+        if commit.round != round:
+            raise ValueError(f"it is of round {commit.round}")
+        if max([*commit.carry_from.values(), *commit.begins]) > round:
+            raise ValueError("it tells of rounds to come")
+        check_names(commit)
+        if self._schema and max([0, *commit.updates, *commit.carry_from, *hands]) >= self._schema.partitions:
+            raise ValueError(f"it tells of a partition that is none of {self._schema.partitions}")
+        if self._schema and commit.tensors.keys() != self._tensors:
+            raise ValueError("it tells of other tensors than the run has")
 
     def commit(self, at: int | Commit) -> Commit:
         """The record of a round; one that was read already is not read again."""

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
-from storage.parsing import from_json
+from storage.parsing import Partition, Round, validated
 from storage.rounds.log import CommitLog, put_aside
 from storage.values.digests import text_digest
 
@@ -21,8 +23,19 @@ ASIDE = re.compile(r"pruned-damaged-([0-9a-f]{12})\.json")
 """The name of a damaged one that was set aside: the beginning of the SHA-256 of its bytes."""
 
 
-MOST = 1_000_000
-"""Rounds of a run; a record that tells of more would take memory without end."""
+@dataclass(frozen=True)
+class Told:
+    """What a record says: spans of rounds, pairs of a round and a partition, the newest round and its chain."""
+
+    states: list[tuple[Round, Round]]
+    updates: list[tuple[Round, Round]]
+    carried: list[tuple[Round, Partition]]
+    newest: Round
+    chain: str
+    seal: str
+
+
+RECORD = TypeAdapter(Told)
 
 
 @dataclass(frozen=True)
@@ -113,15 +126,15 @@ def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:
     if content is None:
         return Pruned(), None, ""
     try:
-        value = from_json(bytes(content))
+        value = dict(vars(validated(RECORD, bytes(content))))
         del value["seal"]
         if bytes(content) != _content(log, value):
             raise ValueError("it is of another run, or was changed")
-        newest = min(value["newest"], MOST)
-        carried = frozenset((int(round), int(partition)) for round, partition in value["carried"])
+        newest = value["newest"]
+        carried = frozenset(value["carried"])
         pruned = Pruned(_rounds(value["states"], newest), _rounds(value["updates"], newest), carried)
         return pruned, newest, value["chain"]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
         raise StoreDamaged(
             f"{log.place}/{KEY} is no record of what was pruned ({error}); restore it from a copy, "
             "or `roundweave resume` goes on without it"
@@ -160,7 +173,8 @@ def _content(log: CommitLog, value: dict[str, Any]) -> bytes:
 
 
 def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:
-    """The rounds of these spans; those of a run that there can be come up to its newest."""
-    if any(last > newest for _, last in value):
-        raise ValueError("it tells of rounds to come")
+    """The rounds of these spans, which ascend; those of a run that there can be come up to its newest."""
+    ends = [end for span in value for end in span]
+    if ends != sorted(ends) or ends[-1:] > [newest]:
+        raise ValueError("it tells of rounds to come, or twice of one")
     return frozenset(round for first, last in value for round in range(first, last + 1))

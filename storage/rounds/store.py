@@ -39,15 +39,13 @@ class RoundStore:
         self.fsync = fsync
         try:
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
-            version = self.attributes["version"]
-            self.schema = Schema.from_json(self.attributes["schema"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            version, schema = self.attributes["version"], self.attributes["schema"]
+        except (ValueError, KeyError, TypeError) as error:
             raise _not_a_run(self.place) from error
         if version != VERSION:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
-        if problem := schema_problem(self.schema):
-            raise NotARun(f"{self.place} is no run that Roundweave made: {problem}")
-        self.log = CommitLog(self.place, json_digest(self.attributes))
+        self.schema = _sound(self.place, schema)
+        self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
         self.shelf = self.log.look()
         newest = self.shelf.newest or 0
         self.rounds = max(rounds, newest, self._room(newest))
@@ -141,6 +139,18 @@ class RoundStore:
         kept = self.log.create(commit, self.fsync, before)
         self.history.add(kept, ours=kept is commit, more=more)
         return kept
+
+
+def _sound(place: Place, value: Any) -> Schema:
+    """The schema that attributes tell; raises `NotARun` for one that no run has."""
+    try:
+        schema = Schema.from_json(value)
+        problem = schema_problem(schema)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise NotARun(f"{place} is no run that Roundweave made: {problem}")
+    return schema
 
 
 def _not_a_run(place: Place) -> NotARun:

@@ -15,6 +15,7 @@ from xarray.core import indexing
 from storage.errors import TensorMissing, nearest
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Commit
+from storage.rounds.history import widened
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.values.digests import match_tensors
@@ -197,8 +198,19 @@ class Arrays:
     def history(self) -> dict[str, xr.Variable]:
         """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""
         numbers = self.store.history.read(self.rounds[-1] + 1)
-        rows = {path: values[list(self.rounds)] for path, values in numbers.items()}
-        return {path: xr.Variable(("round", "partition")[: values.ndim], values) for path, values in rows.items()}
+        return {path: self._numbers(values[list(self.rounds)]) for path, values in numbers.items()}
+
+    def _numbers(self, values: np.ndarray) -> xr.Variable:
+        """Numbers, (round,) or (round, partition), of which those of many partitions may take much memory."""
+        if values.ndim == 1:
+            return xr.Variable(("round",), values)
+        sizes = (len(values), self.schema.partitions)
+
+        def read(row: int) -> np.ndarray:
+            return widened(values[[row]], sizes[1])[0]
+
+        rows = indexing.LazilyIndexedArray(StoredRows(sizes, values.dtype, 1, read))
+        return xr.Variable(("round", "partition"), rows)
 
 
 WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128")

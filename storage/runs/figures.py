@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from storage.errors import UsageError, nearest
+from storage.errors import UsageError, nearest, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,9 +83,9 @@ class Plots:
             right = ax.twinx()
             right.set_prop_cycle(color=rcParams["axes.prop_cycle"].by_key()["color"][len(lines) :])
             lines += draw_columns(history, self.run.scores, right)
-            right.set_ylabel(", ".join(self.run.scores))
+            right.set_ylabel(_shown(", ".join(self.run.scores)))
             right.grid(visible=False)
-        ax.set(title=self.run.name, ylabel="loss")
+        ax.set(title=_shown(self.run.name), ylabel="loss")
         legend_below(ax, lines)
         return ax
 
@@ -105,7 +105,7 @@ class Plots:
         else:
             legend_aside(ax, draw_columns(table, table.columns, ax), "partition")
             ax.set_ylabel(DIVERGENCE[measure])
-        ax.set_title(f"{self.run.name}: updates around their mean")
+        ax.set_title(f"{_shown(self.run.name)}: updates around their mean")
         return ax
 
     def changes(self, ax: Axes | None = None) -> Axes:
@@ -115,7 +115,7 @@ class Plots:
         table = self.run.changes()
         ax = ax or new_axes(len(table.columns))
         draw_map(table.where(table > 0), ax, "norm of the change / norm before", norm=LogNorm())
-        ax.set_title(f"{self.run.name}: changes of the parameters")
+        ax.set_title(f"{_shown(self.run.name)}: changes of the parameters")
         return ax
 
     def refusals(self, ax: Axes | None = None) -> Axes:
@@ -128,7 +128,7 @@ class Plots:
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
         colours = {"cmap": ListedColormap(list(VERDICTS.values())), "vmin": 0, "vmax": 2}
         draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
-        ax.set(title=f"{self.run.name}: whose updates were accepted", ylabel="partition")
+        ax.set(title=f"{_shown(self.run.name)}: whose updates were accepted", ylabel="partition")
         legend_aside(ax, [Patch(color=colour, label=verdict) for verdict, colour in VERDICTS.items()])
         return ax
 
@@ -154,7 +154,7 @@ class Plots:
         ax.use_sticky_edges = False  # a bar without height at the top would leave no margin above it
         ax.set_ylim(bottom=0)
         _whole_numbers(ax)
-        ax.set(title=f"{self.run.name}: staleness of updates", xlabel="staleness", ylabel="updates")
+        ax.set(title=f"{_shown(self.run.name)}: staleness of updates", xlabel="staleness", ylabel="updates")
         legend_aside(ax, ax.get_legend_handles_labels()[0], "partition" if several else None)
         return ax
 
@@ -172,7 +172,7 @@ def draw_columns(table: pd.DataFrame, columns: Iterable[Any], ax: Axes) -> list[
     lines = []
     for column in filter(table.columns.__contains__, columns):
         if len(told := table[column].dropna()):
-            lines += ax.plot(told.index, told, marker=".", label=LABELS.get(column, str(column)))
+            lines += ax.plot(told.index, told, marker=".", label=_shown(LABELS.get(column, column)))
     ax.grid(alpha=0.3)
     _over_rounds(ax)
     return lines
@@ -192,7 +192,8 @@ def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -
     if label:
         ax.figure.colorbar(mesh, ax=ax, label=label)
     if whole.columns.inferred_type == "string":
-        ax.set_yticks(places[:: -(-len(places) // NAMES)], whole.columns[:: -(-len(places) // NAMES)])
+        every = -(-len(places) // NAMES)
+        ax.set_yticks(places[::every], map(_shown, whole.columns[::every]))
     else:
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -207,6 +208,11 @@ def legend_aside(ax: Axes, handles: Sequence[Artist], title: str | None = None) 
     """A legend at the right of the axes."""
     if handles:
         ax.legend(handles=handles, title=title, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def _shown(text: object) -> str:
+    """A text as a plot has it; dollars are no mathematics."""
+    return printable(text).replace("$", r"\$")
 
 
 def _over_rounds(ax: Axes) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from html import escape
+from html import escape as escaped
 from typing import Any
 
+from storage.errors import printable
 from storage.rounds.commits import Commit, Score
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
@@ -20,6 +21,11 @@ CELL = "text-align:left;background:none;border:0;padding:.05em 1.2em .05em 0;ver
 
 COLOURS = {"complete": "#3a9d5d", "running": "#3b82c4", "failed": "#d0384a", "interrupted": "#c98a1b"}
 """Of a run's status, readable on white and on black."""
+
+
+def escape(text: str) -> str:
+    """A text within HTML."""
+    return escaped(printable(text))
 
 
 def card(title: str, remark: str, rows: Mapping[str, Any], below: str = "", colour: str = "inherit") -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from storage.errors import RoundMissing, ShapeMismatch, TensorMissing
+from storage.errors import RoundMissing, ShapeMismatch, TensorMissing, printable
 from storage.rounds.commits import Commit, Score
 from storage.rounds.store import RoundStore
 from storage.runs.markup import round_card, score_parts
@@ -120,7 +120,7 @@ class Round:
 
     def __repr__(self) -> str:
         told = (*score_parts(self.score), f"{len(self.commit.accepted)} updates", self.commit.state[:12])
-        return f"<Round {' · '.join((str(self.number), *told))}>"
+        return printable(f"<Round {' · '.join((str(self.number), *told))}>")
 
     def _repr_html_(self) -> str:
         return round_card(self.commit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from storage.errors import UsageError
+from storage.errors import UsageError, printable
 from storage.places.addresses import Where
 from storage.rounds.pruned import Pruned
 from storage.runs.figures import Plots
@@ -159,7 +159,7 @@ class Run(RecordedRun):
         return Plots(self)
 
     def __repr__(self) -> str:
-        return f"<Run {self.name} · {self.status} · {self._told()}>"
+        return printable(f"<Run {self.name} · {self.status} · {self._told()}>")
 
     def _repr_html_(self) -> str:
         names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}

@@ -46,7 +46,7 @@ def _packable(store: RoundStore) -> list[ArraySpec]:
 
 def pack(store: RoundStore, step: Step = lambda done, total: None) -> None:
     """Gather the chunks of each array in shards, and let go of those that were pruned or are of no round."""
-    pruned, newest = store.tensors.pruned(), store.log.rounds()[-1]
+    pruned, newest = store.tensors.pruned(), store.log.newest()
 
     def stays(spec: ArraySpec, index: tuple[int, ...]) -> bool:
         return index[0] <= newest and pruned.has_chunk(spec, index)

@@ -52,7 +52,7 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
     Raises `RunBusy` while the run is written, `StoreDamaged` where its newest round is not whole.
     """
     if dry:
-        return _goes(store, keep, store.log.read(store.log.rounds()[-1]))
+        return _goes(store, keep, store.log.read(store.log.newest()))
     with held(store):
         newest = _newest(store)
         store.place.flush()
@@ -63,7 +63,7 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
 
 def _newest(store: RoundStore) -> Commit:
     """The record of the last round, which is verified: it is all that is left to go on from."""
-    newest = store.log.rounds()[-1]
+    newest = store.log.newest()
     if newest_whole(store) != newest:
         raise StoreDamaged(f"round {newest} of {store.place} is damaged; `roundweave resume` first, then prune")
     return store.log.read(newest)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from storage.values.tensors import TensorSpec
+
+
+def _members(row: Any) -> Any:
+    """A row of JSON, ``[name, dtype, shape]``, as the members of a spec."""
+    match row:
+        case [name, dtype, [*shape]]:
+            return {"name": name, "dtype": dtype, "shape": tuple(shape)}
+    return row
+
+
+def _pairs(aliases: Any) -> Any:
+    return tuple(aliases.items()) if isinstance(aliases, dict) else aliases
+
+
+Rows = tuple[Annotated[TensorSpec, BeforeValidator(_members)], ...]
 
 
 @dataclass(frozen=True)
@@ -17,23 +33,13 @@ class Layout:
     further names of tied tensors to the one under which they are kept.
     """
 
-    params: tuple[TensorSpec, ...]
-    buffers: tuple[TensorSpec, ...] = ()
-    frozen: tuple[TensorSpec, ...] = ()
-    aliases: tuple[tuple[str, str], ...] = ()
+    params: Rows
+    buffers: Rows = ()
+    frozen: Rows = ()
+    aliases: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` rebuilds the layout."""
+        """A JSON object from which `Schema.from_json` rebuilds the layout."""
         kinds = {"params": self.params, "buffers": self.buffers, "frozen": self.frozen}
         named = {kind: [[s.name, s.dtype, list(s.shape)] for s in specs] for kind, specs in kinds.items()}
         return {**named, "aliases": dict(self.aliases)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Layout:
-        """The inverse of `to_json`."""
-
-        def specs(kind: str) -> tuple[TensorSpec, ...]:
-            return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in value[kind])
-
-        aliases = tuple(value["aliases"].items())
-        return cls(specs("params"), specs("buffers"), specs("frozen"), aliases)

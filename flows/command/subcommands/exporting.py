@@ -9,6 +9,7 @@ import typer
 
 from flows.command.arguments import Json, Root, RunName, Trust
 from flows.command.errors import clear_errors, print_json
+from flows.command.printing.console import console
 from flows.exporting.trackers import TRACKERS
 from flows.stored import open_run
 from storage.checkpoints.files import SUFFIXES
@@ -31,7 +32,7 @@ def export_command(
         if as_json:
             print_json({"exported": what, "to": where})
         else:
-            typer.echo(f"{what} is now in {where}")
+            console().print(f"{what} is now in {where}", soft_wrap=True)
 
 
 def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
@@ -74,4 +75,4 @@ def report_command(
         if as_json:
             print_json({"report": str(place)})
         else:
-            typer.echo(f"{run} is told of in {place}")
+            console().print(f"{run} is told of in {place}", soft_wrap=True)

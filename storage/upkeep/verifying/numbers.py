@@ -8,7 +8,12 @@ import numpy as np
 
 from storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
+from storage.rounds.commits import width_of
+from storage.rounds.history import narrow, widened
 from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
+
+WIDE = 1 << 20
+"""Partitions of a row that is kept as a whole until all are read: files of more may take no disk at all."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,19 @@ def _read(stored: Stored, chunk: Chunk) -> Chunk:
     content: list[np.ndarray | None] = [None]
 
     def read() -> None:
-        content[0] = read_chunk(stored.place, chunk.array, (chunk.index,))
+        whole = read_chunk(stored.place, chunk.array, (chunk.index,))
+        content[0] = None if whole is None else _shortened(narrow(whole), stored)
 
     unread = refused(stored.place, chunk.key, read)
     return Chunk(chunk.array, chunk.index, content[0], unread)
+
+
+def _shortened(chunk: np.ndarray, stored: Stored) -> np.ndarray:
+    """A chunk of a million partitions and more, none of which has a record: whether it tells of them."""
+    width = max(map(width_of, stored.commits.values()), default=0)
+    if chunk.ndim == 1 or chunk.shape[1] <= max(WIDE, width):
+        return chunk
+    return np.where(np.isnan(chunk[:, width:]).all(axis=1), np.nan, 0.0)[:, None].repeat(width + 1, axis=1)
 
 
 def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
@@ -70,7 +84,7 @@ def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
         array = _array(stored, path)
         if array is not None:
             chunk = there.get((path, index), Chunk(array, index))
-            looks.append(_look_at(stored, chunk, told.get((path, index), empty_chunk(array)), written))
+            looks.append(_look_at(stored, chunk, told.get((path, index), empty_chunk(array, 0)), written))
     return Looked(
         frozenset(key for look in looks for key in look.keys),
         tuple(finding for look in looks for finding in look.findings),
@@ -90,8 +104,9 @@ def _look_at(stored: Stored, chunk: Chunk, told: np.ndarray, written: int) -> Lo
     keys = frozenset([chunk.key])
     if chunk.unread:
         return Looked(keys, (chunk.unread,))
-    empty = empty_chunk(chunk.array)
-    content = empty if chunk.content is None else chunk.content
+    content = empty_chunk(chunk.array, 0) if chunk.content is None else chunk.content
+    width = max(content.shape[-1], told.shape[-1])
+    content, told, empty = (widened(each, width) for each in (content, told, empty_chunk(chunk.array, 0)))
     differs, unwritten = ~_alike(content, told), _alike(content, empty)
     # Nobody vouches for rows of rounds that are lost.
     lost = {*stored.rounds, *range(stored.newest)} - stored.commits.keys()

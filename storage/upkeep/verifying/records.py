@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import partial
 
-from storage.errors import StoreDamaged
+from storage.errors import StoreDamaged, spans
 from storage.parsing import numbered
 from storage.places.base import Place
 from storage.rounds import log, pruned
@@ -22,11 +22,17 @@ def records(stored: Stored) -> Looked:
 
     The numbers for which one vouches are those that it and the ones before say.
     """
-    gaps = set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0}
-    missing = [Finding(f"commits/{round}.json", "it is missing, and the round is lost") for round in gaps]
+    gaps = spans(set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0})
+    missing = [Finding(f"commits/{first}.json", _missing(first, last)) for first, last in gaps]
     other = [_damage(stored, round) for round in stored.unread]
     untold = [Finding(f"commits/{round}.json", "it vouches for other numbers") for round in _other_numbers(stored)]
     return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other, *untold))
+
+
+def _missing(first: int, last: int) -> str:
+    if first == last:
+        return "it is missing, and the round is lost"
+    return f"it is missing, as are those up to commits/{last}.json, and the rounds are lost"
 
 
 def _other_numbers(stored: Stored) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from storage.errors import PlaceError, RoundweaveError, StoreDamaged
@@ -133,8 +134,12 @@ def read_known(store: RoundStore) -> Pruned | None:
 
 def whole_commits(store: RoundStore, rounds: list[int]) -> tuple[dict[int, Link], dict[int, Commit]]:
     """The whole ones of these rounds' records, as they are sealed and what they say."""
+    commits = {}
     links = store.log.links(rounds)
-    return links, {round: store.log.parsed(round, link) for round, link in links.items()}
+    for round, link in links.items():
+        with suppress(StoreDamaged):  # found as one that is not whole
+            commits[round] = store.log.parsed(round, link)
+    return {round: links[round] for round in commits}, commits
 
 
 def refused(place: Place, key: str, read: Callable[[], object]) -> Finding | None:

@@ -249,7 +249,7 @@ def rewritten(run: rw.Run, number: int, change, attributes=lambda values: values
     for file in (run.path / "commits").glob("*.json"):
         if file.stem.isdecimal():
             file.unlink()
-    log = CommitLog(store.place, json_digest(root["attributes"]))
+    log = CommitLog(store.place, json_digest(root["attributes"]), store.schema)
     for commit in commits:
         log.create(change(commit) if commit.round == number else commit)
     return rw.open_run(run.path)
