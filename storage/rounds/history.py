@@ -10,11 +10,11 @@ import numpy as np
 
 from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
-from storage.hierarchy.documents import NAME, create_documents, replace_documents
+from storage.hierarchy.documents import create_documents, replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.memory import check_memory
 from storage.places.together import together
-from storage.rounds.commits import Commit, numbers_digest, rows_of, width_of
+from storage.rounds.commits import Commit, metric_problem, numbers_digest, rows_of, width_of
 from storage.rounds.log import CommitLog
 
 
@@ -39,7 +39,7 @@ class History:
 
     def names(self, group: str) -> list[str]:
         """The metrics or the scores that there are, sorted."""
-        return [name for name in self.place.names(group) if name != NAME]
+        return [name for name in self.place.names(group) if metric_problem(name) is None]
 
     def arrays(self) -> dict[str, ArraySpec]:
         """All arrays that there are now, by path."""

@@ -35,6 +35,10 @@ NAMES = 40
 """So many rows of a map are named; of more, one in so many."""
 
 
+CELLS = 1_000_000
+"""Of a map."""
+
+
 class Drawn(Protocol):
     """What plots know of a run."""
 
@@ -123,6 +127,7 @@ class Plots:
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
 
+        _check_cells(len(self.run.tree["round"]), self.run.partitions)
         accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
         ax = ax or new_axes(self.run.partitions)
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
@@ -185,6 +190,7 @@ def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -
     _over_rounds(ax)
     if table.empty:
         return
+    _check_cells(table.index.max() - table.index.min() + 1, len(table.columns))
     whole = table.reindex(range(table.index.min(), table.index.max() + 1))
     places = range(len(whole.columns))
     mesh = ax.pcolormesh(whole.index, places, whole.T.to_numpy(float), shading="nearest", **colours)
@@ -208,6 +214,12 @@ def legend_aside(ax: Axes, handles: Sequence[Artist], title: str | None = None) 
     """A legend at the right of the axes."""
     if handles:
         ax.legend(handles=handles, title=title, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def _check_cells(rounds: int, rows: int) -> None:
+    """Raise `UsageError` for a map that nobody could look at."""
+    if rounds * rows > CELLS:
+        raise UsageError(f"a map of {rows:,} rows over {rounds:,} rounds is too large to be drawn")
 
 
 def _shown(text: object) -> str:

@@ -92,7 +92,7 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     """A recorded value as a cell shows it."""
     if isinstance(value, dict) and "source" in value:
-        decides = [value["name"], value.get("pickled") or value.get("definitions")]
+        decides = [value.get("name"), value.get("pickled") or value.get("definitions")]
         return f"{recorded_name(value)} ({json_digest(decides)[:8]})"
     return ", ".join(map(str, map(_cell, value))) if isinstance(value, list) else value
 

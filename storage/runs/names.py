@@ -6,13 +6,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from storage.errors import NotARun, UsageError, nearest
 from storage.places.addresses import Where, above, address_of, joined, last_name, scheme_of
-from storage.places.base import Place
 from storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
@@ -26,16 +25,9 @@ def run_name(where: Where) -> str:
 
 def recorded_name(value: Any) -> str:
     """A name as a record has it: what is built in by its own, a function of the user's as ``FILE.py:function``."""
-    return f"{Path(value['path']).name}:{value['name']}".lstrip(":") if isinstance(value, dict) else str(value)
-
-
-def recorded_start(attributes: Mapping[str, Any], where: Where | Place) -> tuple[dict[str, Any], str, float]:
-    """Configuration, algorithm and when the run of a record began; `NotARun` for a record of another form."""
-    try:
-        config, created = attributes["config"], float(attributes["created"])
-        return config, recorded_name(config["algorithm"]["name"]), created
-    except (KeyError, TypeError, ValueError) as error:
-        raise NotARun(f"{where}: its record names no algorithm or no beginning; it is damaged") from error
+    if not isinstance(value, dict):
+        return str(value)
+    return f"{Path(str(value.get('path', ''))).name}:{value.get('name')}".lstrip(":")
 
 
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9}|last|best)", re.DOTALL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +16,8 @@ from storage.rounds.log import Link
 from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
-from storage.runs.names import recorded_start, run_name
+from storage.runs.attributes import checked_attributes
+from storage.runs.names import recorded_name, run_name
 
 
 class RecordedRun:
@@ -29,7 +30,11 @@ class RecordedRun:
     def refresh(self) -> Self:
         """Look again: the same view, with the rounds that came since."""
         self._store = RoundStore(self._place)
-        self._config, self._algorithm, self._created = recorded_start(self._store.attributes, self._store.place)
+        told = checked_attributes(self._store.attributes, self._store.place)
+        self._config, self._created = self._store.attributes["config"], told.created
+        self._algorithm = recorded_name(self._config["algorithm"]["name"])
+        self._attributes = {"algorithm": "", "data": asdict(told.data), "versions": {}} | self._store.attributes
+        self._attributes["data"] = asdict(told.data) | self._attributes["data"]
         shelf = self._store.shelf
         self._rounds, self._done = shelf.rounds, shelf.newest
         self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
@@ -67,7 +72,7 @@ class RecordedRun:
     @property
     def attributes(self) -> dict[str, Any]:
         """All that was recorded at its start: config, algorithm, data, fingerprint, versions."""
-        return self._store.attributes
+        return self._attributes
 
     @property
     def created(self) -> float:

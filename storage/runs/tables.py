@@ -126,6 +126,8 @@ def update_divergence(rounds: Sequence[Round], partitions: int) -> pd.DataFrame:
     """
     import pandas as pd
 
+    if partitions > COMPARED:
+        raise UsageError(f"of {partitions:,} partitions no table is made; compare single updates of a round")
     columns = pd.MultiIndex.from_product([MEASURES, range(partitions)], names=["measure", "partition"])
     index = pd.Index([round.number for round in rounds], name="round")
     table = pd.DataFrame(float("nan"), index, columns)
@@ -134,6 +136,10 @@ def update_divergence(rounds: Sequence[Round], partitions: int) -> pd.DataFrame:
         for partition, direction in _directions(round):
             table.loc[round.number, (slice(None), partition)] = _compared(direction, mean)
     return table
+
+
+COMPARED = 100_000
+"""Partitions whose updates are compared with their mean in one table."""
 
 
 MEASURES = ("norm", "relative", "cosine")
@@ -161,7 +167,7 @@ def _mean_direction(round: Round) -> torch.Tensor:
     total = sum(round.commit.updates[partition].weight for partition in round.commit.accepted)
     mean = torch.zeros(())
     for partition, direction in _directions(round):
-        mean = mean + direction * (round.commit.updates[partition].weight / total)
+        mean = mean + direction * (round.commit.updates[partition].weight / (total or 1))
     return mean
 
 
