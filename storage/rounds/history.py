@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -16,6 +17,10 @@ from storage.memory import check_memory
 from storage.places.together import together
 from storage.rounds.commits import Commit, metric_problem, numbers_digest, rows_of, width_of
 from storage.rounds.log import CommitLog
+
+
+WIDE = 1 << 20
+"""Partitions of which no record has room to tell; files of so many numbers may take no disk at all."""
 
 
 class History:
@@ -77,7 +82,7 @@ class History:
         """The first rows of numbers as they lie there, by path; of so many partitions at least."""
         paths, block, blocks = [path for path in self.arrays() if "/" in path], self.schema.block, {}
         for index in dict.fromkeys(round // block for round in recorded):
-            blocks[index] = {path: narrow(chunk) for path, chunk in self._chunks(paths, index).items()}
+            blocks[index] = {path: narrow(chunk) for path, chunk in self._chunks(paths, index, recorded).items()}
             width = max(width, *(chunk.shape[-1] for chunk in blocks[index].values() if chunk.ndim > 1))
             check_memory(8 * len(blocks) * min(block, rows) * width * len(paths), f"the numbers of {self.place}")
         check_memory(8 * rows * width * len(paths), f"the numbers of {self.place}")
@@ -219,26 +224,33 @@ class History:
                 chunks[path, index][number] = row
         return chunks
 
-    def _recorded(self, index: int) -> list[Commit]:
+    def _recorded(self, index: int, recorded: Sequence[int]) -> list[Commit]:
         """The records of a block of rounds."""
-        return self._records([round for round in self.log.rounds() if round // self.schema.block == index])
+        start, end = (bisect_left(recorded, at * self.schema.block) for at in (index, index + 1))
+        return self._records(recorded[start:end])
 
     def _records(self, rounds: Sequence[int]) -> list[Commit]:
         """Those of the records of these rounds that are whole."""
         return [self.log.parsed(round, link) for round, link in self.log.links(rounds).items()]
 
-    def _chunks(self, paths: Sequence[str], index: int) -> dict[str, np.ndarray]:
+    def _chunks(
+        self, paths: Sequence[str], index: int, recorded: Sequence[int] | None = None
+    ) -> dict[str, np.ndarray]:
         """The chunks of a block of rounds as they are stored, else as the records have them."""
         stored = together(self.place, lambda path: self._whole(path, index), paths)
         chunks = {path: chunk for path, chunk in zip(paths, stored, strict=True) if chunk is not None}
         absent = [path for path in paths if path not in chunks]
-        told = self.told(self._recorded(index)) if absent else {}
+        recorded = self.log.rounds() if absent and recorded is None else recorded or []
+        told = self.told(self._recorded(index, recorded)) if absent else {}
         return chunks | {path: told.get((path, index), empty_chunk(self._spec(path), 0)) for path in absent}
 
     def _whole(self, path: str, index: int) -> np.ndarray | None:
-        """A chunk as it is stored; None where it is missing or damaged."""
+        """A chunk as it is stored; None where it is missing, damaged, or wider than any record could be."""
+        spec = self._spec(path)
+        if spec.chunks[-1] > WIDE:
+            return None
         try:
-            return read_chunk(self.place, self._spec(path), (index,))
+            return read_chunk(self.place, spec, (index,))
         except StoreDamaged:
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,9 @@ CHANGING: dict[str, tuple[str, ...]] = {
 
 COMMANDS = LOOKING | CHANGING
 
+LONGEST = 30_000_000
+"""Characters of an answer, which JSON may give as long as they are in the store."""
+
 CODES = (0, 1, 2, 3)
 """Done; failed; bad usage; of a replay, what differs and what is not as it was recorded."""
 
@@ -90,8 +94,6 @@ def tried(
 
 def _copied(store: Path, run: Path) -> None:
     """A copy with all that is no file; those without content take no disk."""
-    import subprocess
-
     run.parent.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--sparse=always", store, run], check=True)
 
@@ -105,20 +107,15 @@ def controls(text: str) -> str:
 
 def wrong(answer: dict[str, Any]) -> str:
     """What is wrong with an answer; nothing where it is as it must be."""
-    if answer["traceback"]:
-        return "traceback: " + answer["traceback"].strip().splitlines()[-1][:200]
-    if answer["code"] not in CODES:
-        return f"exit code {answer['code']}"
-    for where in ("out", "err", "page"):
-        if found := controls(answer[where]):
-            return f"{where} has {found!r}"
-        if "\nforged" in answer[where] or "\n[bold red]forged" in answer[where]:
-            return f"{where} has a forged line"
-    told = [line for line in answer["err"].splitlines() if not line.startswith("round ")]
-    if "Traceback" in answer["err"]:
-        return "traceback on stderr"
-    if answer["code"] in (1, 2) and len([line for line in told if line.startswith("error: ")]) > 1:
-        return "more than one line of error"
-    if len(answer["out"]) + len(answer["err"]) > 300_000:
-        return f"{len(answer['out']) + len(answer['err'])} characters"
-    return ""
+    texts = [answer["out"], answer["err"], answer["page"]]
+    lines = [line for line in answer["err"].splitlines() if line.startswith("error: ")]
+    problems = {
+        f"traceback: {(answer['traceback'].strip().splitlines() or [''])[-1][:200]}": answer["traceback"],
+        "a traceback on standard error": "Traceback" in answer["err"],
+        f"exit code {answer['code']}": answer["code"] not in CODES,
+        f"controls {controls(''.join(texts))!r}": controls("".join(texts)),
+        "a forged line": any("\n[bold red]forged" in text or "\nforged" in text for text in texts),
+        f"{len(lines)} lines of error": answer["code"] in (1, 2) and len(lines) > 1,
+        f"{len(''.join(texts)):,} characters": len("".join(texts)) > LONGEST,
+    }
+    return "; ".join(what for what, there in problems.items() if there)

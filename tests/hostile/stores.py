@@ -19,7 +19,7 @@ from storage.rounds.commits import Commit, commit_digest
 from storage.values.digests import json_digest, text_digest
 
 PWN = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x7f\u202etxt.exe\u2066\n[bold red]forged[/]\r"
-"""Sets a terminal's title, clears it, in 7 and 8 bits, deletes, turns text around, and forges a line of its own."""
+"""Sets a terminal's title, clears it, in 7 and 8 bits, deletes, turns text around, forges a line."""
 
 BIG = 10**15
 
@@ -54,7 +54,7 @@ TAIL = re.compile(r', "numbers": "[0-9a-f]*", "before": "[0-9a-f]*", "chain": "[
 
 @dataclass
 class Store:
-    """A copy of a run's folder; `attributes` and `records` are changed first, then `seal` makes them consistent."""
+    """A copy of a run's folder; `attributes` and `records` are changed, then `seal` makes them consistent."""
 
     path: Path
     attributes: dict[str, Any] = field(init=False)
@@ -209,11 +209,10 @@ def named(name: bytes, folder: bool = False) -> Make:
     """A file or a folder of any name."""
 
     def make(store: Store) -> None:
-        path = os.path.join(os.fsencode(store.path), name)
-        os.makedirs(path if folder else os.path.dirname(path), exist_ok=True)
+        path = store.path / os.fsdecode(name)
+        (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
         if not folder:
-            with open(path, "wb") as file:
-                file.write(b"x")
+            path.write_bytes(b"x")
 
     return make
 
@@ -225,17 +224,17 @@ def many_parameters(count: int) -> Make:
 
 
 def many_updates(store: Store) -> None:
-    """A record tells of a hundred thousand updates of a run that has as many partitions."""
+    """A record tells of ten thousand updates of a run that has as many partitions."""
     updates = store.last["updates"]
-    store.attributes["schema"]["partitions"] = 100_000
-    store.last["updates"] = {str(p): next(iter(updates.values())) for p in range(100_000)}
+    store.attributes["schema"]["partitions"] = 10_000
+    store.last["updates"] = {str(p): next(iter(updates.values())) for p in range(10_000)}
     store.seal()
 
 
 def many_rounds(store: Store) -> None:
-    """Two thousand small records, and as many partitions as there can be."""
+    """Five hundred small records, and as many partitions as there can be."""
     store.attributes["schema"]["partitions"] = 10_000_000
-    for round in range(max(store.records) + 1, 2_000):
+    for round in range(max(store.records) + 1, 500):
         store.also(round, updates={}, carry_from={})
     store.seal()
 
@@ -314,7 +313,7 @@ STORES: dict[str, Make] = {
     "partitions-0": attribute("schema", "partitions", value=0),
     "partitions-10^7-many-rounds": many_rounds,
     "partitions-10^7-sparse-chunks": wide_and_sparse,
-    "updates-of-100000-partitions": many_updates,
+    "updates-of-10000-partitions": many_updates,
     "update-of-partition-10^15": record("updates", str(BIG), value={"digest": NO_DIGEST, "weight": 1}),
     "update-of-partition-2": record(
         "updates",

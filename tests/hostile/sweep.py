@@ -27,15 +27,14 @@ if __name__ == "__main__":
             store = write(base, make, place / "x.zarr")
             for told in tried(commands, [c for c in COMMANDS if which.search(c)], store, base, folder):
                 count += 1
-                for what in worst:
-                    worst[what] = max(worst[what], (told[what], f"{name}: {told['command']}"))
+                worst = {
+                    what: max(most, (told[what], f"{name}: {told['command']}")) for what, most in worst.items()
+                }
                 if told["wrong"] or told["seconds"] > 10 or told["bytes"] > 1 << 30:
                     kind = told["wrong"].split(":")[0] or "slow or large"
                     kinds[kind] += 1
-                    print(
-                        f"{name:32} {told['command']:18} {told['seconds']:5.1f} s {told['bytes'] >> 20:5} MB  {told['wrong']}",
-                        flush=True,
-                    )
+                    took = f"{told['seconds']:5.1f} s {told['bytes'] >> 20:5} MB"
+                    print(f"{name:32} {told['command']:18} {took}  {told['wrong']}", flush=True)
                     log.write(json.dumps({"store": name, **told, "page": ""}) + "\n")
             shutil.rmtree(place, ignore_errors=True)
     commands.close()

@@ -9,11 +9,8 @@ import numpy as np
 from storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
 from storage.rounds.commits import width_of
-from storage.rounds.history import narrow, widened
+from storage.rounds.history import WIDE, narrow, widened
 from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
-
-WIDE = 1 << 20
-"""Partitions of a row that is kept as a whole until all are read: files of more may take no disk at all."""
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def test_looking_runs_nothing(theirs: Store, script: str, mark: Path, capsys, mo
 
 @pytest.mark.parametrize("recorded", [{"algorithm": "fed_avg"}, {"algorithm": {}}, {"algorithm": None}])
 def test_a_record_that_roundweave_never_wrote_is_no_run(theirs: Store, recorded: dict[str, object]) -> None:
-    with pytest.raises(NotARun, match="its record names no algorithm"):
+    with pytest.raises(NotARun, match="its record is not that of a run"):
         resumed_config(str(theirs(**recorded).path), None, trust=True, changes={})
 
 
