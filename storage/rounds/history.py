@@ -18,7 +18,6 @@ from storage.places.together import together
 from storage.rounds.commits import Commit, metric_problem, numbers_digest, rows_of, width_of
 from storage.rounds.log import CommitLog
 
-
 WIDE = 1 << 20
 """Partitions of which no record has room to tell; files of so many numbers may take no disk at all."""
 

@@ -207,7 +207,8 @@ class Arrays:
         sizes = (len(values), self.schema.partitions)
 
         def read(row: int) -> np.ndarray:
-            return widened(values[[row]], sizes[1])[0]
+            whole: np.ndarray = widened(values[[row]], sizes[1])[0]
+            return whole
 
         rows = indexing.LazilyIndexedArray(StoredRows(sizes, values.dtype, 1, read))
         return xr.Variable(("round", "partition"), rows)

@@ -61,7 +61,7 @@ def test_no_command_fails_over_what_did_harm(commands, base, tmp_path: Path, nam
     assert check(commands, base, tmp_path, name, ALL) == []
 
 
-@pytest.mark.parametrize(("name", "command"), zip(STORES, cycle(ALL), strict=False))
+@pytest.mark.parametrize(("name", "command"), list(zip(STORES, cycle(ALL), strict=False)))
 def test_over_each_store_a_command_is_tried(commands, base, tmp_path: Path, name, command) -> None:
     assert check(commands, base, tmp_path, name, [command]) == []
 

@@ -19,6 +19,7 @@ from storage.places.local import LocalPlace
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
+from storage.runs.run import Run
 from storage.upkeep.verifying.verify import verify
 from storage.values.digests import tensor_digest
 from storage.values.layout import Layout
