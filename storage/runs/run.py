@@ -84,7 +84,8 @@ class Run(RecordedRun):
         A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
-        recorded = [round for round in self._store.shelf.filled if round <= self.done]
+        done = self.done
+        recorded = [round for round in self._store.shelf.filled if round <= done]
         return history_table(self._store.history, self._scored, recorded)
 
     def arrivals(self) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from storage.values.tensors import TensorSpec
 
@@ -22,7 +22,11 @@ def _pairs(aliases: Any) -> Any:
     return tuple(aliases.items()) if isinstance(aliases, dict) else aliases
 
 
-Rows = tuple[Annotated[TensorSpec, BeforeValidator(_members)], ...]
+MOST = 100_000
+"""Tensors of a kind: each is a folder of its own."""
+
+
+Rows = Annotated[tuple[Annotated[TensorSpec, BeforeValidator(_members)], ...], Field(max_length=MOST)]
 
 
 @dataclass(frozen=True)
