@@ -176,7 +176,8 @@ class RecordedRun:
     def _whole(self) -> dict[int, Link]:
         """The whole records of the committed rounds, ascending."""
         if self._links is None:
-            self._links = self._store.log.links([round for round in self._rounds if round <= self.done])
+            done = self.done
+            self._links = self._store.log.links([round for round in self._rounds if round <= done])
         return self._links
 
     def _commit(self, round: int) -> Commit:
