@@ -113,8 +113,9 @@ def cp_command(
         where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
         with _bar("copying") as step:
             chain = copy_run(_store(stored), place_of(where), step)
-        said = f"copied and verified, chain {chain[:16]}; the copy is {where}"
-        _say(stored, said, as_json, copy=where, chain=chain)
+        _say(stored, f"copied and verified, chain {chain[:16]}; the copy is", as_json, copy=where, chain=chain)
+        if not as_json:  # a line of its own, for a script to take
+            console().print(where, soft_wrap=True)
 
 
 def rm_command(

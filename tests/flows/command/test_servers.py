@@ -50,16 +50,16 @@ def test_of_many_refused_updates_show_names_the_first(first, capsys, monkeypatch
 
 
 def test_what_asks_for_a_state_between_names_the_nearest_that_are_stored(first, capsys) -> None:
-    said = "the state of round 15 of "
+    said = "the state of round 11 of "
     for arguments in (
-        ("export", "first@15", "--to", "out.safetensors"),
-        ("train", "--from", "first@15", *SHORT),
-        ("train", "--start-from", "first@15", "--model", "logistic", *SHORT),
+        ("export", "first@11", "--to", "out.safetensors"),
+        ("train", "--from", "first@11", *SHORT),
+        ("train", "--start-from", "first@11", "--model", "logistic", *SHORT),
     ):
         code, out, err = run(capsys, *arguments)
         assert (code, out, err.count("\n")) == (1, "", 1), arguments
         assert said in err
-        assert "the nearest are those of rounds 12, 20" in err
+        assert "the nearest are those of rounds 10, 12" in err
 
 
 def test_a_fork_and_an_export_begin_with_a_stored_state(first, capsys, tmp_path: Path) -> None:
