@@ -93,9 +93,14 @@ EVERY_OPTION: Mapping[str, FieldInfo] = {
 """All that some algorithm takes, by name; defaults may differ from one to another."""
 
 
-def allow_options(schema: dict[str, Any]) -> None:
-    """Let a JSON schema without additional properties have the options of all algorithms."""
-    schema["patternProperties"] = {f"^({'|'.join(sorted(EVERY_OPTION))})$": {}}
+def leave_checks(schema: dict[str, Any]) -> None:
+    """Have a JSON schema leave to us what we refuse in better words: options that no algorithm takes.
+
+    A table fits an algorithm of the user's as well as the one that it names, so it is one of any.
+    """
+    schema["additionalProperties"] = True
+    table = schema["properties"]["algorithm"]["anyOf"][1]
+    table["anyOf"] = table.pop("oneOf")
 
 
 def options_of(name: str) -> dict[str, FieldInfo]:

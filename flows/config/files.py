@@ -32,12 +32,16 @@ def check_toml(path: Path) -> None:
 
 def write_toml(path: Path, config: TrainConfig) -> None:
     """Write what was given of a configuration to a file, with whole paths; raises `UsageError` if that fails."""
-    values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    here = Path.cwd()
     try:
-        path.write_text(tomli_w.dumps({key: _seen(here, key, value) for key, value in values.items()}), "utf-8")
+        path.write_text(tomli_w.dumps(from_anywhere(config)), "utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror})") from error
+
+
+def from_anywhere(config: TrainConfig) -> dict[str, Any]:
+    """What was given of a configuration, as JSON and TOML have it, with whole paths."""
+    values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    return {key: _seen(Path.cwd(), key, value) for key, value in values.items()}
 
 
 def _seen(folder: Path, key: str, value: Any) -> Any:

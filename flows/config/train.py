@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from flows.config.algorithms import DEFAULT, AlgorithmField, allow_options, fold_options
+from flows.config.algorithms import DEFAULT, AlgorithmField, fold_options, leave_checks
 from flows.config.fields import EachOwn, NamedOrOwn, Names, Numbers
 from flows.config.parts import Recombined
 from flows.config.problems import Config
@@ -205,7 +205,7 @@ class Execution(Placement):
 class TrainConfig(Experiment, Execution):
     """All there is to say about a training run; what is no field of it is an option of its algorithm."""
 
-    model_config = ConfigDict(json_schema_extra=allow_options)
+    model_config = ConfigDict(json_schema_extra=leave_checks)
 
     address: str | None = Field(
         default=None, description="where the run lies that goes on; default: by its name under the root"

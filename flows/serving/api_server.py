@@ -44,14 +44,16 @@ def main() -> None:
         return
     threading.Thread(target=_end_with_parent, daemon=True).start()
     home = Path(os.fsdecode(line.removesuffix(b"\n")))
-    os.environ |= _home(home)
+    # Where a browser that has its page finds it.
+    os.environ |= _home(home) | {"PREFECT_UI_API_URL": f"http://127.0.0.1:{listener.getsockname()[1]}/api"}
     with (home / "server.log").open("ab") as log:
         os.dup2(log.fileno(), 2)
     _serve(home, listener)
 
 
 def _home(folder: Path) -> dict[str, str]:
-    return {"PREFECT_HOME": str(folder), "PREFECT_PROFILES_PATH": str(folder / "profiles.toml")}
+    places = {"HOME": folder, "PROFILES_PATH": folder / "profiles.toml", "UI_STATIC_DIRECTORY": folder / "page"}
+    return {f"PREFECT_{name}": str(place) for name, place in places.items()}
 
 
 def _serve(home: Path, listener: socket.socket) -> None:
@@ -65,7 +67,7 @@ def _serve(home: Path, listener: socket.socket) -> None:
     with Path(home, "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         place_database(home / "prefect.db", template())
-    app = create_app(ephemeral=True, final=True)
+    app = create_app(final=True)
     gc.freeze()
     gc.enable()
     uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[listener])

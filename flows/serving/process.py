@@ -19,34 +19,40 @@ SETTINGS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
-    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    "PREFECT_SERVER_UI_ENABLED": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
 }
-"""No UI, no services that a single process has no use for; the database is brought up to date before."""
+"""The database is brought up to date before."""
+
+REPORTS_ALONE = {
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_UI_ENABLED": "false",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+}
+"""No page, and no services that a single process has no use for, such as those that begin scheduled runs."""
 
 
 class Server:
     """A Prefect server beside this process: it is starting until its `url` is known; `once` for one flow alone.
 
+    With `schedules` it begins scheduled runs and has Prefect's page, else it takes reports alone.
     Who else is on this machine may reach it, and is answered with its password alone.
     """
 
-    def __init__(self, once: bool = False) -> None:
+    def __init__(self, once: bool = False, schedules: bool = False) -> None:
         self.once = once
         self.home: Path | None = None
         self._url: str | None = None
         self.password = f"roundweave:{secrets.token_urlsafe()}"
+        settings = SETTINGS if schedules else SETTINGS | REPORTS_ALONE
         own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
         self.process = subprocess.Popen(
             # Not as a module: the folder that the user is in may have flows of its own.
             [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
             bufsize=0,  # what cannot be written to one that has ended is not kept until it is closed
-            env=own | SETTINGS | {"PREFECT_SERVER_API_AUTH_STRING": self.password},
+            env=own | settings | {"PREFECT_SERVER_API_AUTH_STRING": self.password},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # it has a log once it has a home

@@ -86,6 +86,21 @@ def prefect_api(root: Where) -> Iterator[None]:
 
 
 @contextmanager
+def schedules_kept(root: Where) -> Iterator[Server | None]:
+    """Within, there is a Prefect API that begins scheduled runs: the user's, else that of the server given."""
+    place_prefect_home(root)
+    if user_api():
+        yield None
+        return
+    server = _servers[_home(root)] = Server(schedules=True).settle(_home(root))
+    try:
+        with prefect_api(root):
+            yield server
+    finally:
+        stop_server(root)
+
+
+@contextmanager
 def _without_heartbeat() -> Iterator[None]:
     """A flow's heartbeat takes a second to end, and a server that ends with its flow has no use for it."""
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings

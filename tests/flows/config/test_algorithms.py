@@ -125,6 +125,19 @@ def test_prefects_form_has_every_algorithm_with_its_options() -> None:
     for model in MODELS.values():
         assert set(schema[model.__name__]["properties"]) == set(model.model_fields)
     assert schema["FedProx"]["properties"]["mu"]["description"].startswith("weight of the squared distance")
-    (pattern,) = schema["TrainConfig"]["patternProperties"]
-    assert "|mu|" in pattern
-    assert schema["TrainConfig"]["additionalProperties"] is False
+    assert schema["TrainConfig"]["additionalProperties"] is True  # `mu` beside the others, and what we refuse
+
+
+def test_prefect_takes_an_algorithms_table_and_a_mistyped_option_is_refused_with_the_nearest_name() -> None:
+    from prefect.utilities.callables import parameter_schema
+    from prefect.utilities.schema_tools.validation import validate
+
+    from flows import train_flow
+
+    schema = parameter_schema(train_flow.fn).model_dump_for_openapi()
+    for given in ({"algorithm": {"name": "fed_avg", "local_steps": 2}}, {"algorithm": "fed_prox", "mu": 0.1}):
+        validate({"config": given}, schema, raise_on_error=True)
+        train_flow.validate_parameters({"config": given})
+    validate({"config": {"roundz": 3}}, schema, raise_on_error=True)
+    with pytest.raises(Exception, match="unknown field 'roundz'; did you mean rounds"):
+        train_flow.validate_parameters({"config": {"roundz": 3}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from prefect.client.orchestration import get_client
 from flows.serving.process import Server
 from flows.serving.server import prefect_api, stop_server
 from storage.runs.run import open_run
-from tests.flows.prefect_server import PrefectServer, until
+from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
 BIN = Path(sys.executable).parent
 
@@ -112,6 +113,42 @@ def test_a_schedule_fires_by_itself_again_and_again(server, environment, tmp_pat
         until(lambda: len(completed(server, scheduled=True)) >= 2, log)
     runs = [open_run(path) for path in (tmp_path / "runs").glob("*.zarr")]
     assert [(run.status, run.done) for run in runs].count(("complete", 2)) >= 2
+
+
+CONFIG = """
+data = "digits"
+executor = "inline"
+partitions = 2
+rounds = 2
+algorithm = {name = "fed_avg", local_steps = 2}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(
+    tmp_path: Path, end: signal.Signals
+) -> None:
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    (tmp_path / "often.toml").write_text(CONFIG)
+    line = command_line("serve", "often.toml", "--interval", "5", "--name", "often")
+    log, runs = tmp_path / "serve.log", tmp_path / "runs"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            line, env=own | {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}, cwd=tmp_path, stdout=output, stderr=output
+        )
+    try:
+        trained = lambda: [rounds_done(run) for run in runs.glob("*.zarr")].count(2)  # noqa: E731
+        until(lambda: trained() >= 2 or process.poll() is not None, log)
+        address = re.search(r"page: (http://127\.0\.0\.1:\d+)/deployments/deployment/", log.read_text())[1]
+        assert "<title>Prefect" in httpx.get(address, follow_redirects=True).text
+        family = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.send_signal(end)
+        code = process.wait(60)
+    assert (code, log.read_text().splitlines()[-1]) == (0, "no longer served; its schedule is paused")
+    assert "Traceback" not in log.read_text()
+    assert psutil.wait_procs(family, timeout=30)[1] == []
 
 
 def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> None:
