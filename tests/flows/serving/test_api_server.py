@@ -13,7 +13,7 @@ import pytest
 from alembic.util import CommandError
 
 from flows.serving import api_server
-from flows.serving.process import SETTINGS, Server, started_server, warm_up
+from flows.serving.process import REPORTS_ALONE, SETTINGS, Server, started_server, warm_up
 from storage.errors import ClusterError
 
 
@@ -211,7 +211,7 @@ def test_a_server_that_died_before_its_root_was_known_is_one_clear_error(tmp_pat
 def test_the_servers_settings_are_settings_of_prefect(monkeypatch) -> None:
     from prefect.settings import Settings
 
-    for name, value in SETTINGS.items():
+    for name, value in (SETTINGS | REPORTS_ALONE).items():
         monkeypatch.setenv(name, value)
     server = Settings().server
     assert not server.register_blocks_on_start
