@@ -185,7 +185,7 @@ def commit_round(
         carry_from=after.carry_from,
         server=after.server,
         split=_split(job.work.partitions, job.split(state.round)),
-        score=score([tally for block in tallies for tally in block]),
+        score=score(job.work.objective, [tally for block in tallies for tally in block], job.work.threads),
         stored=stored,
         executor=attempt.executor,
         gang=made.gang,

@@ -12,7 +12,7 @@ from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
 from tasks.networks.losses import class_axis
 from tasks.networks.objective import Objective
-from tasks.networks.scores import check_scores, default_scores
+from tasks.networks.scores import check_gathered, check_scores, default_scores, gives_items, metric_of
 from tasks.numerics import pinned
 from tasks.user_code import Code
 
@@ -42,11 +42,23 @@ def _tried(objective: Objective, examples: Examples, description: Description) -
     network = objective.network(objective.initial()).eval()
     with torch.no_grad(), pinned(0, threads=1):
         outputs = network(examples.inputs)
+        if not isinstance(outputs, torch.Tensor):
+            raise _Misfit(
+                f" gives a {type(outputs).__name__}, and outputs must be one tensor; "
+                "wrap the model in a module whose forward returns the tensor, such as its .logits"
+            )
         if misfit := _misfit(objective, outputs, examples.targets, description.classes):
             raise _Misfit(f" {misfit}")
         loss = objective.value(outputs, examples.targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise _Misfit(": the loss must be a single number, the mean over the examples")
+        for judge in (objective.loss, *(objective.scores or ())):
+            if (
+                isinstance(judge, Code)
+                and not metric_of(judge)
+                and not gives_items(judge, outputs, examples.targets)
+            ):
+                check_gathered(judge.reference, outputs, description.held_out)
         if objective.scores is not None:
             check_scores(objective.scores, outputs, examples.targets)
             return objective

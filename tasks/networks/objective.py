@@ -145,7 +145,8 @@ class Objective:
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss of outputs (examples, *) and targets (examples, *), a scalar."""
-        return _loss(self.loss)(outputs, targets)
+        found = _loss(self.loss)(outputs, targets)
+        return found.mean() if found.shape == outputs.shape[:1] else found
 
 
 def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
