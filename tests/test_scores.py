@@ -7,8 +7,12 @@ import torch
 from sklearn.metrics import f1_score
 from torch.nn import functional
 
+from tasks.clusters.connecting import connect, local_cluster
 from tasks.data.sources.digits import Digits
 from tasks.data.splits import hold_out
+from tasks.executors.gang import GangExecutor
+from tasks.executors.graph import GraphExecutor
+from tasks.executors.inline import InlineExecutor
 
 OWN = """
 import torch
@@ -23,16 +27,18 @@ def weighted(outputs, targets):
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "weighted"])
-def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: str) -> None:
+def test_no_number_depends_on_partitions_or_executors(own, train, loss: str) -> None:
     file = own(OWN)
     loss = f"{file}:{loss}" if loss == "weighted" else loss
     scores = ("accuracy", f"{file}:f1", f"{file}:near")
     common = {"scores": scores, "loss": loss, "rounds": 1, "data": "digits", "model": "linear", "held_out": 0.7}
     found = []
-    for executor in ("inline", "graph", "gang"):
-        for partitions in (1, 2, 5):
-            run = train(**common, partitions=partitions, executor=executor, algorithm="sync_sgd", lr=1e-30)
-            found.append(run.round(1).score)
+    with connect(None, 2) as client:
+        for executor in (InlineExecutor(), GraphExecutor(client), GangExecutor(client)):
+            for partitions in (1, 2, 5):
+                name = f"{type(executor).__name__}{partitions}"
+                run = train(executor, **common, partitions=partitions, algorithm="sync_sgd", lr=1e-30, name=name)
+                found.append(run.round(1).score)
     assert all(each == found[0] for each in found), found
     outputs, targets = held_out_of(run, 0.7)
     assert found[0].values["f1"] == f1_score(targets.numpy(), outputs.argmax(1).numpy(), average="macro")

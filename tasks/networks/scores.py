@@ -90,7 +90,8 @@ def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor)
         if metric:
             metric.update(outputs, targets)
         found = metric.compute() if metric else score.load()(outputs, targets)
-    items = torch.as_tensor(found) if isinstance(found, torch.Tensor | float | int) else None
+    found = torch.tensor(found, dtype=torch.float64) if isinstance(found, float) else found
+    items = torch.as_tensor(found) if isinstance(found, torch.Tensor | int) else None
     if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (len(outputs),)):
         what = type(found).__name__ if items is None else f"a tensor {tuple(items.shape)} of {items.dtype}"
         raise ModelError(

@@ -33,8 +33,7 @@ class Columns:
         return Columns(True, **self.columns)
     def __len__(self): return len(next(iter(self.columns.values())))
     def __getitem__(self, which):
-        assert which == slice(None)
-        return {name: np.array(column) if self.arrays else column for name, column in self.columns.items()}
+        return {name: np.array(column)[which] if self.arrays else column for name, column in self.columns.items()}
 """
 
 
