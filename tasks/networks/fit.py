@@ -12,7 +12,7 @@ from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
 from tasks.networks.losses import class_axis
 from tasks.networks.objective import Objective
-from tasks.networks.scores import check_gathered, check_scores, default_scores, gives_items, metric_of
+from tasks.networks.scores import MOST_GATHERED, check_scores, default_scores, gathered_bytes, gives_items
 from tasks.numerics import pinned
 from tasks.user_code import Code
 
@@ -51,16 +51,11 @@ def _tried(objective: Objective, examples: Examples, description: Description) -
             raise _Misfit(f" {misfit}")
         loss = objective.value(outputs, examples.targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise _Misfit(": the loss must be a single number, the mean over the examples")
-        for judge in (objective.loss, *(objective.scores or ())):
-            if (
-                isinstance(judge, Code)
-                and not metric_of(judge)
-                and not gives_items(judge, outputs, examples.targets)
-            ):
-                check_gathered(judge.reference, outputs, description.held_out)
+            raise _Misfit(": the loss must be a single number, or one for each example")
+        if not gives_items(objective.loss, outputs, examples.targets):
+            objective = replace(objective, averaged=gathered_bytes(outputs, description.held_out) > MOST_GATHERED)
         if objective.scores is not None:
-            check_scores(objective.scores, outputs, examples.targets)
+            check_scores(objective.scores, outputs, examples.targets, description.held_out)
             return objective
         scores = default_scores(objective.loss, description)
         return replace(objective, scores=tuple(s for s in scores if _fits(s, outputs, examples.targets)))
@@ -68,7 +63,7 @@ def _tried(objective: Objective, examples: Examples, description: Description) -
 
 def _fits(score: str, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
     try:
-        check_scores((score,), outputs, targets)
+        check_scores((score,), outputs, targets, 0)
     except ModelError:
         return False
     return True

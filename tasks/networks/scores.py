@@ -105,11 +105,14 @@ def metric_of(score: str | Code) -> Any:
     if isinstance(score, str):
         return None
     found = score.load()
+    if isinstance(found, type):
+        return None
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
         found = found()
     if not all(hasattr(found, name) for name in ("update", "compute", "merge_state")):
         return None
-    metric = copy.deepcopy(found)
+    metric: Any = copy.deepcopy(found)
+    metric.distributed_available_fn = bool  # never: among ranks it would wait for all of them to compute it
     metric.reset()
     return metric
 
@@ -128,20 +131,33 @@ def gives_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor)
         return False
 
 
-def check_gathered(name: str, outputs: torch.Tensor, examples: int) -> None:
-    """Raise `ModelError` where all outputs, of which some are `outputs` (examples, *), are too many to gather."""
-    size = outputs[:1].nbytes * examples
-    if size > MOST_GATHERED:
-        raise ModelError(
-            f"{name} gives one number of all outputs, for {examples} held-out examples {size / 1e9:.1f} GB, "
-            f"and at most {MOST_GATHERED / 1e9:.1f} GB are gathered; give a number for each example"
-        )
+def gathered_bytes(outputs: torch.Tensor, examples: int) -> int:
+    """What the outputs of all held-out examples take, of which some are `outputs` (examples, *)."""
+    return outputs[:1].nbytes * examples
 
 
-def check_scores(scores: tuple[str | Code, ...], outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    """Raise `ModelError` for a score that does not fit outputs (examples, *) and targets (examples, *)."""
+def check_scores(
+    scores: tuple[str | Code, ...], outputs: torch.Tensor, targets: torch.Tensor, held_out: int = 0
+) -> None:
+    """Raise `ModelError` for a score that does not fit outputs (examples, *) and targets (examples, *).
+
+    So does one number of all outputs, where those of so many examples held out are too many to gather.
+    """
     for score in scores:
         score_items(score, outputs, targets)
+        if metric_of(score) or gives_items(score, outputs, targets):
+            continue
+        if (size := gathered_bytes(outputs, held_out)) > MOST_GATHERED:
+            raise ModelError(
+                f"score {score_name(score)} is one number of all outputs; those of {held_out} held-out examples "
+                f"take {size / 1e9:.1f} GB, and at most {MOST_GATHERED / 1e9:.1f} GB are gathered; give a number "
+                "for each example, use a metric of torchmetrics, or hold out fewer examples"
+            )
+
+
+def score_name(score: str | Code) -> str:
+    """What a score is called: a name of the table, or that of the user's function."""
+    return score if isinstance(score, str) else score.name
 
 
 def _check_logits(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -5,6 +5,7 @@ The batches are the same whatever the partitions, and are put together in their 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from tasks.data.examples import Examples
 from tasks.data.splits.held_out import SCORE_BATCH
 from tasks.networks.losses import ITEMS
 from tasks.networks.objective import Objective
-from tasks.networks.scores import check_gathered, gives_items, metric_of, score_items
+from tasks.networks.scores import gives_items, metric_of, score_items, score_name
 from tasks.numerics import pinned
 from tasks.user_code import Code
 
@@ -43,34 +44,30 @@ def tally(objective: Objective, network: torch.nn.Module, held_out: Examples) ->
     for first in range(0, len(held_out), SCORE_BATCH):
         inputs = held_out.inputs[first : first + SCORE_BATCH]
         targets = held_out.targets[first : first + SCORE_BATCH]
-        tallies.append(_tally(objective, network(inputs), targets, len(held_out)))
+        tallies.append(_tally(objective, network(inputs), targets))
     return tallies
 
 
-def _tally(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, examples: int) -> Tally:
+def _tally(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor) -> Tally:
     sums, metrics, gathered = {}, {}, None
     for name, judge in _judges(objective).items():
         if metric := metric_of(judge):
             metric.update(outputs, targets)
             metrics[name] = metric
+        elif name == "loss" and objective.averaged:
+            sums[name] = objective.value(outputs, targets).item() * len(outputs), len(outputs)
         elif gives_items(judge, outputs, targets):
             known = ITEMS.get(judge) if isinstance(judge, str) else None
             items = known(outputs, targets) if known else score_items(judge, outputs, targets)
             sums[name] = _sum(items), len(items)
         else:
-            check_gathered(name, outputs, examples)
-            gathered = Examples(outputs, targets)
+            gathered = Examples(outputs.clone(), targets.clone())  # a view would be sent with all it is of
     return Tally(len(outputs), sums, metrics, gathered)
 
 
 def _judges(objective: Objective) -> dict[str, str | Code]:
     """The loss and the scores by name."""
     return {"loss": objective.loss} | {score_name(score): score for score in objective.scores or ()}
-
-
-def score_name(score: str | Code) -> str:
-    """What a score is called: a name of the table, or that of the user's function."""
-    return score if isinstance(score, str) else score.name
 
 
 def _sum(items: torch.Tensor) -> float:
@@ -92,13 +89,14 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
     return None if loss is None else Score(loss, known, sum(each.examples for each in tallies))
 
 
-def _value(name: str, judge: str | Code, tallies: Sequence[Tally], threads: int) -> float:
+def _value(name: str, judge: Any, tallies: Sequence[Tally], threads: int) -> float:
     if all(name in each.sums for each in tallies):
         count = sum(each.sums[name][1] for each in tallies)
         return math.fsum(each.sums[name][0] for each in tallies) / count if count else math.nan
-    if metric := metric_of(judge):
+    if name in tallies[0].metrics:
         with pinned(0, threads):
-            for each in tallies:
+            metric = copy.deepcopy(tallies[0].metrics[name])
+            for each in tallies[1:]:
                 metric.merge_state(each.metrics[name])
             return float(metric.compute())
     parts = [each.gathered for each in tallies if each.gathered and name not in each.sums]
@@ -106,4 +104,4 @@ def _value(name: str, judge: str | Code, tallies: Sequence[Tally], threads: int)
         raise ModelError(f"{name} gives one number for some examples, and one for each of others; give one kind")
     with pinned(0, threads), torch.no_grad():
         outputs, targets = (torch.cat([getattr(part, kind) for part in parts]) for kind in ("inputs", "targets"))
-        return float(score_items(judge, outputs, targets))
+        return float(judge.load()(outputs, targets))

@@ -23,7 +23,7 @@ READ_TWICE = 8
 def check_same(found: Sequence[Any], again: Sequence[Any], name: str) -> None:
     """Raise `DataError` where inputs and targets (examples, *) were others when they were read again."""
     for one, other in zip(map(torch.as_tensor, found), map(torch.as_tensor, again), strict=True):
-        if one.shape != other.shape or not torch.equal(one.nan_to_num(), other.nan_to_num()):
+        if one.shape != other.shape or not torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all():
             raise DataError(
                 f"{name} gives other examples when it is read again, so no round could be replayed; "
                 "seed what it draws, and move random augmentation into the model's forward, in training"
@@ -42,19 +42,22 @@ def arrays_of(value: Any, name: str) -> tuple[Any, Any]:
         return _columns(value, name)
     if not hasattr(value, "__len__"):
         raise DataError(f"{name} gives a stream ({type(value).__name__}); give a data set of a known length")
-    if len(value) and isinstance(value[0], Mapping):
-        raise DataError(f"{name}: {DICTS}")
     pairs = [value[number] for number in range(len(value))]
+    if pairs and any(isinstance(part, Mapping) for part in (pairs[0], *pairs[0])):
+        raise DataError(f"{name}: {DICTS}")
     if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
         raise DataError(f"{name}: each example of a {type(value).__name__} must be a pair (input, target)")
     inputs, targets = zip(*pairs, strict=True)
-    if any(isinstance(part, Mapping) for part in pairs[0]):
-        raise DataError(f"{name}: {DICTS}")
     found = _stacked(inputs, name), _stacked(targets, name)
-    few = [int(number) for number in np.linspace(0, len(pairs) - 1, READ_TWICE)]
+    few = _few(len(pairs))
     again = [_stacked(each, name) for each in zip(*(value[number] for number in few), strict=True)]
     check_same([part[few] for part in found], again, name)
     return found
+
+
+def _few(count: int) -> list[int]:
+    """Numbers of examples to read again."""
+    return [int(number) for number in np.linspace(0, count - 1, READ_TWICE)]
 
 
 def _stacked(values: Sequence[Any], name: str) -> torch.Tensor:
@@ -77,10 +80,9 @@ def _columns(value: Any, name: str) -> tuple[Any, Any]:
     for column in names:
         if np.asarray(content[column]).dtype.kind not in "biuf":
             raise DataError(f"{name}: column {column!r} holds no numbers of one shape; code it or remove it")
-    few = np.linspace(0, len(content[target]) - 1, READ_TWICE).astype(int).tolist() if len(content[target]) else []
-    again = read[few] if few else content
-    for column in names if few else ():
-        check_same([np.asarray(content[column])[few]], [np.asarray(again[column])], name)
+    if len(content[target]):
+        again = read[few := _few(len(content[target]))]
+        check_same([np.asarray(content[c])[few] for c in names], [np.asarray(again[c]) for c in names], name)
     arrays = [np.asarray(content[column]) for column in inputs]
     if len(arrays) == 1:
         return arrays[0], content[target]
