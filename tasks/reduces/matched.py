@@ -56,7 +56,7 @@ class Matched(Gather):
     as it is. Bound to a run's networks before its first round.
 
     >>> Matched(match="activations", to="many").inner
-    Mean()
+    Mean(weighted=True)
     """
 
     inner: Reduce = field(default_factory=Mean)

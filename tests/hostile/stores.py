@@ -75,7 +75,7 @@ class Store:
 
     def seal(self) -> None:
         """Write attributes and records, each with the digests that a writer of it would have made."""
-        (self.path / "zarr.json").write_text(json.dumps(self.root))
+        (self.path / "zarr.json").write_text(json.dumps(self.root, indent=2))
         run, before, numbers = json_digest(self.attributes), "", ""
         for round, record in sorted(self.records.items()):
             text = json.dumps(record)

@@ -96,7 +96,7 @@ def _training(run: Run, config: RecombineConfig, parts: Mapping[str, Any]) -> Tr
 
 def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
     """Raise `UsageError` where there is no such partition, or too few updates are left in a round."""
-    if absent := sorted(set(without) - set(range(run.partitions))):
+    if absent := sorted(each for each in set(without) if each not in range(run.partitions)):
         there = f"it has partitions 0 to {run.partitions - 1}"
         raise UsageError(f"{run.name} has no partition {listed(absent)}; {there}")
     for number in rounds:
