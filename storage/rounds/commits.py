@@ -35,10 +35,6 @@ class Arrival:
     places: tuple[Count, ...] = (0,)
 
 
-RAISED = "the map failed with"
-"""How the reason begins for which a partition is refused whose map raised."""
-
-
 @dataclass(frozen=True)
 class UpdateRecord:
     """What the commit says of one partition's update; `refused` is the reason, None where it was accepted.
@@ -54,16 +50,6 @@ class UpdateRecord:
     worker: str = ""
     match: str | None = None
     arrival: Arrival | None = None
-
-    @property
-    def raised(self) -> bool:
-        """Whether there is no update, as the map raised."""
-        return self.refused is not None and self.refused.startswith(RAISED)
-
-    @property
-    def verdict(self) -> str | None:
-        """What is compared of `refused`: not the words of an exception, which may be others the next time."""
-        return RAISED if self.raised else self.refused
 
 
 @dataclass(frozen=True)
@@ -185,7 +171,7 @@ class Commit:
 
     def identity(self) -> tuple[Any, ...]:
         """What two commits of the same work share: all but the writer, times and places, and what is stored."""
-        updates = [(p, u.digest, u.weight, u.verdict, u.match, u.arrival) for p, u in self.updates.items()]
+        updates = [(p, u.digest, u.weight, u.refused, u.match, u.arrival) for p, u in self.updates.items()]
         carried = dict(self.carry_from)
         return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
 

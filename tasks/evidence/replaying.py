@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from storage.errors import RoundFailed, StoreDamaged, StoreError
-from storage.rounds.commits import RAISED, Commit, Hand, UpdateRecord
+from storage.rounds.commits import Commit, Hand, UpdateRecord
 from storage.values.digests import (
     differing,
     match_tensors,
@@ -29,7 +29,7 @@ from tasks.arrivals.serving import Pushed, map_turn, recorded_push, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.verdicts import Difference, Verdict, record_difference, tensor_difference
 from tasks.keeping.committing import fold_round, read_outcome
-from tasks.rounds.guard import LEFT_OUT, NOTHING
+from tasks.rounds.guard import LEFT_OUT, NOTHING, RAISED
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
 
@@ -46,8 +46,7 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
     def again(before: Outcome, stored: Commit) -> Again | Verdict:
         if stored.server is not None:
             return _turns_again(job, before, stored, data, block)
-        # Whether a map raises may depend on where it is: that it did is taken from the record.
-        raised = {p: r for p in job.plan.span(block) if (r := stored.updates.get(p)) and r.raised}
+        raised = {p: r for p in job.plan.span(block) if (r := stored.updates.get(p)) and _has_raised(r)}
         span = [partition for partition in job.plan.span(block) if partition not in raised]
         examples = [data[partition - job.plan.span(block).start] for partition in span]
         carries = (_carry(job, before, partition) for partition in span)
@@ -75,7 +74,7 @@ def _turns_again(
         arrival = stored.updates[partition].arrival
         if arrival is None:
             return Verdict(stored.round, lacking="its updates came to the server of another run")
-        if stored.updates[partition].raised:
+        if _has_raised(stored.updates[partition]):
             pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
             continue
         fetched = read_outcome(job, arrival.began).state
@@ -134,6 +133,11 @@ def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | 
         return Verdict(round, Difference("round", said=f"it is damaged: {error}"))
     except StoreError as error:
         return Verdict(round, lacking=str(error))
+
+
+def _has_raised(record: UpdateRecord) -> bool:
+    """Whether the map raised in place of an update: it may do so again or not, and had no part in the round."""
+    return record.refused is not None and record.refused.startswith(RAISED)
 
 
 def _left_out(stored: Commit, partition: int) -> str | None:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 import torch
 
 from storage.errors import RoundFailed, failing_as, listed, located
-from storage.rounds.commits import RAISED, ServerRecord, UpdateRecord
+from storage.rounds.commits import ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
@@ -23,7 +23,7 @@ from tasks.data.partitions import Partition
 from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
-from tasks.rounds.guard import NOTHING, checked, misshapen, non_finite
+from tasks.rounds.guard import NOTHING, RAISED, checked, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.pace import mapping
 from tasks.rounds.scoring import Tally, tally

@@ -107,14 +107,6 @@ def test_rounds_replay_whether_the_map_raises_again_or_not(train, fields, do, tm
     assert rw.open_run(run.path).replay("all").identical
 
 
-def test_an_exception_that_names_its_process_makes_no_other_round(train, client, fields, do) -> None:
-    do("always-2", "import os; raise ValueError(f'in process {os.getpid()}')")
-    runs = [train(executor_of(kind, client), 3, **fields, name=kind) for kind in EXECUTORS]
-    first, *others = (run.round(3).commit.identity() for run in runs)
-    assert len({run.round(1).refused[2] for run in runs}) > 1
-    assert all(other == first for other in others)
-
-
 def test_a_quorum_counts_who_has_not_raised(train, fields, do) -> None:
     do("always-2", RAISE)
     says = r"round 1: 3 of 4 updates are sound, 4 needed; partition 2: the map failed with ValueError: too hot"
