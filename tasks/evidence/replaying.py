@@ -25,11 +25,11 @@ from storage.values.digests import (
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.arrivals.ledger import recorded_intake, standing
-from tasks.arrivals.serving import Pushed, map_turn, recorded_push, rules, serve
+from tasks.arrivals.serving import Pushed, map_turn, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.verdicts import Difference, Verdict, record_difference, tensor_difference
 from tasks.keeping.committing import fold_round, read_outcome
-from tasks.rounds.guard import LEFT_OUT, NOTHING, RAISED
+from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
 
@@ -46,13 +46,11 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
     def again(before: Outcome, stored: Commit) -> Again | Verdict:
         if stored.server is not None:
             return _turns_again(job, before, stored, data, block)
-        raised = {p: r for p in job.plan.span(block) if (r := stored.updates.get(p)) and _has_raised(r)}
-        span = [partition for partition in job.plan.span(block) if partition not in raised]
-        examples = [data[partition - job.plan.span(block).start] for partition in span]
+        span = job.plan.span(block)
         carries = (_carry(job, before, partition) for partition in span)
-        updates: dict[int, Update | None] = dict.fromkeys(raised)
-        records: dict[int, UpdateRecord] = {p: replace(r, match=None) for p, r in raised.items()}
-        for mapped in map_block(job.work, before.state, span, examples, carries):
+        updates: dict[int, Update | None] = {}
+        records: dict[int, UpdateRecord] = {}
+        for mapped in map_block(job.work, before.state, span, data, carries):
             partition, update = mapped.partition, mapped.update
             refused = mapped.refused or _left_out(stored, partition)
             records[partition] = UpdateRecord(update_digest(update), update.weight, refused)
@@ -74,9 +72,6 @@ def _turns_again(
         arrival = stored.updates[partition].arrival
         if arrival is None:
             return Verdict(stored.round, lacking="its updates came to the server of another run")
-        if _has_raised(stored.updates[partition]):
-            pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
-            continue
         fetched = read_outcome(job, arrival.began).state
         hand, carry = Hand(arrival.turn, arrival.began), _carry(job, before, partition)
         mapped = map_turn(job.work, fetched, hand, partition, data[partition - span.start], carry)
@@ -135,11 +130,6 @@ def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | 
         return Verdict(round, lacking=str(error))
 
 
-def _has_raised(record: UpdateRecord) -> bool:
-    """Whether the map raised in place of an update: it may do so again or not, and had no part in the round."""
-    return record.refused is not None and record.refused.startswith(RAISED)
-
-
 def _left_out(stored: Commit, partition: int) -> str | None:
     """The verdict on an update that was not to take part, sound or not: no map can tell."""
     record = stored.updates.get(partition)
@@ -155,8 +145,6 @@ def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
 def _of_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Commit) -> Difference | None:
     """In what an update is not the stored one, which is read only where the digests differ."""
     partition, layout = mapped.partition, job.work.objective.layout
-    if mapped.refused and mapped.refused.startswith(RAISED):
-        return Difference("update", partition, said=mapped.refused)
 
     def read() -> Mapping[str, torch.Tensor]:
         return update_tensors(job.attempt.open().tensors.read_update(commit, partition), layout)

@@ -23,10 +23,6 @@ LEFT_OUT = "left out when the round was reduced again"
 """The verdict on a sound update of a partition that was not to take part."""
 
 
-RAISED = "the map failed with"
-"""How the verdict on an update begins that a map raised in place of, twice."""
-
-
 def checked(
     layout: Layout, found: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
 ) -> tuple[Update, str | None]:

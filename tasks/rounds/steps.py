@@ -23,7 +23,7 @@ from tasks.data.partitions import Partition
 from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
-from tasks.rounds.guard import NOTHING, RAISED, checked, misshapen, non_finite
+from tasks.rounds.guard import checked, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.pace import mapping
 from tasks.rounds.scoring import Tally, tally
@@ -101,36 +101,7 @@ def map_partition(
 
 
 def map_together(work: Work, state: State, turn: int, given: Sequence[Given]) -> list[Mapped]:
-    """Map some partitions at the same turn, as many as the map stacks or fewer.
-
-    Where the map raises, each is mapped once more, alone; one whose map raises again is refused.
-    """
-    try:
-        return _map_once(work, state, turn, given)
-    except RoundFailed as error:
-        _raised(work, error)
-    return [_map_or_refuse(work, state, turn, each) for each in given]
-
-
-def _map_or_refuse(work: Work, state: State, turn: int, given: Given) -> Mapped:
-    try:
-        return _map_once(work, state, turn, [given])[0]
-    except RoundFailed as error:
-        return Mapped(given[0], NOTHING, f"{RAISED} {located(_raised(work, error))}")
-
-
-def _raised(work: Work, error: RoundFailed) -> BaseException:
-    """What a map raised that concerns its partition alone; any other error is raised again.
-
-    Ranks that share a network wait for one another, so that none of them can go on without the others.
-    """
-    raised = error.__cause__
-    if raised is None or isinstance(raised, MemoryError | KeyboardInterrupt) or work.algorithm.map.ranks > 1:
-        raise error
-    return raised
-
-
-def _map_once(work: Work, state: State, turn: int, given: Sequence[Given]) -> list[Mapped]:
+    """Map some partitions at the same turn, as many as the map stacks or fewer."""
     round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
     partitions, data, carries = zip(*given, strict=True)
     seeds = [work.map_seed(turn, partition) for partition in partitions]

@@ -85,7 +85,8 @@ def loss(outputs, targets):
         raise ValueError("too hot")
     return outputs.mean()
 """
-    with pytest.raises(RoundFailed, match=r"round 1: .*partition 0: the map failed with ValueError: too hot"):
+    # Both maps fail, each on a worker of its own: which is heard of first is open.
+    with pytest.raises(RoundFailed, match=r"round 1: the map of partition [01] failed with ValueError: too hot"):
         train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")
 
 
@@ -114,9 +115,7 @@ def loss(outputs, targets):
 def test_what_would_end_a_worker_fails_the_round_and_no_worker_dies(train, own, client, how, told, kind) -> None:
     workers = client.nthreads()
     path = own(FAILING.format(how=how))
-    with pytest.raises(
-        RoundFailed, match=rf"round 1: .*(partition 0:|of partition [01]).* failed with {told}"
-    ) as caught:
+    with pytest.raises(RoundFailed, match=rf"round 1: the map of partition [01] failed with {told}") as caught:
         train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{path}:loss")
     assert "\n" not in str(caught.value)
     assert client.nthreads() == workers
