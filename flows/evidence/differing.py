@@ -137,8 +137,8 @@ def _in_update(first: Round, second: Round, partition: int) -> Within | None:
         return Within(what, detail="it took part in one of them")
     if one.digest != other.digest:
         return _in_tensors(what, first, second, lambda round: round.update_tensors(partition))
-    said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
-    if said[0] != said[1]:
+    if (one.weight, one.verdict) != (other.weight, other.verdict):
+        said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
         return Within(what, detail=" or ".join(said))
     if one.match != other.match:
         units = f"how the units of partition {partition} were matched"

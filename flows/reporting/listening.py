@@ -81,6 +81,26 @@ def notice(text: str) -> None:
         print(printable(text), file=sys.stderr)
 
 
+class Raises:
+    """A listener that has the others told of a partition that is refused as its map raised: the first time."""
+
+    def __init__(self) -> None:
+        self._told: set[int] = set()
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Tell of those that are new."""
+        for partition, record in commit.updates.items():
+            if record.raised and partition not in self._told:
+                self._told.add(partition)
+                notice(f"round {commit.round} refused partition {partition}: {record.refused}")
+
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """It makes no rounds."""
+
+    def notice(self, text: str) -> None:
+        """The others have it."""
+
+
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         notice(record.getMessage())

@@ -6,7 +6,7 @@ from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.preparing.job import Prepared, prepared
 from flows.reporting.engine import step
-from flows.reporting.listening import tell_commit
+from flows.reporting.listening import Raises, listening, tell_commit
 from flows.reporting.progress import rounds_reported
 from flows.serving.ahead import started
 from flows.stored import Run
@@ -38,7 +38,7 @@ def train_flow(config: TrainConfig) -> Run:
     with started(settled, config) as (resolved, executor), prepared(resolved, executor) as run:
         commit = run.store.log.read(run.done)
         config = resolved.config
-        with rounds_reported(run.store.address, config.rounds, run.done):
+        with rounds_reported(run.store.address, config.rounds, run.done), listening(Raises()):
             while commit.round < config.rounds and not run.job.attempt.stop_reason(commit):
                 seconds = commit.seconds if commit.round > run.done else None
                 rounds = run.window(seconds)

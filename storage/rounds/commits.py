@@ -35,6 +35,10 @@ class Arrival:
     places: tuple[Count, ...] = (0,)
 
 
+RAISED = "its map failed with "
+"""So begins why a partition is refused whose map raised; what it raised may be worded otherwise the next time."""
+
+
 @dataclass(frozen=True)
 class UpdateRecord:
     """What the commit says of one partition's update; `refused` is the reason, None where it was accepted.
@@ -50,6 +54,16 @@ class UpdateRecord:
     worker: str = ""
     match: str | None = None
     arrival: Arrival | None = None
+
+    @property
+    def raised(self) -> bool:
+        """Whether there is no update, as the map raised."""
+        return self.refused is not None and self.refused.startswith(RAISED)
+
+    @property
+    def verdict(self) -> str | None:
+        """What is compared of `refused`: all of it, but not the words of an exception."""
+        return RAISED if self.raised else self.refused
 
 
 @dataclass(frozen=True)
@@ -171,7 +185,7 @@ class Commit:
 
     def identity(self) -> tuple[Any, ...]:
         """What two commits of the same work share: all but the writer, times and places, and what is stored."""
-        updates = [(p, u.digest, u.weight, u.refused, u.match, u.arrival) for p, u in self.updates.items()]
+        updates = [(p, u.digest, u.weight, u.verdict, u.match, u.arrival) for p, u in self.updates.items()]
         carried = dict(self.carry_from)
         return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
 

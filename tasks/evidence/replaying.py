@@ -25,11 +25,11 @@ from storage.values.digests import (
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.arrivals.ledger import recorded_intake, standing
-from tasks.arrivals.serving import Pushed, map_turn, rules, serve
+from tasks.arrivals.serving import Pushed, map_turn, recorded_push, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.verdicts import Difference, Verdict, record_difference, tensor_difference
 from tasks.keeping.committing import fold_round, read_outcome
-from tasks.rounds.guard import LEFT_OUT
+from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
 
@@ -47,10 +47,13 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
         if stored.server is not None:
             return _turns_again(job, before, stored, data, block)
         span = job.plan.span(block)
-        carries = (_carry(job, before, partition) for partition in span)
-        updates: dict[int, Update | None] = {}
-        records: dict[int, UpdateRecord] = {}
-        for mapped in map_block(job.work, before.state, span, data, carries):
+        # Whether a map raises may depend on where it is: that it did is taken from the record.
+        records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in span}
+        updates: dict[int, Update | None] = dict.fromkeys(records)
+        mapping = [partition for partition in span if partition not in records]
+        carries = (_carry(job, before, partition) for partition in mapping)
+        examples = (data[partition - span.start] for partition in mapping)
+        for mapped in map_block(job.work, before.state, mapping, examples, carries):
             partition, update = mapped.partition, mapped.update
             refused = mapped.refused or _left_out(stored, partition)
             records[partition] = UpdateRecord(update_digest(update), update.weight, refused)
@@ -72,6 +75,9 @@ def _turns_again(
         arrival = stored.updates[partition].arrival
         if arrival is None:
             return Verdict(stored.round, lacking="its updates came to the server of another run")
+        if partition in _raised(stored):
+            pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
+            continue
         fetched = read_outcome(job, arrival.began).state
         hand, carry = Hand(arrival.turn, arrival.began), _carry(job, before, partition)
         mapped = map_turn(job.work, fetched, hand, partition, data[partition - span.start], carry)
@@ -105,7 +111,8 @@ def replay_round(job: Job, round: int, blocks: Sequence[Again | Verdict]) -> Ver
         equal.append(block)
 
     def again(before: Outcome, stored: Commit) -> Verdict:
-        return Verdict(round, _of_outcome(job, _reduced_again(job, before, stored, equal), stored))
+        difference = _of_outcome(job, _reduced_again(job, before, stored, equal), stored)
+        return Verdict(round, difference, raised=_raised(stored))
 
     return _judged(job, round, again)
 
@@ -130,6 +137,11 @@ def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | 
         return Verdict(round, lacking=str(error))
 
 
+def _raised(stored: Commit) -> tuple[int, ...]:
+    """The partitions whose maps raised when the round was made."""
+    return tuple(partition for partition, record in stored.updates.items() if record.raised)
+
+
 def _left_out(stored: Commit, partition: int) -> str | None:
     """The verdict on an update that was not to take part, sound or not: no map can tell."""
     record = stored.updates.get(partition)
@@ -150,7 +162,7 @@ def _of_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Commit) -
         return update_tensors(job.attempt.open().tensors.read_update(commit, partition), layout)
 
     stored = commit.updates.get(partition)
-    if stored is None or stored.digest == record.digest:
+    if stored is None or mapped.raised or stored.digest == record.digest:
         return record_difference(partition, record, stored)
     return _against_stored("update", update_tensors(mapped.update, layout), read, partition)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from storage.errors import listed
 from storage.rounds.commits import UpdateRecord
 from storage.values.digests import differing_tensor
 
@@ -34,11 +35,21 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of replaying a round; `lacking` says what of it is no longer stored, so that it cannot be."""
+    """What became of replaying a round; `lacking` says what of it is no longer stored, so that it cannot be.
+
+    `raised` are partitions whose maps had: that they did is taken from the record.
+    """
 
     round: int
     difference: Difference | None = None
     lacking: str | None = None
+    raised: tuple[int, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """What there is to say of it."""
+        raised = f"partition {listed(self.raised)} not mapped again, as it had raised" if self.raised else ""
+        return self.lacking or (str(self.difference) if self.difference else raised)
 
     @property
     def status(self) -> str:
@@ -53,14 +64,15 @@ class Verdict:
         return self.status == "bit-identical"
 
     def __str__(self) -> str:
-        why = self.lacking or self.difference
-        return f"round {self.round}: {self.status}" + (f", {why}" if why else "")
+        return f"round {self.round}: {self.status}" + (f", {self.said}" if self.said else "")
 
 
 def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateRecord | None) -> Difference | None:
     """In what the record of an update is another, but for its digests."""
     if stored is None:
         return Difference("update", partition, said="it took no part")
+    if replayed.raised:
+        return Difference("refused", partition, said=f"{replayed.refused} instead of {stored.refused}")
     for word in ("weight", "refused"):
         now, then = getattr(replayed, word), getattr(stored, word)
         if now != then:

@@ -1,7 +1,8 @@
 """Rounds by a gang: a Dask task on each worker that stays, and the ranks talk to each other.
 
 What a gang cannot do is done by Dask's own tasks: asynchronous rounds, replays, and the round at which a rank was
-lost (of a team, for the third time in a row), so that a deadly partition is named.
+lost (of a team, for the third time in a row), so that a deadly partition is named; and rounds in which maps raise,
+up to one in which none does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tasks.gang.group import Seat
 from tasks.keeping.committing import load_and_keep
 from tasks.rounds.job import Job
 from tasks.rounds.pace import Notice, log_notice
+from tasks.rounds.steps import MapRaised
 from tasks.when import Asynchronous
 
 SHORT_SECONDS = 5.0
@@ -63,6 +65,7 @@ class GangExecutor(GraphExecutor):
         self._gang: Gang | None = None
         self._told = ""
         self._teamed = False
+        self._raised = False
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the gang goes on beyond it."""
@@ -75,17 +78,20 @@ class GangExecutor(GraphExecutor):
             return
         losses = 0
         while first <= last:
-            by_tasks = losses > (0 if lone else TEAM_LOSSES)
+            by_tasks = self._raised or losses > (0 if lone else TEAM_LOSSES)
+            until = last if self._raised else first
             try:
-                for commit in super().run(job, first, first) if by_tasks else self._ganged(job, first, last):
+                for commit in super().run(job, first, until) if by_tasks else self._ganged(job, first, last):
                     yield commit
                     first, losses = commit.round + 1, 0
+                    self._raised = any(record.raised for record in commit.updates.values())
                     if commit.stop:
                         return
-            except LostWork:
+            except (LostWork, MapRaised) as error:
                 self._let_go()
                 self.pool.forget()
-                losses += 1
+                self._raised = isinstance(error, MapRaised)
+                losses += not self._raised
                 self._await_team(job)
 
     def end(self) -> None:

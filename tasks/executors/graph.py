@@ -21,7 +21,7 @@ from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.verdicts import Verdict
-from tasks.executors.on_worker import step, step_after, step_aside
+from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
 from tasks.executors.pool import PLACED, Key, Pool
 from tasks.executors.served.server import Server
 from tasks.keeping.committing import (
@@ -228,7 +228,7 @@ class GraphExecutor:
         for block, examples in enumerate(self.pool.data(job, round, load_and_keep)):
             called = _called(job, mapped)
             mapped.append(self.pool.key(job, "map", round, block))
-            graph[mapped[-1]] = (*called, map_and_keep, shared, before, examples, block)
+            graph[mapped[-1]] = (*called, map_and_keep, shared, before, examples, block, elsewhere)
             if job.attempt.scored(round):
                 scored.append(self.pool.key(job, "score", round, block))
                 graph[scored[-1]] = (step, score_outcome, shared, after, examples)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from distributed import secede
+from distributed import get_worker, secede, worker_client
 
 from storage.errors import RoundweaveError
 from tasks.clusters.watching import tell_pace
 from tasks.rounds.job import Job
+
+T = TypeVar("T")
 
 
 def step(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -35,3 +37,16 @@ def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
 def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """The same, once another step is done."""
     return step(function, *arguments)
+
+
+def elsewhere(function: Callable[[], T]) -> T:
+    """Within a step, call a function on another worker, where there is one."""
+    here = get_worker().address
+    with worker_client() as client:
+        others = [worker for worker in client.nthreads() if worker != here]
+        if not others:
+            return function()
+        # It has a state and examples with it, which go from worker to worker.
+        [sent] = client.scatter([function], hash=False)
+        called: T = client.submit(step, sent, workers=others, allow_other_workers=True, pure=False).result()
+        return called

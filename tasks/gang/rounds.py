@@ -28,7 +28,7 @@ from tasks.keeping.committing import (
 from tasks.keeping.in_shares import InShares
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
-from tasks.rounds.steps import BlockResult, Outcome
+from tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
 NUMBERS_SECONDS = 0.25
 """The numbers of rounds are written so often, and read from the records until then: they are many small files."""
@@ -86,6 +86,11 @@ class Rank(Protocol):
         ...
 
 
+def by_tasks(map_again: Callable[[], Mapped]) -> Mapped:
+    """Other ranks are at maps of their own: Dask's tasks do a round in which a map raises."""
+    raise MapRaised("a map of a rank raised")
+
+
 @dataclass(frozen=True)
 class Lone:
     """A rank that maps for itself, and has the whole network."""
@@ -98,7 +103,7 @@ class Lone:
 
     def map_and_keep(self, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
         """As the tasks of other executors do."""
-        return map_and_keep(self.job, before, data, block)
+        return map_and_keep(self.job, before, data, block, again=by_tasks)
 
     def keep_state(self, after: Outcome) -> None:
         """It is kept with the commit."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from storage.rounds.commits import Commit, Hand
 from storage.values.state import State, Update
@@ -16,8 +18,10 @@ from tasks.arrivals.serving import Pushed, carried, map_turn, rules, serve, serv
 from tasks.arrivals.shards import joined, state_shard
 from tasks.data.partitions import Partition
 from tasks.keeping.committing import (
+    Again,
     check_machine,
     commit_round,
+    here,
     read_carry,
     read_outcome,
     record_of,
@@ -27,7 +31,7 @@ from tasks.keeping.remaking import remember
 from tasks.rounds.job import Job
 from tasks.rounds.landing import Intake
 from tasks.rounds.scoring import Tally
-from tasks.rounds.steps import Outcome
+from tasks.rounds.steps import Mapped, Outcome
 
 
 def read_shard(job: Job, round: int, shard: int) -> Outcome:
@@ -46,9 +50,9 @@ That is what it pushed at its turn before, else the round whose update has it, N
 """
 
 
-def take_turns(job: Job, data: Sequence[Partition], dues: Sequence[Due]) -> list[Pushed]:
+def take_turns(job: Job, data: Sequence[Partition], dues: Sequence[Due], again: Again = here) -> list[Pushed]:
     """What partitions of a block with these examples push at their turns, one after the other."""
-    return [_take_due(job, data, *due) for due in dues]
+    return [_take_due(job, data, *due, again=again) for due in dues]
 
 
 def _take_due(
@@ -58,10 +62,11 @@ def _take_due(
     hand: Hand,
     parts: Sequence[Outcome],
     before: Ref | int | None,
+    again: Again,
 ) -> Pushed:
     examples = data[partition - _first(job, partition)]
     carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
-    return take_turn(job, joined([part.state for part in parts]), hand, partition, examples, carry)
+    return take_turn(job, joined([part.state for part in parts]), hand, partition, examples, carry, again)
 
 
 def at(ref: Ref) -> Pushed:
@@ -76,15 +81,31 @@ def _first(job: Job, partition: int) -> int:
 
 
 def take_turn(
-    job: Job, fetched: State, hand: Hand, partition: int, examples: Partition, carry: Mapping[str, Vectors]
+    job: Job,
+    fetched: State,
+    hand: Hand,
+    partition: int,
+    examples: Partition,
+    carry: Mapping[str, Vectors],
+    again: Again = here,
 ) -> Pushed:
-    """What a partition pushes at its turn; it is kept when it has landed, since its round is known only then."""
-    check_machine(job)
+    """What a partition pushes at its turn; it is kept when it has landed, since its round is known only then.
+
+    Who raises takes the turn `again`.
+    """
     started = time.perf_counter()
-    mapped = map_turn(job.work, fetched, hand, partition, examples, carry)
+    map_it = partial(_map_turn, job, fetched, hand, partition, examples, carry)
+    mapped = map_it()
+    if mapped.raised:
+        mapped = again(map_it)
     record = record_of(mapped, time.perf_counter() - started)
     began, kept = (hand.turn, hand.row), Update({}, carry=carried(job.work, hand, carry))
     return Pushed(partition, mapped.update, record, kept, began, job.work.code)
+
+
+def _map_turn(job: Job, *turn: Any) -> Mapped:
+    check_machine(job)
+    return map_turn(job.work, *turn)
 
 
 def parts_of(job: Job, pushed: Sequence[Pushed], shard: int) -> list[Pushed]:

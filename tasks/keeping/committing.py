@@ -10,9 +10,10 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +36,7 @@ from tasks.rounds.steps import (
     fold_block,
     fold_results,
     map_groups,
+    map_partition,
     reduce_apply,
     score_block,
 )
@@ -69,10 +71,22 @@ def load_block(job: Job, number: int, block: int) -> list[Partition]:
     return [job.work.partitions.load(number, partition) for partition in job.plan.span(block)]
 
 
-def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+Again = Callable[[Callable[[], Mapped]], Mapped]
+"""Has a partition mapped once more, as its map raised."""
+
+
+def here(map_again: Callable[[], Mapped]) -> Mapped:
+    """In this process."""
+    return map_again()
+
+
+def map_and_keep(
+    job: Job, before: Outcome, data: Sequence[Partition], block: int, again: Again = here
+) -> BlockResult:
     """Map a block's partitions, keep their updates, and fold what can be folded.
 
-    Unsound updates are refused: they are kept where they have the right shape, but not reduced.
+    Unsound updates are refused: they are kept where they have the right shape, but not reduced. So is who raises
+    `again`.
     """
     check_machine(job)
     store, round, span = job.attempt.open(), before.state.round + 1, job.plan.span(block)
@@ -83,13 +97,23 @@ def map_and_keep(job: Job, before: Outcome, data: Sequence[Partition], block: in
     with generators_kept(), beside(store.place, store.tensors.state_bytes) as keep:
         for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
-            for mapped in group:
+            for found in group:
+                mapped, examples = found, data[found.partition - span.start]
+                if found.raised:
+                    mapped = again(partial(map_again, job, before, found.partition, examples))
                 records[mapped.partition] = keep(_keep, store, round, mapped, seconds)
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
         nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
     kept = {partition: record.result() for partition, record in records.items()}
     return BlockResult(nodes, kept, job.work.code)
+
+
+def map_again(job: Job, before: Outcome, partition: int, examples: Partition) -> Mapped:
+    """Map one partition of a round, wherever that is."""
+    check_machine(job)
+    carry = read_carry(job, before.carry_from.get(partition), partition)
+    return map_partition(job.work, before.state, before.state.round + 1, partition, examples, carry)
 
 
 def check_machine(job: Job) -> None:

@@ -23,7 +23,7 @@ from tasks.keeping.committing import check_machine, read_carry, record_of
 from tasks.keeping.remaking import remade
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Job
-from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block
+from tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome, fold_block, map_block
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
 from tasks.teams.team import Team
@@ -139,7 +139,12 @@ class InShares:
         return digests
 
     def _agreed(self, mapped: Mapped) -> Mapped:
-        """The same, refused where it is on any rank, and nothing of it where one has nothing that can be kept."""
+        """The same, refused where it is on any rank, and nothing of it where one has nothing that can be kept.
+
+        Where this rank's map raised, the others wait for it in theirs: none can go on.
+        """
+        if mapped.raised:
+            raise MapRaised(str(mapped.refused))
         told = self.team.all_gather((mapped.refused, mapped.update is not NOTHING))
         refused = next((reason for reason, _ in told if reason), None)
         return replace(mapped, refused=refused, update=mapped.update if all(kept for _, kept in told) else NOTHING)

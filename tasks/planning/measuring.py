@@ -8,11 +8,11 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from statistics import mean
 
 import psutil
 
+from storage.errors import RoundFailed
 from storage.places.addresses import joined
 from storage.places.schemes import place_of
 from storage.values.digests import tensor_digest
@@ -82,7 +82,11 @@ def pace(works: Mapping[int, Work], processes: int, root: str) -> Pace:
 def _map_seconds(work: Work, steps: int, data: Partition) -> float:
     """Seconds of a map of so many steps, once they are recorded."""
     state = work.objective.initial()
-    one = partial(map_partition, work, state, 1, 0, data, {})
+
+    def one() -> None:
+        if (mapped := map_partition(work, state, 1, 0, data, {})).raised:
+            raise RoundFailed(f"partition 0 cannot be measured: {mapped.refused}")
+
     began, done = time.perf_counter(), 0
     while done <= EAGER + 8 and time.perf_counter() - began < SECONDS:
         one()

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 
 import torch
 
-from storage.errors import RoundFailed, failing_as, listed, located
-from storage.rounds.commits import ServerRecord, UpdateRecord
+from storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located
+from storage.rounds.commits import RAISED, ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
@@ -23,7 +24,7 @@ from tasks.data.partitions import Partition
 from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
-from tasks.rounds.guard import checked, misshapen, non_finite
+from tasks.rounds.guard import NOTHING, checked, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.pace import mapping
 from tasks.rounds.scoring import Tally, tally
@@ -67,6 +68,19 @@ class Mapped:
     update: Update
     refused: str | None
 
+    @property
+    def raised(self) -> bool:
+        """Whether there is no update, as the map raised."""
+        return UpdateRecord("", 0, self.refused).raised
+
+
+class MapRaised(RoundweaveError):
+    """A map raised something of its own; its text is the reason to refuse the partition."""
+
+
+LONGEST = 300
+"""Characters that are kept of what a map raised."""
+
 
 Given = tuple[int, Partition, Mapping[str, Vectors]]
 """What a map is given of a partition: its number, its examples, and what it carries."""
@@ -101,18 +115,43 @@ def map_partition(
 
 
 def map_together(work: Work, state: State, turn: int, given: Sequence[Given]) -> list[Mapped]:
-    """Map some partitions at the same turn, as many as the map stacks or fewer."""
+    """Map some partitions at the same turn, as many as the map stacks or fewer; who raises gives no update.
+
+    Of several, each is then mapped alone: that changes no bits.
+    """
+    try:
+        return _mapped(work, state, turn, given)
+    except MapRaised as error:
+        if len(given) > 1:
+            return [mapped for each in given for mapped in map_together(work, state, turn, [each])]
+        return [Mapped(given[0][0], NOTHING, str(error))]
+
+
+def _mapped(work: Work, state: State, turn: int, given: Sequence[Given]) -> list[Mapped]:
     round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
     partitions, data, carries = zip(*given, strict=True)
     seeds = [work.map_seed(turn, partition) for partition in partitions]
     with pinned(seeds[0], work.threads):
-        with own_code(round, f"the map of partition {listed(partitions)}"), mapping(round, partitions[0]):
+        with failing_as(partial(_told, round, partitions)), mapping(round, partitions[0]):
             examples = [each.train for each in data]
             updates = rule.together(work.objective, work.counted(state), examples, carries, seeds)
         return [
             Mapped(partition, *checked(layout, update, state.buffers, rule.carry, rule.extras))
             for partition, update in zip(partitions, updates, strict=True)
         ]
+
+
+def _told(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
+    """What a map raised as a reason to refuse it; `RoundFailed` for what is no fault of the map's."""
+    if isinstance(error, KeyboardInterrupt | MemoryError):
+        return RoundFailed(
+            f"round {round}: the map of partition {listed(partitions)} failed with {located(error)}"
+        )
+    try:
+        said = located(error)
+    except Exception:  # noqa: BLE001 - the user's, too: an exception that cannot tell its text
+        said = type(error).__name__
+    return MapRaised(RAISED + said[:LONGEST])
 
 
 def own_code(round: int, what: str) -> AbstractContextManager[None]:

@@ -58,6 +58,8 @@ def _pace(work: Work, data: Sequence[Partition], seconds: float) -> float:
     state = work.objective.initial()
     while passed < seconds:
         for group in map_groups(work, state, [(number, each, {}) for number, each in enumerate(data)]):
+            if raised := next((mapped.refused for mapped in group if mapped.raised), None):
+                raise RoundFailed(raised)
             done, passed = done + len(group), time.perf_counter() - began
             if passed >= seconds:
                 break

@@ -28,6 +28,8 @@ def print_replay(replay: Replay) -> None:
     if replay.lacking:
         rounds = listed(verdict.round for verdict in replay.lacking)
         out.print(f"not replayed: round {rounds}; {replay.lacking[0].lacking}", style="yellow", soft_wrap=True)
+    if replay.not_mapped:
+        out.print(replay.not_mapped, style="yellow", soft_wrap=True)
     for name, what in replay.key.items():
         out.print(f"not as recorded: {name}: {what}", style="yellow", soft_wrap=True)
 

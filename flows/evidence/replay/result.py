@@ -45,6 +45,13 @@ class Replay:
         return [verdict for verdict in self.verdicts if verdict.lacking is not None]
 
     @property
+    def not_mapped(self) -> str:
+        """Of which rounds maps were left out that had raised, in a line; empty where there are none."""
+        rounds = listed(verdict.round for verdict in self.verdicts if verdict.raised)
+        partitions = listed(partition for verdict in self.verdicts for partition in verdict.raised)
+        return f"not mapped again: partition {partitions} in round {rounds}, as it had raised" if rounds else ""
+
+    @property
     def exit_code(self) -> int:
         """How the command ends."""
         return IDENTICAL if self.identical else KEY_DIFFERS if self.key else DIFFERS
@@ -62,6 +69,7 @@ class Replay:
         told = [f"{self.run}: {equal} of {len(self.replayed)} rounds replayed are bit-identical"]
         told += [str(verdict) for verdict in self.differing[:1]]
         told += [f"not replayed: round {listed(v.round for v in self.lacking)}"] if self.lacking else []
+        told += [self.not_mapped] if self.not_mapped else []
         told += [f"{name} differs: {what}" for name, what in self.key.items()]
         return "; ".join(told)
 
@@ -74,5 +82,5 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "differs": difference and difference.path,
         "partition": None if difference is None else difference.partition,
         "largest": None if difference is None else difference_as_json(difference.largest),
-        "said": verdict.lacking or (difference.said if difference else ""),
+        "said": difference.said if difference else verdict.said,
     }

@@ -23,7 +23,7 @@ from tasks.arrivals.ledger import Ledger, standing
 from tasks.arrivals.serving import rules
 from tasks.clusters.waiting import Idleness, LostWork, finished, result
 from tasks.clusters.watching import LOOK_SECONDS
-from tasks.executors.on_worker import step, step_aside
+from tasks.executors.on_worker import elsewhere, step, step_aside
 from tasks.executors.pool import Key, Pool
 from tasks.executors.served.submitting import (
     Base,
@@ -144,7 +144,7 @@ class Server:
         key = self._key("turn", first.number, first.partition)
         if len(group) > 1:
             key = self._key("turns", self._begun, block)
-        arguments = (self._shared, self._data[block], [begin.due for begin in group])
+        arguments = (self._shared, self._data[block], [begin.due for begin in group], elsewhere)
         pushed = tasks.add(key, self._homes[block], step, take_turns, *arguments)
         if shards == 1:
             return pushed, (pushed,)

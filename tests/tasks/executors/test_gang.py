@@ -113,9 +113,18 @@ def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -
 
 
 @pytest.mark.parametrize("partition", [0, 2])
-def test_a_rank_that_raises_ends_the_run_and_frees_workers(train, client, fields, do, partition) -> None:
+def test_a_rank_that_raises_once_costs_no_bit(train, client, fields, do, partition) -> None:
+    reference = train(**fields, name="reference")
     do("raise ValueError('too hot')", partition, 3)
-    wanted = rf"round \d+: the map of partition {partition} failed with ValueError: too hot"
+    run = train(GangExecutor(client), 30, **fields, name="there")
+    assert run.digest == reference.digest
+    assert not any(run.round(n).refused for n in range(1, 31))
+
+
+@pytest.mark.parametrize("partition", [0, 2])
+def test_a_rank_that_fails_ends_the_run_and_frees_workers(train, client, fields, do, partition) -> None:
+    do("raise MemoryError('none left')", partition, 3)
+    wanted = rf"round \d+: the map of partition {partition} failed with MemoryError: none left"
     executor = GangExecutor(client)
     with pytest.raises(RoundFailed, match=wanted):
         train(executor, 30, **fields, name="there")

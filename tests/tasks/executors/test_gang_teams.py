@@ -122,9 +122,28 @@ def test_the_partition_at_which_a_team_dies_again_and_again_is_named(train, fiel
     assert open_run("there").done >= 3
 
 
-def test_a_rank_of_a_team_that_raises_ends_the_run_and_frees_workers(train, client, fields, do) -> None:
+def test_a_rank_of_a_team_that_raises_once_costs_no_bit(train, client, fields, do) -> None:
+    fields = fields | {"ranks": 2}
+    reference = train(**fields, name="reference")
     do("raise ValueError('too hot')", 1, 3)
-    with pytest.raises(RoundFailed, match=r"round \d+: the map of partition \d failed with ValueError: too hot"):
+    run = train(GangExecutor(client), 3, **fields, name="there")
+    assert run.digest == reference.digest
+    assert not any(run.round(n).refused for n in range(1, 13))
+    assert run.round(12).commit.executor == "gang"
+
+
+def test_a_rank_of_a_team_that_raises_again_is_refused_by_name(train, client, fields, do) -> None:
+    do("Path(__file__).with_name('do-1-3').write_text(deed); raise ValueError('too hot')", 1, 3)
+    with pytest.raises(RoundFailed, match=r"0 of 3 updates are sound.*: its map failed with ValueError: too hot"):
+        train(GangExecutor(client), 3, **fields | {"ranks": 2}, name="there")
+    assert open_run("there").done >= 3
+
+
+def test_a_rank_of_a_team_that_fails_ends_the_run_and_frees_workers(train, client, fields, do) -> None:
+    do("raise MemoryError('none left')", 1, 3)
+    with pytest.raises(
+        RoundFailed, match=r"round \d+: the map of partition \d failed with MemoryError: none left"
+    ):
         train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
     until(lambda: not any(client.processing().values()))
     assert open_run("there").done >= 3

@@ -85,8 +85,7 @@ def loss(outputs, targets):
         raise ValueError("too hot")
     return outputs.mean()
 """
-    # Both maps fail, each on a worker of its own: which is heard of first is open.
-    with pytest.raises(RoundFailed, match=r"round 1: the map of partition [01] failed with ValueError: too hot"):
+    with pytest.raises(RoundFailed, match=r"round 1: .* partition 0: its map failed with ValueError: too hot"):
         train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{own(source)}:loss")
 
 
@@ -107,15 +106,15 @@ def loss(outputs, targets):
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("sys.exit(3)", "SystemExit: 3"),
-        ("stop()", "KeyboardInterrupt"),
-        ("deeper()", "RecursionError: maximum recursion depth exceeded"),
+        ("sys.exit(3)", "partition 0: its map failed with SystemExit: 3"),
+        ("stop()", "the map of partition [01] failed with KeyboardInterrupt"),
+        ("deeper()", "partition 0: its map failed with RecursionError: maximum recursion depth exceeded"),
     ],
 )
 def test_what_would_end_a_worker_fails_the_round_and_no_worker_dies(train, own, client, how, told, kind) -> None:
     workers = client.nthreads()
     path = own(FAILING.format(how=how))
-    with pytest.raises(RoundFailed, match=rf"round 1: the map of partition [01] failed with {told}") as caught:
+    with pytest.raises(RoundFailed, match=rf"round 1: .*{told}") as caught:
         train(kind(client), 1, model="logistic", rounds=1, partitions=2, loss=f"{path}:loss")
     assert "\n" not in str(caught.value)
     assert client.nthreads() == workers

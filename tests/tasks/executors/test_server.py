@@ -180,9 +180,9 @@ def arm(tmp_path: Path) -> Callable[..., Callable[[object], None]]:
 
 @pytest.mark.parametrize("name", ["async_sgd", "async_sgd-4", "fed_buff"])
 def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) -> None:
-    armed = arm((2,), "raise ValueError('too hot')", "do-always")
+    armed = arm((2,), "raise MemoryError('none left')", "do-always")
     fields = deeds | RUNS[name] | {"rounds": 100}
-    says = r"round \d+: the map of partition 2 failed with ValueError: too hot"
+    says = r"round \d+: the map of partition 2 failed with MemoryError: none left"
     with pytest.raises(RoundFailed, match=says) as caught:
         train(GraphExecutor(client), 50, armed, **fields, name="failing")
     assert "\n" not in str(caught.value)
@@ -192,7 +192,7 @@ def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) 
 def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, deeds, arm, proven, tmp_path) -> None:
     fields = deeds | RUNS["downpour-4"] | {"rounds": 30}
     with pytest.raises(RoundFailed):
-        train(GraphExecutor(client), 50, arm((2,), "raise ValueError('hot')", "do-always"), **fields, name="run")
+        train(GraphExecutor(client), 50, arm((2,), "raise MemoryError", "do-always"), **fields, name="run")
     (tmp_path / "do-always").unlink()
     run = train(GraphExecutor(client), 50, **fields, name="run")
     assert run.done == 30

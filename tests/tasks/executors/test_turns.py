@@ -165,18 +165,18 @@ def test_a_run_fails_by_name_once_every_partition_is_unsound(train, own, algorit
 FAILING = """
 from dataclasses import dataclass
 from pathlib import Path
-from roundweave import Algorithm, Gradient, Map, Mean, Sgd
+from roundweave import Algorithm, Gradient, Mean, Sgd
 from tasks.when import Asynchronous
 @dataclass(frozen=True)
-class Failing(Map):
-    def __call__(self, objective, state, examples, carry, seed):
+class Failing(Sgd):
+    def __call__(self, state, update):
         mark = Path(__file__).with_name("fail")
         if state.round == 2 and mark.exists():
             mark.unlink()
             raise ValueError("once")
-        return Gradient(8)(objective, state, examples, carry, seed)
+        return super().__call__(state, update)
 def algorithm():
-    return Algorithm(Failing(), Mean(), Sgd(0.1), Asynchronous())
+    return Algorithm(Gradient(8), Mean(), Failing(0.1), Asynchronous())
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from storage.errors import RoundFailed, RoundweaveError
+from roundweave import open_run
+from storage.errors import RoundFailed, RoundweaveError, UsageError
 from storage.rounds.commits import Score
 from storage.values.digests import update_digest
 from storage.values.tensors import views
@@ -129,7 +131,7 @@ def test_a_run_stops_when_patience_is_over(train) -> None:
 @pytest.mark.parametrize(
     ("returned", "reason"),
     [
-        ("1 / 0", "the map of partition 0 failed with ZeroDivisionError: division by zero"),
+        ("1 / 0", "partition 0: its map failed with ZeroDivisionError: division by zero"),
         ("None", "partition 0"),
         ("replace(update, direction=None)", "partition 0"),
         ("replace(update, direction={'float32': update.direction['float32'].numpy()})", "partition 0"),
@@ -164,10 +166,10 @@ ENDINGS = {"sys.exit(3)": "SystemExit: 3", "deeper()": "RecursionError: maximum 
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-@pytest.mark.parametrize(("training", "what"), [(True, "the map of partition 0"), (False, "scoring")])
+@pytest.mark.parametrize(("training", "what"), [(True, "partition 0: its map"), (False, "scoring")])
 def test_what_would_end_the_process_fails_the_round_in_one_line(train, own, how, training, what) -> None:
     path = own(FAILING.format(how=how, training=training))
-    with pytest.raises(RoundFailed, match=f"round 1: {what} failed with {ENDINGS[how]}") as caught:
+    with pytest.raises(RoundFailed, match=f"round 1: .*{what} failed with {ENDINGS[how]}") as caught:
         train(loss=f"{path}:loss", **SMALL, rounds=1)
     assert "\n" not in str(caught.value)
 
@@ -181,6 +183,91 @@ def test_a_keyboard_interrupt_is_ctrl_c_where_signals_arrive_and_a_failure_elsew
         pytest.raises(RoundFailed, match="the map of partition 0 failed with KeyboardInterrupt"),
     ):
         pool.submit(train, **fields).result()
+
+
+RAISING = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from roundweave import Algorithm, Gradient, Map, Mean, Sgd, UsageError
+class Odd(Exception):
+    def __init__(self, one, two): pass
+    def __str__(self): raise RuntimeError
+    def __reduce__(self): raise RuntimeError
+@dataclass(frozen=True)
+class Own(Map):
+    def __call__(self, objective, state, examples, carry, seed):
+        mark = Path(__file__).with_name("again")
+        if len(examples) == 540 and state.round == 1:  # the last partition, in round 2
+            {how}
+        return Gradient()(objective, state, examples, carry, seed)
+def algorithm():
+    return Algorithm(Own(), Mean(), Sgd(0.1))
+"""
+RAISED = {
+    "1 / 0": r"ZeroDivisionError: division by zero \(line 15 of .*mine.py\)",
+    "raise ValueError('hot\\x1b[2J\\n' * 2000)": r"ValueError: hot\\x1b\[2J \(line",
+    "raise ValueError('z' * 10**6)": "ValueError: z{200,300}$",
+    "raise Odd(1, 2)": "Odd$",
+    "sys.exit(3)": r"SystemExit: 3 \(line",
+}
+
+
+@pytest.mark.parametrize("how", RAISED)
+def test_one_map_that_raises_is_refused_in_a_line_and_the_others_are_averaged(train, own, how: str) -> None:
+    """Of 1618 examples in three partitions the last has 540, the others 539."""
+    path = own(RAISING.replace("{how}", how))
+    run = train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=3)
+    assert [sorted(run.round(n).refused) for n in (1, 2, 3)] == [[], [2], []]
+    line = run.round(2).refused[2]
+    assert re.match(f"its map failed with {RAISED[how]}", line)
+    assert line.isprintable()
+    assert len(line) < 350
+    before, after = (run.round(n).state.params["float32"].double() for n in (1, 2))
+    directions = [run.round(2).update(p).direction["float32"].double() for p in (0, 1)]
+    torch.testing.assert_close(after, before - 0.1 * sum(directions) / 2, rtol=1e-6, atol=1e-7)
+    assert open_run(run.path).replay("all").identical
+
+
+def test_a_map_that_raises_once_costs_nothing(train, own, tmp_path) -> None:
+    once = "if mark.exists(): mark.unlink(); raise ValueError('once')"
+    fields = {
+        "algorithm": f"{own(RAISING.replace('{how}', once))}:algorithm",
+        "model": "logistic",
+        "partitions": 3,
+    }
+    wanted = train(**fields, rounds=3, name="wanted")
+    (tmp_path / "again").touch()
+    run = train(**fields, rounds=3, name="run")
+    assert not (tmp_path / "again").exists()
+    assert run.digest == wanted.digest
+    assert run.round(2).refused == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "says"),
+    [
+        ("raise MemoryError('none left')", RoundFailed, "round 2: the map of partition 2 failed with MemoryError"),
+        ("raise KeyboardInterrupt", KeyboardInterrupt, "^$"),
+        ("raise UsageError('mu is no number')", UsageError, "mu is no number"),
+    ],
+)
+def test_what_is_no_fault_of_a_partition_ends_the_run(train, own, how: str, error, says: str) -> None:
+    path = own(RAISING.replace("{how}", how))
+    with pytest.raises(error, match=says):
+        train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=3, name="run")
+    assert open_run("run").done == 1
+
+
+def test_of_partitions_that_are_mapped_together_who_raises_is_refused_alone(train, own) -> None:
+    source = RAISING.replace("class Own(Map):", "class Own(Map):\n    stack = 3")
+    runs = []
+    for name, how in (("sound", "pass"), ("raising", "1 / 0")):
+        path = own(source.replace("{how}", how), name)
+        runs.append(train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=2, name=name))
+    updates = [run.round(2).commit.updates for run in runs]
+    assert [runs[1].round(2).refused.keys(), updates[0][2].refused] == [{2}, None]
+    assert [updates[0][p].digest for p in (0, 1)] == [updates[1][p].digest for p in (0, 1)]
 
 
 @pytest.mark.parametrize(
