@@ -291,7 +291,11 @@ def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
     ("how", "says"),
     [
         ("raise KeyboardInterrupt", "error: interrupted"),
-        ("raise SystemExit(0)", "error: round 1: the map of partition 0 failed with SystemExit: 0 (line 9 of"),
+        ("raise MemoryError(0)", "error: round 1: the map of partition 0 failed with MemoryError: 0 (line 9 of"),
+        (
+            "mark.unlink(); raise SystemExit(0)",
+            "error: round 1: 0 of 4 updates are sound, 1 needed; partition 0: its map failed with SystemExit: 0",
+        ),
     ],
 )
 def test_a_map_that_would_end_the_command_is_one_line(own, how: str, says: str) -> None:

@@ -332,7 +332,7 @@ def test_a_map_that_fails_now_is_a_difference(run, monkeypatch) -> None:
     monkeypatch.setattr(LocalSteps, "__call__", lambda *arguments: 1 / 0)
     verdict = run.replay().verdicts[0]
     assert verdict.status == "differs"
-    assert "the map of partition 0 failed with ZeroDivisionError" in str(verdict)
+    assert "refused of partition 0: its map failed with ZeroDivisionError" in str(verdict)
 
 
 OTHER_KEYS = {
