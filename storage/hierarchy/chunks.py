@@ -6,6 +6,7 @@ loss, and lets a value of another shape or a row past the end pass in silence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import google_crc32c
@@ -18,6 +19,10 @@ from storage.values.tensors import little_bytes
 
 CHECKSUM = 4
 """Bytes of the checksum that ends a chunk."""
+
+
+CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})((?:/[0-9]{1,18})*)")
+"""The key of a chunk: its array, its first index, and those of further axes."""
 
 
 def write_chunk(

@@ -86,11 +86,12 @@ def shard_bytes(spec: ArraySpec, chunks: int) -> int:
     return chunks * chunk_bytes(spec) + _index_bytes(packed)
 
 
-def pack_array(place: Place, spec: ArraySpec, stays: Callable[[Index], bool], fsync: bool = False) -> None:
+def pack_array(place: Place, spec: ArraySpec, stays: Callable[[Index], bool]) -> None:
     """Gather the chunks that stay, and let go of all others.
 
     The shards are written first, then the array is described by them, then the chunks are deleted: whenever this
-    ends, each chunk is there, and zarr reads the array. Raises `StoreDamaged` for a chunk with flipped bits.
+    ends, by a power loss as well, each chunk is there, and zarr reads the array. Raises `StoreDamaged` for a chunk
+    with flipped bits.
     """
     packed = sharded(spec)
     if packed is None:
@@ -101,12 +102,12 @@ def pack_array(place: Place, spec: ArraySpec, stays: Callable[[Index], bool], fs
         contents = {index: content for index, content in former.items() if stays(index)}
         new = dict(_plain_contents(place, spec, (i for i in plain if i[0] // packed.shard == number)))
         if new or len(contents) < len(former):
-            _write_shard(place, packed, number, contents | new, fsync)
-    replace_documents(place, [packed], fsync)
+            _write_shard(place, packed, number, contents | new)
+    replace_documents(place, [packed], fsync=True)
     place.delete(f"{spec.path}/c")
 
 
-def unpack_array(place: Place, spec: ArraySpec, fsync: bool = False) -> None:
+def unpack_array(place: Place, spec: ArraySpec) -> None:
     """Give each chunk that is in a shard a content of its own again, then delete the shards.
 
     One with a damaged index stays where it is, so that it can be restored.
@@ -118,9 +119,12 @@ def unpack_array(place: Place, spec: ArraySpec, fsync: bool = False) -> None:
     for number in _numbers(place, packed):
         with suppress(StoreDamaged):
             for index, content in _contents(place, packed, number).items():
-                place.create(chunk_key(spec, index), content, durable=fsync)
+                key = chunk_key(spec, index)
+                if not place.create(key, content) and len(place.read(key) or b"") < len(content):
+                    place.write(key, content)  # over what a power loss left of an earlier try
             done.append(number)
-    replace_documents(place, [spec], fsync)
+    replace_documents(place, [spec])
+    place.flush()
     for number in done:
         place.delete(_key(packed, number))
 
@@ -149,9 +153,7 @@ def _plain_contents(place: Place, spec: ArraySpec, indices: Iterable[Index]) -> 
             yield index, content
 
 
-def _write_shard(
-    place: Place, packed: ArraySpec, number: int, contents: Mapping[Index, memoryview], fsync: bool
-) -> None:
+def _write_shard(place: Place, packed: ArraySpec, number: int, contents: Mapping[Index, memoryview]) -> None:
     """Write a shard of these chunks, or delete it where there are none."""
     if not contents:
         place.delete(_key(packed, number))
@@ -161,7 +163,7 @@ def _write_shard(
         table[_position(packed, index) % len(table)] = first, len(contents[index])
         first += len(contents[index])
     chunks = [contents[index] for index in sorted(contents)]
-    place.write(_key(packed, number), *chunks, *with_checksum(table.reshape(-1).view(np.uint8)), durable=fsync)
+    place.write(_key(packed, number), *chunks, *with_checksum(table.reshape(-1).view(np.uint8)), durable=True)
 
 
 def _contents(place: Place, packed: ArraySpec, number: int) -> dict[Index, memoryview]:

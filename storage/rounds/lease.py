@@ -142,7 +142,7 @@ def _claim(place: Place, token: str, rounds: int) -> Lease:
         check_at_rest(place, "wait for it, stop it, or give this run another name")
         expiry = time.time() + SECONDS
         lease = Lease(socket.gethostname(), pid, born, token, epoch, expiry, rounds=rounds)
-        if place.create(_key(epoch), lease_content(lease)):
+        if place.create(_key(epoch), lease_content(lease), durable=True):
             return lease
 
 
@@ -153,7 +153,7 @@ def _renew(place: Place, lease: Lease, done: threading.Event) -> None:
 
 
 def _write(place: Place, lease: Lease) -> None:
-    place.write(_key(lease.epoch), lease_content(lease))
+    place.write(_key(lease.epoch), lease_content(lease), durable=True)
 
 
 def lease_content(lease: Lease) -> bytes:

@@ -16,9 +16,9 @@ def is_packed(log: CommitLog) -> bool:
     return log.place.has(KEY)
 
 
-def mark_packed(log: CommitLog, fsync: bool = False) -> None:
+def mark_packed(log: CommitLog) -> None:
     """Say that chunks may lie in shards, which comes before the first of them."""
-    log.place.write(KEY, packed_content(log.run), durable=fsync)
+    log.place.write(KEY, packed_content(log.run), durable=True)
 
 
 def packed_content(run: str) -> bytes:
@@ -30,5 +30,5 @@ def unpack(tensors: StoredTensors) -> None:
     """Give each chunk that is in a shard a content of its own again; the arrays are described anew."""
     if is_packed(tensors.log):
         for spec in tensors.arrays.values():
-            unpack_array(tensors.place, spec, tensors.fsync)
+            unpack_array(tensors.place, spec)
         tensors.place.delete(KEY)

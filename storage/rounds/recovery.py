@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from storage.errors import RoundMissing, StoreDamaged
+from storage.hierarchy.chunks import CHUNK, chunk_bytes
+from storage.parsing import numbered
 from storage.rounds.commits import Commit
 from storage.rounds.packed import unpack
 from storage.rounds.pruned import Pruned, base_of, forget_pruned
@@ -12,12 +17,16 @@ from storage.rounds.store import RoundStore
 def recover(store: RoundStore) -> tuple[int, list[int]]:
     """The newest round that is whole, and those that were set aside: later ones, and those of damaged records.
 
-    Only the holder of the lease may call this: it deletes what a killed writer left half-written, and makes anew
-    what the schema and the records decide. Raises `StoreDamaged` where no round is whole.
+    Only the holder of the lease may call this: it deletes what a killed writer or a power loss left half-written,
+    and makes anew what the schema and the records decide. Raises `StoreDamaged` where no round is whole.
     """
     store.place.sweep()
-    last = newest_whole(store)
     unpack(store.tensors)
+    cut = cut_short(store)
+    last = newest_whole(store, cut.values())
+    for key in cut:
+        if not key.startswith("commits/"):  # records are set aside
+            store.place.delete(key)
     forget_pruned(store.log, last)
     unfit = store.log.unfit(last)
     kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
@@ -30,9 +39,28 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     return last, aside
 
 
-def newest_whole(store: RoundStore) -> int:
-    """The newest round that can be gone on from; raises `StoreDamaged` where there is none."""
-    for round in reversed(store.log.rounds()):
+def cut_short(store: RoundStore) -> dict[str, int]:
+    """The contents of rounds that a power loss left with fewer bytes than were written, and the round of each."""
+    known, cut = _known(store), dict[str, int]()
+    for key, size in store.place.sizes().items():
+        parts = CHUNK.fullmatch(key)
+        spec = store.tensors.arrays.get(parts[1]) if parts else None
+        if parts and spec and spec.over_rounds and size < chunk_bytes(spec):
+            index = (int(parts[2]), *map(int, parts[3].split("/")[1:]))
+            if known.has_chunk(spec, index):
+                cut[key] = index[0]
+        elif not size and (records := numbered([key.removeprefix("commits/")])):
+            cut[key] = records[0]
+    return {key: round for key, round in cut.items() if round > 0}
+
+
+def newest_whole(store: RoundStore, cut: Iterable[int] = ()) -> int:
+    """The newest round that can be gone on from, and that comes before those of which contents were cut short.
+
+    Those are done again, to the same bits. Raises `StoreDamaged` where there is none.
+    """
+    end = min(cut, default=math.inf)
+    for round in reversed([round for round in store.log.rounds() if round < end]):
         try:
             _check(store, round)
         except (StoreDamaged, RoundMissing):

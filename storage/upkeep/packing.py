@@ -51,11 +51,11 @@ def pack(store: RoundStore, step: Step = lambda done, total: None) -> None:
     def stays(spec: ArraySpec, index: tuple[int, ...]) -> bool:
         return index[0] <= newest and pruned.has_chunk(spec, index)
 
-    mark_packed(store.log, store.fsync)
+    mark_packed(store.log)
     arrays = _packable(store)
     for done, spec in enumerate(arrays):
         step(done, len(arrays))
-        pack_array(store.place, spec, partial(stays, spec), store.fsync)
+        pack_array(store.place, spec, partial(stays, spec))
     step(len(arrays), len(arrays))
 
 

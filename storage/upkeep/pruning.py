@@ -13,7 +13,7 @@ from storage.hierarchy.shards import packed_chunks, plain_chunks
 from storage.rounds.commits import Commit
 from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned, base_of, there, write_pruned
-from storage.rounds.recovery import newest_whole
+from storage.rounds.recovery import cut_short, newest_whole
 from storage.rounds.store import RoundStore
 from storage.upkeep.keeping import Asked, Keep, never
 from storage.upkeep.packing import held, pack
@@ -64,7 +64,7 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
 def _newest(store: RoundStore) -> Commit:
     """The record of the last round, which is verified: it is all that is left to go on from."""
     newest = store.log.newest()
-    if newest_whole(store) != newest:
+    if newest_whole(store, cut_short(store).values()) != newest:
         raise StoreDamaged(f"round {newest} of {store.place} is damaged; `roundweave resume` first, then prune")
     return store.log.read(newest)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from storage.errors import StoreDamaged
+from storage.hierarchy.chunks import CHUNK
 from storage.hierarchy.documents import LARGEST, NAME, documents, root_document, told_rows
 from storage.hierarchy.schema import ArraySpec, split_array
 from storage.hierarchy.shards import sharded
@@ -13,7 +14,7 @@ from storage.places.base import Place
 from storage.rounds import packed as packing
 from storage.rounds.commits import reported_by
 from storage.rounds.lease import LEASES, read_claim
-from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
+from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
 def descriptions(stored: Stored) -> Looked:

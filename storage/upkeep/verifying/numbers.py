@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.hierarchy.chunks import chunk_key, empty_chunk, read_chunk
+from storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
 from storage.rounds.commits import width_of
 from storage.rounds.history import WIDE, narrow, widened
-from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored, refused
+from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,6 @@ from storage.rounds.log import Link
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 
-CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})((?:/[0-9]{1,18})*)")
-"""The key of a chunk: its array, its first index, and those of further axes."""
-
-
 SHARD = re.compile(r"(.+)/c\.(0|[1-9][0-9]{0,17})((?:\.0)*)")
 """The key of a shard: its array, its number, and a 0 for each further axis."""
 

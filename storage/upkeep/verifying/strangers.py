@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from storage.hierarchy.chunks import CHUNK
 from storage.hierarchy.documents import NAME
 from storage.hierarchy.schema import REPORTED, ArraySpec
 from storage.parsing import numbered
-from storage.upkeep.verifying.stored import CHUNK, Finding, Looked, Stored
+from storage.upkeep.verifying.stored import Finding, Looked, Stored
 
 HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial")
 

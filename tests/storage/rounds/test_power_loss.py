@@ -10,7 +10,7 @@ import re
 import stat
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,9 @@ from storage.rounds.commits import Commit
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
+from storage.upkeep.keeping import Keep
+from storage.upkeep.packing import pack_run, unpack_run
+from storage.upkeep.pruning import prune
 from storage.upkeep.verifying.verify import verify
 
 Synced = tuple[dict[int, bytes], dict[int, dict[str, int]]]
@@ -73,6 +76,15 @@ class Disk:
         where.mkdir()
         for name, child in folders.get(folder.stat().st_ino, {}).items():
             restore(child, where / name)
+
+    def named(self, folder: Path, where: Path) -> None:
+        """Make what is left where all names are as they are now, and bytes as they were synced."""
+        for path in folder.rglob("*"):
+            new = where / path.relative_to(folder)
+            if path.is_dir():
+                new.mkdir(parents=True)
+            else:
+                new.write_bytes(self.files.get(path.stat().st_ino, b""))
 
 
 @pytest.fixture
@@ -228,6 +240,29 @@ def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monke
     assert gone
 
 
+def test_a_run_that_is_packed_or_unpacked_is_whole_where_deletions_survive_and_nothing_that_was_not_synced(
+    tiny, disk, tmp_path, same
+) -> None:
+    store = tiny.train(tiny.create(rounds=5), 5)
+    LocalPlace(tmp_path).sync()
+    for number, work in enumerate((pack_run, unpack_run)):
+        work(store)
+        left = tmp_path / f"left{number}" / "tiny.zarr"
+        disk.named(store.path, left)
+        assert recover(RoundStore(left)) == (5, [])
+        for round in range(1, 6):
+            assert same(RoundStore(left).tensors.read_state(round), tiny.state(round))
+            assert same(RoundStore(left).tensors.read_update(round, 1), tiny.update(round, 1))
+
+
+def test_what_a_power_loss_left_of_an_unpacking_is_unpacked_again(tiny) -> None:
+    store = tiny.train(tiny.create(rounds=5), 5)
+    pack_run(store)
+    store.place.write("updates/float32/c/3/1/0", b"")
+    assert recover(RoundStore(store.path)) == (5, [])
+    assert verify(store.path).sound
+
+
 def test_records_that_survive_without_their_tensors_are_not_gone_on_from(tiny, same) -> None:
     """Records of several rounds are there, and the files of what they tell of are empty."""
     store = tiny.train(tiny.create(rounds=5), 5)
@@ -236,6 +271,50 @@ def test_records_that_survive_without_their_tensors_are_not_gone_on_from(tiny, s
             path.write_bytes(b"")
     assert recover(RoundStore(store.path)) == (3, [4, 5])
     assert same(RoundStore(store.path).tensors.read_state(3), tiny.state(3))
+
+
+TORN = [
+    "updates/float32/c/3/1/0",
+    "updates/extras/control/bfloat16/c/3/0/0",
+    "carry/variate/float32/c/3/1/0",
+    "params/fc.weight/c/3/0/0",
+    "memory/velocity/scale/c/3",
+    "commits/3.json",
+]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_round_of_which_a_file_was_cut_short_is_done_again_with_those_after_it(tiny, flip, torn) -> None:
+    """All else survived: the newest round alone says nothing of the others."""
+    store = tiny.train(tiny.create(rounds=5), 5)
+    whole = {key: bytes(store.place.read(key)) for key in store.place.sizes()}
+    for left in [0] if torn.startswith("commits") else [0, len(whole[torn]) - 1]:
+        os.truncate(store.path / torn, left)
+        os.truncate(store.path / "updates/buffers/float32/c/5/0/0", left // 2)
+        opened = RoundStore(store.path)
+        assert recover(opened) == (2, [3, 4, 5])
+        assert not verify(store.path).findings
+        for round in (3, 4, 5):
+            opened.commit(tiny.write(opened, round))
+        assert verify(store.path).sound
+        assert {key: bytes(store.place.read(key)) for key in whole} == whole
+        assert recover(RoundStore(store.path)) == (5, [])
+    flip(store.path / "updates/float32/c/3/1/0")  # as a power loss does not leave it: told of, and kept as it is
+    assert recover(RoundStore(store.path)) == (5, [])
+    assert [found.path for found in verify(store.path).findings] == ["updates/float32/c/3/1/0"]
+
+
+def test_what_was_cut_short_and_is_of_no_round_does_not_end_one(tiny) -> None:
+    """A state that an attempt stored and the next one does not, and one that was pruned."""
+    store = tiny.train(tiny.create(rounds=5), 4)
+    prune(store, Keep.of("last:2"), store.log.read(4))
+    for key in ("params/fc.weight/c/2/0/0", "params/fc.weight/c/5/0/0"):
+        store.place.write(key, b"")
+    assert recover(RoundStore(store.path)) == (4, [])
+    assert store.place.has("params/fc.weight/c/2/0/0")
+    assert not store.place.has("params/fc.weight/c/5/0/0")
+    store.commit(replace(tiny.write(store, 5), stored=False))
+    assert recover(RoundStore(store.path)) == (5, [])
 
 
 def test_numbers_that_are_behind_their_records_are_a_note_and_no_damage(train, base) -> None:
