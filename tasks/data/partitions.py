@@ -14,7 +14,7 @@ from storage.values.digests import json_digest, tensor_digest
 from tasks.data.examples import Dataset, Examples, are_labels, check_alike, is_label
 from tasks.data.sources.base import Source
 from tasks.data.splits.base import Pool, Rows
-from tasks.data.splits.held_out import hold_out
+from tasks.data.splits.held_out import dealt, hold_out
 from tasks.data.splits.split import Split
 
 
@@ -78,7 +78,7 @@ class Partitions:
         given = dataset.held_out is not None
         place = partition if whole else 0
         if self.shared:
-            held_out = [np.array_split(held_out[0], self.split.partitions)[partition]]
+            held_out = [dealt(held_out[0], self.split.partitions)[partition]]
         return Partition(
             dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
         )
@@ -111,7 +111,7 @@ class Partitions:
             kept, held = (used[rows] for rows in hold_out(known.numpy()[used], self.held_out, self.split.seed))
         if self.source.partitioned:
             return [kept], [held]
-        return self.split.rows(pool.take(kept), number), np.array_split(held, self.split.partitions)
+        return self.split.rows(pool.take(kept), number), dealt(held, self.split.partitions)
 
     def describe(self, partition: int) -> Description:
         """What the source loads for a partition (everything, where it loads all at once)."""

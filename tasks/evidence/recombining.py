@@ -156,7 +156,7 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 
 def _score(work: Work, state: State) -> Score | None:
-    return score(score_block(work, state, _examples(work.partitions)))
+    return score(work.objective, score_block(work, state, _examples(work.partitions)), work.threads)
 
 
 @functools.lru_cache(maxsize=1)

@@ -37,6 +37,7 @@ from tasks.rounds.steps import (
     fold_results,
     map_groups,
     map_partition,
+    own_code,
     reduce_apply,
     score_block,
 )
@@ -202,6 +203,8 @@ def commit_round(
             keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch, made.digests)
+    with own_code(state.round, "scoring"):
+        judged = score(job.work.objective, [tally for block in tallies for tally in block], job.work.threads)
     now = time.time()
     commit = replace(
         described,
@@ -209,7 +212,7 @@ def commit_round(
         carry_from=after.carry_from,
         server=after.server,
         split=_split(job.work.partitions, job.split(state.round)),
-        score=score([tally for block in tallies for tally in block]),
+        score=judged,
         stored=stored,
         executor=attempt.executor,
         gang=made.gang,

@@ -69,4 +69,6 @@ def score_blend(gallery: Gallery, blends: Sequence[Blend], number: int) -> Score
     with pinned(0, threads=1), torch.no_grad():
         network = blended(gallery, blends[number])
         held_out = (gallery.partitions.load(0, block).held_out for block in gallery.blocks)
-        return score([tally(gallery.objective, network, examples) for examples in held_out])
+        return score(
+            gallery.objective, [each for part in held_out for each in tally(gallery.objective, network, part)], 1
+        )

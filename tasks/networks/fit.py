@@ -12,7 +12,7 @@ from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
 from tasks.networks.losses import class_axis
 from tasks.networks.objective import Objective
-from tasks.networks.scores import check_scores, default_scores
+from tasks.networks.scores import MOST_GATHERED, check_scores, default_scores, gathered_bytes, gives_items
 from tasks.numerics import pinned
 from tasks.user_code import Code
 
@@ -42,13 +42,20 @@ def _tried(objective: Objective, examples: Examples, description: Description) -
     network = objective.network(objective.initial()).eval()
     with torch.no_grad(), pinned(0, threads=1):
         outputs = network(examples.inputs)
+        if not isinstance(outputs, torch.Tensor):
+            raise _Misfit(
+                f" gives a {type(outputs).__name__}, and outputs must be one tensor; "
+                "wrap the model in a module whose forward returns the tensor, such as its .logits"
+            )
         if misfit := _misfit(objective, outputs, examples.targets, description.classes):
             raise _Misfit(f" {misfit}")
         loss = objective.value(outputs, examples.targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise _Misfit(": the loss must be a single number, the mean over the examples")
+            raise _Misfit(": the loss must be a single number, or one for each example")
+        if not gives_items(objective.loss, outputs, examples.targets):
+            objective = replace(objective, averaged=gathered_bytes(outputs, description.held_out) > MOST_GATHERED)
         if objective.scores is not None:
-            check_scores(objective.scores, outputs, examples.targets)
+            check_scores(objective.scores, outputs, examples.targets, description.held_out)
             return objective
         scores = default_scores(objective.loss, description)
         return replace(objective, scores=tuple(s for s in scores if _fits(s, outputs, examples.targets)))
@@ -56,7 +63,7 @@ def _tried(objective: Objective, examples: Examples, description: Description) -
 
 def _fits(score: str, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
     try:
-        check_scores((score,), outputs, targets)
+        check_scores((score,), outputs, targets, 0)
     except ModelError:
         return False
     return True

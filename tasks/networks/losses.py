@@ -10,17 +10,17 @@ from torch.nn import functional
 from storage.errors import ModelError
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Outputs (examples, *) and targets (examples, *) to one number, the mean over the examples."""
+"""Outputs (examples, *) and targets (examples, *) to one number, or to one for each example, (examples,)."""
 
 
-def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
     """Mean over examples and outputs; outputs of shape (examples, 1) may have targets of shape (examples,)."""
     if outputs.numel() != targets.numel():
         raise ModelError(f"outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}")
-    return functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype))
+    return functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction=reduction)
 
 
-def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
     """Mean over examples and places of the cross entropy of logits with integer labels.
 
     Logits (examples, classes) for labels (examples,), or (examples, time, classes) for (examples, time); logits
@@ -28,7 +28,18 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     if class_axis(outputs, targets) == -1 and targets.ndim > 1:
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
-    return functional.cross_entropy(outputs, targets)
+    return functional.cross_entropy(outputs, targets, reduction=reduction)
+
+
+def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """That of each label (items,), without those that torch's mean leaves out, which are -100."""
+    items = cross_entropy(outputs, targets, "none").flatten()
+    return items if targets.is_floating_point() else items[targets.flatten() != -100]
+
+
+def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """That of each output, (items,)."""
+    return mean_squared_error(outputs, targets, "none").flatten()
 
 
 def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
@@ -40,3 +51,6 @@ def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
 
 
 LOSSES: Mapping[str, Loss] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
+
+ITEMS: Mapping[str, Loss] = {"cross_entropy": cross_entropies, "mse": squared_errors}
+"""Losses before their mean is taken: one number for each label or output."""

@@ -103,12 +103,14 @@ def layout_of(network: nn.Module) -> Layout:
 class Objective:
     """What is minimised, a loss of a network's outputs, and the scores by which networks are compared besides.
 
-    `scores` None are those that fit by default, until `check_fit` has seen outputs.
+    `scores` None are those that fit by default, until `check_fit` has seen outputs. With `averaged` a loss that is
+    one number is scored as the mean over batches of held-out examples, since their outputs are too many to gather.
     """
 
     model: ModelSpec
     loss: str | Code
     scores: tuple[str | Code, ...] | None = None
+    averaged: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -145,7 +147,9 @@ class Objective:
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss of outputs (examples, *) and targets (examples, *), a scalar."""
-        return _loss(self.loss)(outputs, targets)
+        found = _loss(self.loss)(outputs, targets)
+        each = isinstance(found, torch.Tensor) and found.shape == outputs.shape[:1]
+        return found.mean() if each else found
 
 
 def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:

@@ -248,7 +248,7 @@ def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tal
 
     def scored(objective: Objective, state: State) -> list[Tally]:
         network = objective.network(state).eval()
-        return [tally(objective, network, partition.held_out) for partition in data]
+        return [each for part in data for each in tally(objective, network, part.held_out)]
 
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
         return work.algorithm.map.as_team(work.objective, state, scored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from storage.errors import DataError, failing_as, one_line
 from tasks.data.examples import Dataset, check_values
 from tasks.data.sources.arrays import examples_of, pixel_scaling
 from tasks.data.sources.base import Source
-from tasks.data.sources.foreign import arrays_of, is_foreign
+from tasks.data.sources.foreign import DICTS, arrays_of, is_foreign
 from tasks.user_code import Code
 
 
@@ -59,6 +60,8 @@ def _dataset(value: Any, name: str) -> Dataset:
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
+    if any(isinstance(each, Mapping) for each in (value, *(value if isinstance(value, tuple | list) else ()))):
+        raise DataError(f"{name}: {DICTS}")
     if isinstance(value, tuple | list) and len(value) == 2:
         if all(map(_is_pair, value)):
             return [(pair[0], pair[1]) for pair in value]

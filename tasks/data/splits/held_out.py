@@ -7,6 +7,16 @@ import numpy as np
 from tasks.data.splits.base import Rows
 from tasks.numerics import derive_seed
 
+SCORE_BATCH = 128
+"""Held-out examples scored at once; part of the arithmetic, so it is fixed. More leave partitions without any."""
+
+
+def dealt(held: Rows, partitions: int) -> list[Rows]:
+    """The held-out rows that each partition scores, in order: batches that are the same of any partitions."""
+    batches = np.array_split(np.arange(-(-len(held) // SCORE_BATCH)), partitions)
+    ends = [SCORE_BATCH * sum(map(len, batches[: last + 1])) for last in range(partitions - 1)]
+    return np.split(held, ends)
+
 
 def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """Rows to train on and rows held out, the same fraction of each class where targets are integers.

@@ -85,13 +85,13 @@ class Bench:
                 **options,
             )
             with prepared(resolve(config), InlineExecutor()) as ready:
-                data, records = load_block(ready.job, 0, 0), list[UpdateRecord]()
+                work, data, records = ready.job.work, load_block(ready.job, 0, 0), list[UpdateRecord]()
                 trained = (
                     waited(ready.job, data, rounds) if algorithm == WAITED else served(ready.job, data, rounds)
                 )
                 for outcome in trained:
                     records += outcome.records.values()
-                scored = score(score_outcome(ready.job, outcome, data))
+                scored = score(work.objective, score_outcome(ready.job, outcome, data), work.threads)
         assert scored is not None
         stalenesses = [record.arrival.staleness for record in records if record.arrival]
         refused = sum(record.refused is not None for record in records) / len(records)

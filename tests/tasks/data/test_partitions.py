@@ -315,4 +315,4 @@ def test_held_out_examples_that_all_partitions_share_are_counted_once(differ: bo
     assert bool(described.shared) is not differ
     shared = replace(partitions, shared=bool(described.shared))
     scored = [len(shared.load(0, partition).held_out) for partition in range(3)]
-    assert (scored, described.held_out) == (([7, 7, 7], 21) if differ else ([3, 2, 2], 7))
+    assert (scored, described.held_out) == (([7, 7, 7], 21) if differ else ([7, 0, 0], 7))

@@ -105,8 +105,8 @@ def own_score(own, name: str) -> Code:
     [
         ("each", [0.81, 0.04, 1.0, 4.0]),
         ("right", [1, 0, 1, 1]),
-        ("mean", [(0.9 + 0.2 + 1 + 2) / -4] * 4),
-        ("number", [0.25] * 4),
+        ("mean", (0.9 + 0.2 + 1 + 2) / -4),
+        ("number", 0.25),
     ],
 )
 def test_ones_own_score_counts_by_example(own, name: str, items) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from storage.errors import RoundFailed, RoundweaveError, UsageError
 from storage.rounds.commits import Score
 from storage.values.digests import update_digest
 from storage.values.tensors import views
+from tasks.networks.objective import ModelSpec, Objective
 from tasks.rounds.scoring import Tally, score
 
 SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
@@ -42,22 +44,30 @@ def algorithm():
 
 # Scores.
 
+JUDGED = Objective(ModelSpec("linear", (2,), 2, "float32", seed=0), "cross_entropy", ("accuracy",))
+
 
 def test_a_score_is_the_mean_over_all_held_out_examples() -> None:
-    tallies = [Tally(6.0, 2, {"accuracy": (1, 2)}), Tally(4.0, 3, {"accuracy": (3, 3)})]
-    assert score(tallies) == Score(2.0, {"accuracy": 0.8}, 5)
+    tallies = [
+        Tally(2, {"loss": (6.0, 2), "accuracy": (1, 2)}),
+        Tally(3, {"loss": (4.0, 3), "accuracy": (3, 3)}),
+    ]
+    assert score(JUDGED, tallies, 1) == Score(2.0, {"accuracy": 0.8}, 5)
 
 
 def test_a_partition_without_a_loss_or_without_examples_is_left_out() -> None:
     sums = [(math.nan, 2, 1), (3.0, 4, 2), (math.inf, 1, 0), (0.0, 0, 0)]
-    tallies = [Tally(loss, examples, {"accuracy": (right, examples)}) for loss, examples, right in sums]
-    assert score(tallies) == Score(0.75, {"accuracy": 0.5}, 4)
-    assert score(tallies[:1]) is None
-    assert score([]) is None
+    tallies = [
+        Tally(examples, {"loss": (loss, examples), "accuracy": (right, examples)})
+        for loss, examples, right in sums
+    ]
+    assert score(JUDGED, tallies, 1) == Score(0.75, {"accuracy": 0.5}, 4)
+    assert score(JUDGED, tallies[:1], 1) is None
+    assert score(JUDGED, [], 1) is None
 
 
 def test_numbers_that_are_no_classes_have_no_accuracy() -> None:
-    assert score([Tally(6.0, 2)]) == Score(3.0, {}, 2)
+    assert score(replace(JUDGED, scores=()), [Tally(2, {"loss": (6.0, 2)})], 1) == Score(3.0, {}, 2)
 
 
 def test_the_score_of_a_round_is_that_of_its_state_on_the_held_out_examples(train) -> None:
