@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sklearn.metrics import f1_score
+from sklearn.metrics import average_precision_score, f1_score
 from torch.nn import functional
 from torchmetrics.functional.classification import multiclass_calibration_error
 
@@ -18,79 +18,143 @@ from tasks.executors.inline import InlineExecutor
 
 OWN = """
 import torch
-from sklearn.metrics import f1_score
+from sklearn.metrics import average_precision_score, f1_score
+from torchmetrics import MeanMetric, Metric, PearsonCorrCoef
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassF1Score
 WEIGHT = torch.arange(1.0, 11.0)
 def f1(outputs, targets):
     return f1_score(targets.numpy(), outputs.argmax(1).numpy(), average="macro")
+def precision(outputs, targets):
+    if len(targets.unique()) < 10:
+        raise ValueError("needs examples of each class")
+    return average_precision_score(targets.numpy(), outputs.numpy(), average="macro")
 def near(outputs, targets): return (outputs.argmax(1) - targets).abs() <= 1
 metric = MulticlassF1Score(num_classes=10, average="macro")
 def calibration(): return MulticlassCalibrationError(num_classes=10)
 def weighted(outputs, targets):
     return torch.nn.functional.cross_entropy(outputs, targets, weight=WEIGHT, ignore_index=3)
+def each(outputs, targets): return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+class Ordered(Metric):
+    '''The mean distance of neighbours: a metric of one's own, which the order of examples decides.'''
+    full_state_update = False
+    def __init__(self):
+        super().__init__()
+        self.add_state("seen", [], dist_reduce_fx="cat")
+    def update(self, outputs, targets): self.seen.append(outputs[:, 0])
+    def compute(self):
+        seen = torch.cat(self.seen) if isinstance(self.seen, list) else self.seen
+        return seen.diff().abs().double().mean()
+def ordered(): return Ordered()
+
+class Averaged(Ordered):
+    '''Merged by a mean of means, which is no mean of all.'''
+    def __init__(self):
+        Metric.__init__(self)
+        self.add_state("seen", torch.tensor(0.0), dist_reduce_fx="mean")
+    def update(self, outputs, targets): self.seen = self.seen + outputs.abs().sum()
+    def compute(self): return self.seen
+def averaged(): return Averaged()
+
+class Full(Ordered):
+    full_state_update = True
+def full(): return Full()
+def classes(): return MulticlassF1Score(num_classes=10, average=None)
+def loss(outputs, targets): return (outputs.argmax(1) == targets)
 """
+SCORES = ("f1", "precision", "near", "metric", "calibration", "ordered")
+DIGITS = {"data": "digits", "model": "linear", "held_out": 0.7}
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "weighted"])
-def test_no_number_depends_on_partitions_or_executors(own, train, loss: str) -> None:
-    file = own(OWN)
-    loss = f"{file}:{loss}" if loss == "weighted" else loss
-    scores = ("accuracy", f"{file}:f1", f"{file}:near", f"{file}:metric", f"{file}:calibration")
-    common = {"scores": scores, "loss": loss, "rounds": 1, "data": "digits", "model": "linear", "held_out": 0.7}
-    found = []
+@pytest.fixture(scope="module")
+def client():
     with connect(None, 2) as client:
-        for executor in (InlineExecutor(), GraphExecutor(client), GangExecutor(client)):
-            for partitions in (1, 2, 5):
-                name = f"{type(executor).__name__}{partitions}"
-                run = train(executor, **common, partitions=partitions, algorithm="sync_sgd", lr=1e-30, name=name)
-                found.append(run.round(1).score)
+        yield client
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse", "weighted", "each"])
+def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: str) -> None:
+    file = own(OWN)
+    given = f"{file}:{loss}" if loss in ("weighted", "each") else loss
+    scores = ("accuracy",) * (loss != "mse") + tuple(f"{file}:{name}" for name in SCORES if loss != "mse")
+    common = {"loss": given, "scores": scores or None, "rounds": 1, "algorithm": "sync_sgd", "lr": 1e-30, **DIGITS}
+    found = []
+    for executor in (InlineExecutor(), GraphExecutor(client), GangExecutor(client)):
+        for partitions in (1, 2, 5):
+            run = train(executor, **common, partitions=partitions, name=f"{type(executor).__name__}{partitions}")
+            found.append(run.round(1).score)
     assert all(each == found[0] for each in found), found
     outputs, targets = held_out_of(run, 0.7)
-    assert found[0].values["f1"] == f1_score(targets.numpy(), outputs.argmax(1).numpy(), average="macro")
-    assert found[0].values["metric"] == pytest.approx(found[0].values["f1"], rel=1e-6)
-    calibration = multiclass_calibration_error(outputs, targets, num_classes=10).item()
-    assert found[0].values["calibration"] == pytest.approx(calibration, rel=1e-5)
-    assert found[0].values["near"] == ((outputs.argmax(1) - targets).abs() <= 1).double().mean().item()
-    weight = {"weight": torch.arange(1.0, 11.0), "ignore_index": 3} if loss != "cross_entropy" else {}
+    if loss == "mse":
+        assert found[0].loss == pytest.approx(functional.mse_loss(outputs[:, 0], targets.float()).item(), rel=1e-6)
+        return
+    weight = {"weight": torch.arange(1.0, 11.0), "ignore_index": 3} if loss == "weighted" else {}
     assert found[0].loss == pytest.approx(functional.cross_entropy(outputs, targets, **weight).item(), rel=1e-6)
+    values = found[0].values
+    assert values["f1"] == f1_score(targets.numpy(), outputs.argmax(1).numpy(), average="macro")
+    assert values["precision"] == average_precision_score(targets.numpy(), outputs.numpy(), average="macro")
+    assert values["metric"] == pytest.approx(values["f1"], rel=1e-6)
+    calibration = multiclass_calibration_error(outputs, targets, num_classes=10).item()
+    assert values["calibration"] == pytest.approx(calibration, rel=1e-5)
+    assert values["ordered"] == pytest.approx(outputs[:, 0].diff().abs().mean().item(), rel=1e-5)
+    assert values["near"] == ((outputs.argmax(1) - targets).abs() <= 1).double().mean().item()
 
 
-def test_an_asynchronous_server_scores_by_the_same_rule(own, train) -> None:
-    scores = (f"{own(OWN)}:f1", f"{own(OWN)}:metric")
-    run = train(
-        algorithm="async_sgd",
-        loss="cross_entropy",
-        rounds=3,
-        data="digits",
-        model="linear",
-        held_out=0.7,
-        scores=scores,
-    )
-    outputs, targets = held_out_of(run, 0.7, 3)
-    f1 = f1_score(targets.numpy(), outputs.argmax(1).numpy(), average="macro")
-    assert run.round(3).score.values["f1"] == f1
-    assert run.round(3).score.values["metric"] == pytest.approx(f1, rel=1e-6)
+def test_an_asynchronous_server_on_a_cluster_scores_by_the_same_rule(own, train, client) -> None:
+    scores = tuple(f"{own(OWN)}:{name}" for name in ("f1", "metric"))
+    common = {"algorithm": "async_sgd", "loss": "cross_entropy", "scores": scores, "rounds": 3, **DIGITS}
+    for partitions in (2, 5):
+        name = f"served{partitions}"
+        served = train(GraphExecutor(client), 3, **common, partitions=partitions, name=name)
+        inline = train(**common, partitions=partitions, order=f"recorded:{name}", name=f"inline{partitions}")
+        rounds = range(1, 4)
+        assert [served.round(r).score for r in rounds] == [inline.round(r).score for r in rounds]
+        outputs, targets = held_out_of(served, 0.7, 3)
+        f1 = f1_score(targets.numpy(), outputs.argmax(1).numpy(), average="macro")
+        values = served.round(3).score.values
+        assert values == {"f1": f1, "metric": pytest.approx(f1, rel=1e-6)}
 
 
-def test_outputs_that_are_too_many_to_gather_refuse_a_score_and_not_a_loss(own, train, monkeypatch) -> None:
-    monkeypatch.setattr("tasks.networks.fit.MOST_GATHERED", 1000)
-    monkeypatch.setattr("tasks.networks.scores.MOST_GATHERED", 1000)
-    file, common = own(OWN), {"rounds": 1, "data": "digits", "model": "linear", "held_out": 0.7, "lr": 1e-30}
-    with pytest.raises(ModelError, match=r"score f1 is one number of all outputs; .* give a number for each"):
-        train(scores=(f"{file}:f1",), **common, name="refused")
-    scores = ("accuracy", f"{file}:near", f"{file}:metric")
-    one, many = (
-        train(
-            loss=f"{file}:weighted",
-            scores=scores,
-            partitions=count,
-            algorithm="sync_sgd",
-            **common,
-            name=f"n{count}",
-        )
-        for count in (1, 5)
-    )
-    assert one.round(1).score == many.round(1).score
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"scores": ("f1",)},
+            r"f1 is one number of all outputs; .* 1258 held-out examples take .* a metric of torch",
+        ),
+        (
+            {"loss": "weighted"},
+            r"loss is one number of all outputs; .*; give a number for each example, or hold out",
+        ),
+        ({"scores": ("calibration",)}, r"calibration is a metric that keeps .* choose one that keeps sums"),
+    ],
+)
+def test_outputs_that_are_too_many_to_gather_are_refused(own, train, monkeypatch, fields, says: str) -> None:
+    monkeypatch.setattr("tasks.networks.trial.MOST_GATHERED", 5000)
+    with pytest.raises(ModelError, match=says) as caught:
+        train(**wholly(own(OWN), fields), **DIGITS, rounds=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
+    monkeypatch.setattr("tasks.networks.trial.MOST_GATHERED", 5000)
+    run = train(**wholly(own(OWN), {"loss": "each", "scores": ("near", "metric")}), **DIGITS, rounds=1)
+    assert set(run.round(1).score.values) == {"near", "metric"}
+
+
+@pytest.mark.parametrize(
+    ("score", "says"),
+    [
+        ("full", "full is a metric whose batches cannot be merged: RuntimeError: .*; give a function of outputs"),
+        ("averaged", r"averaged is a metric whose batches cannot be merged: apart they give .*, at once .*; give"),
+        ("classes", r"classes must compute one number, not a tensor \(10,\); choose its average"),
+        ("loss", "two numbers would be called 'loss', of the scores and the loss; rename one"),
+    ],
+)
+def test_a_score_that_has_no_one_number_is_refused_at_the_start(own, train, score: str, says: str) -> None:
+    with pytest.raises(ModelError, match=says) as caught:
+        train(**wholly(own(OWN), {"scores": (score,)}), **DIGITS, rounds=1)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_model_that_gives_an_output_class_says_what_to_do(own, train) -> None:
@@ -101,6 +165,12 @@ def test_a_model_that_gives_an_output_class_says_what_to_do(own, train) -> None:
     )
     with pytest.raises(ModelError, match="gives a SequenceClassifierOutput, and outputs must be one tensor; wrap"):
         train(model=f"{file}:Net", data="digits", rounds=1)
+
+
+def wholly(file: str, fields: dict) -> dict:
+    """Fields with the functions of a file, and a loss that fits."""
+    scores = tuple(f"{file}:{name}" for name in fields.get("scores", ())) or None
+    return {"scores": scores, "loss": f"{file}:{fields['loss']}" if "loss" in fields else "cross_entropy"}
 
 
 def held_out_of(run, fraction: float, round: int = 1) -> tuple[torch.Tensor, torch.Tensor]:

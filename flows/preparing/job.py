@@ -78,7 +78,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     work, description = work_of(resolved, executor)
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     _tell_of_ranks(resolved.config, work.algorithm.map.ranks)
-    store = _open_or_create(resolved.config, work, description)
+    store = _open_or_create(resolved.config, work, description, executor)
     begun.append(run_name(store.address))
     token = secrets.token_hex(4)
     with hold_lease(store.place, token, resolved.config.rounds) as lease:
@@ -118,9 +118,10 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
     return Attempt(full_address(store.address), token, epoch, **given, state_every=state_every)
 
 
-def _open_or_create(config: TrainConfig, work: Work, description: Description) -> RoundStore:
+def _open_or_create(config: TrainConfig, work: Work, description: Description, executor: Executor) -> RoundStore:
     address = config.address or run_address(config.root, config.name or new_name(config.root, *_called(config)))
     if config.address is None and not is_run(address):
+        executor.gather(work.partitions.check_again, range(1))
         try:
             return _create(config, address, work, description)
         except ExperimentDiffers:

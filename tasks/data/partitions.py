@@ -94,10 +94,12 @@ class Partitions:
         targets = self.targets()
         return [targets[torch.from_numpy(rows)] for rows in _whole_rows(self, number)[0]]
 
-    def sample(self, partition: int, most: int = 2) -> Examples:
-        """The first examples, to try a network on."""
+    def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
+        """The first examples, or some from the first to the last, to try a network on."""
         dataset, _ = self._dataset(partition)
-        return dataset.take(np.arange(min(most, len(dataset.train))), self.dtype)
+        count = min(most, len(dataset.train))
+        last = len(dataset.train) if spread else count
+        return dataset.take(np.linspace(0, last - 1, count).astype(np.int64), self.dtype)
 
     def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
         """Rows to train on and rows held out, by partition of what the source loads at once."""
@@ -112,6 +114,19 @@ class Partitions:
         if self.source.partitioned:
             return [kept], [held]
         return self.split.rows(pool.take(kept), number), dealt(held, self.split.partitions)
+
+    def check_again(self, partition: int) -> None:
+        """Raise `DataError` where the user's code gives other examples of a partition when they are read again."""
+        again = self.source.again(partition, self.split.partitions)
+        if again is None:
+            return
+        first, other = _tensors_of(self._dataset(partition)[0]), _tensors_of(again)
+        same = [tensor_digest("", a[: len(b)]) == tensor_digest("", b) for a, b in zip(first, other, strict=False)]
+        if len(first) != len(other) or not all(same):
+            raise DataError(
+                f"{self.source} gives other examples when it is read again, so no round could be replayed; "
+                "seed what it draws, and move random augmentation into the model's forward, in training"
+            )
 
     def describe(self, partition: int) -> Description:
         """What the source loads for a partition (everything, where it loads all at once)."""
@@ -156,10 +171,14 @@ def _whole_rows(partitions: Partitions, number: int) -> tuple[list[Rows], list[R
 def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str]:
     dataset = source.load(partition, partitions)
     check_alike(dataset, str(source))
-    parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
-    digests = [tensor_digest("", tensor) for part in parts for tensor in (part.inputs, part.targets)]
+    digests = [tensor_digest("", tensor) for tensor in _tensors_of(dataset)]
     columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
     return dataset, json_digest([*digests, *columns])
+
+
+def _tensors_of(dataset: Dataset) -> list[torch.Tensor]:
+    parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
+    return [tensor for part in parts for tensor in (part.inputs, part.targets)]
 
 
 def forget_examples() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -12,7 +14,8 @@ from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
 from tasks.networks.losses import class_axis
 from tasks.networks.objective import Objective
-from tasks.networks.scores import MOST_GATHERED, check_scores, default_scores, gathered_bytes, gives_items
+from tasks.networks.scores import default_scores
+from tasks.networks.trial import Trial
 from tasks.numerics import pinned
 from tasks.user_code import Code
 
@@ -23,13 +26,13 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
     Raises `ModelError` where the network, its loss or a given score does not fit; of the scores by default those
     are left out.
     """
-    examples = partitions.sample(partition)
+    examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
     model = objective.model.model
     name = model.reference if isinstance(model, Code) else model
     where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
     try:
         with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
-            return _tried(objective, examples, description)
+            return _tried(objective, examples, more, description)
     except _Misfit as misfit:
         raise ModelError(f"{where}{misfit}") from None
 
@@ -38,7 +41,9 @@ class _Misfit(RoundweaveError):
     """What does not fit, as the end of a sentence."""
 
 
-def _tried(objective: Objective, examples: Examples, description: Description) -> Objective:
+def _tried(
+    objective: Objective, examples: Examples, more: Callable[[int], Examples], description: Description
+) -> Objective:
     network = objective.network(objective.initial()).eval()
     with torch.no_grad(), pinned(0, threads=1):
         outputs = network(examples.inputs)
@@ -52,18 +57,26 @@ def _tried(objective: Objective, examples: Examples, description: Description) -
         loss = objective.value(outputs, examples.targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise _Misfit(": the loss must be a single number, or one for each example")
-        if not gives_items(objective.loss, outputs, examples.targets):
-            objective = replace(objective, averaged=gathered_bytes(outputs, description.held_out) > MOST_GATHERED)
-        if objective.scores is not None:
-            check_scores(objective.scores, outputs, examples.targets, description.held_out)
-            return objective
-        scores = default_scores(objective.loss, description)
-        return replace(objective, scores=tuple(s for s in scores if _fits(s, outputs, examples.targets)))
+        trial = Trial(network, outputs, examples.targets, more, description.held_out)
+        if objective.scores is None:
+            scores = default_scores(objective.loss, description)
+            objective = replace(objective, scores=tuple(score for score in scores if _fits(trial, score)))
+        _check_names(objective)
+        whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
+        return replace(objective, whole=whole)
 
 
-def _fits(score: str, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
+def _check_names(objective: Objective) -> None:
+    """Raise `ModelError` where two scores have one name, or one has that of the loss."""
+    names = ["loss", *(score if isinstance(score, str) else score.name for score in objective.scores or ())]
+    for name in names:
+        if names.count(name) > 1:
+            raise ModelError(f"two numbers would be called {name!r}, of the scores and the loss; rename one")
+
+
+def _fits(trial: Trial, score: str) -> bool:
     try:
-        check_scores((score,), outputs, targets, 0)
+        trial.is_whole(score, score)
     except ModelError:
         return False
     return True

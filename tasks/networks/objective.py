@@ -103,14 +103,20 @@ def layout_of(network: nn.Module) -> Layout:
 class Objective:
     """What is minimised, a loss of a network's outputs, and the scores by which networks are compared besides.
 
-    `scores` None are those that fit by default, until `check_fit` has seen outputs. With `averaged` a loss that is
-    one number is scored as the mean over batches of held-out examples, since their outputs are too many to gather.
+    `scores` None are those that fit by default, until `check_fit` has seen outputs. So has `whole`: the names of
+    those, ``loss`` among them, that are functions of all held-out outputs at once.
     """
 
     model: ModelSpec
     loss: str | Code
     scores: tuple[str | Code, ...] | None = None
-    averaged: bool = False
+    whole: tuple[str, ...] = ()
+
+    @property
+    def judges(self) -> dict[str, str | Code]:
+        """The loss and the scores by name."""
+        scores = {score if isinstance(score, str) else score.name: score for score in self.scores or ()}
+        return {**scores, "loss": self.loss}
 
     @property
     def layout(self) -> Layout:

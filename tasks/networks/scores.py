@@ -6,21 +6,15 @@ are gathered for it. Or it is a metric as torchmetrics has them, which is update
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
 from storage.errors import ModelError, failing_as, one_line
 from tasks.data.examples import are_labels, is_label
 from tasks.data.partitions import Description
-from tasks.networks.losses import class_axis
+from tasks.networks.losses import ITEMS, class_axis
 from tasks.user_code import Code
-
-MOST_GATHERED = 2**28
-"""Bytes of outputs that are gathered for a score of all of them."""
 
 ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Outputs (examples, *) and targets (examples, *) to one number or truth for each item, (items,)."""
@@ -79,17 +73,14 @@ def default_scores(loss: str | Code, description: Description) -> tuple[str, ...
 
 
 def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """One number or truth for each item that is scored, (items,); raises `ModelError` where it does not fit.
+    """What a score or a loss gives: one number or truth for each item, (items,).
 
-    The user's own gives one for each example, or one number for all of them, ().
+    The user's own gives one for each example, or one for all, (). Raises `ModelError` where it does not fit.
     """
     if isinstance(score, str):
-        return SCORES[score](outputs, targets)
+        return {**SCORES, **ITEMS}[score](outputs, targets)
     with failing_as(lambda error: ModelError(f"score {score.reference} fails with {one_line(error)}")):
-        metric = metric_of(score)
-        if metric:
-            metric.update(outputs, targets)
-        found = metric.compute() if metric else score.load()(outputs, targets)
+        found = score.load()(outputs, targets)
     found = torch.tensor(found, dtype=torch.float64) if isinstance(found, float) else found
     items = torch.as_tensor(found) if isinstance(found, torch.Tensor | int) else None
     if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (len(outputs),)):
@@ -98,66 +89,6 @@ def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor)
             f"score {score.reference} must give a number for each of {len(outputs)} examples or one, not {what}"
         )
     return items if tuple(items.shape) == (len(outputs),) else items.reshape(())
-
-
-def metric_of(score: str | Code) -> Any:
-    """A new metric of torchmetrics where a score is one, or a function without parameters that makes one."""
-    if isinstance(score, str):
-        return None
-    found = score.load()
-    if isinstance(found, type):
-        return None
-    if inspect.isfunction(found) and not inspect.signature(found).parameters:
-        found = found()
-    if not all(hasattr(found, name) for name in ("update", "compute", "merge_state")):
-        return None
-    metric: Any = copy.deepcopy(found)
-    metric.distributed_available_fn = bool  # never: among ranks it would wait for all of them to compute it
-    metric.reset()
-    return metric
-
-
-def gives_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
-    """Whether a score gives a number for each example: seen on two of outputs (examples, *).
-
-    One that cannot be told of two alone, such as an area under a curve of a single class, is one of all outputs.
-    """
-    if isinstance(score, str):
-        return True
-    two = torch.tensor([0, len(outputs) - 1])
-    try:
-        return score_items(score, outputs[two], targets[two]).ndim > 0
-    except ModelError:
-        return False
-
-
-def gathered_bytes(outputs: torch.Tensor, examples: int) -> int:
-    """What the outputs of all held-out examples take, of which some are `outputs` (examples, *)."""
-    return outputs[:1].nbytes * examples
-
-
-def check_scores(
-    scores: tuple[str | Code, ...], outputs: torch.Tensor, targets: torch.Tensor, held_out: int = 0
-) -> None:
-    """Raise `ModelError` for a score that does not fit outputs (examples, *) and targets (examples, *).
-
-    So does one number of all outputs, where those of so many examples held out are too many to gather.
-    """
-    for score in scores:
-        score_items(score, outputs, targets)
-        if metric_of(score) or gives_items(score, outputs, targets):
-            continue
-        if (size := gathered_bytes(outputs, held_out)) > MOST_GATHERED:
-            raise ModelError(
-                f"score {score_name(score)} is one number of all outputs; those of {held_out} held-out examples "
-                f"take {size / 1e9:.1f} GB, and at most {MOST_GATHERED / 1e9:.1f} GB are gathered; give a number "
-                "for each example, use a metric of torchmetrics, or hold out fewer examples"
-            )
-
-
-def score_name(score: str | Code) -> str:
-    """What a score is called: a name of the table, or that of the user's function."""
-    return score if isinstance(score, str) else score.name
 
 
 def _check_logits(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:

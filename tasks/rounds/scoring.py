@@ -5,11 +5,9 @@ The batches are the same whatever the partitions, and are put together in their 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -17,9 +15,9 @@ from storage.errors import ModelError
 from storage.rounds.commits import Score
 from tasks.data.examples import Examples
 from tasks.data.splits.held_out import SCORE_BATCH
-from tasks.networks.losses import ITEMS
+from tasks.networks.metrics import Kept, merged, metric_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.scores import gives_items, metric_of, score_items, score_name
+from tasks.networks.scores import score_items
 from tasks.numerics import pinned
 from tasks.user_code import Code
 
@@ -28,13 +26,13 @@ from tasks.user_code import Code
 class Tally:
     """What a batch of held-out examples gives.
 
-    `sums` has the sum and the number of the items of what is a mean, ``loss`` among them; `metrics` those of
-    torchmetrics; `gathered` the outputs and targets where something is a function of all of them.
+    `sums` has the sum and the number of the items of what is a mean, ``loss`` among them; `metrics` the states of
+    those of torchmetrics; `gathered` the outputs and targets where something is a function of all of them.
     """
 
     examples: int
     sums: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Kept] = field(default_factory=dict)
     gathered: Examples | None = None
 
 
@@ -49,25 +47,18 @@ def tally(objective: Objective, network: torch.nn.Module, held_out: Examples) ->
 
 
 def _tally(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor) -> Tally:
-    sums, metrics, gathered = {}, {}, None
-    for name, judge in _judges(objective).items():
-        if metric := metric_of(judge):
-            metric.update(outputs, targets)
-            metrics[name] = metric
-        elif name == "loss" and objective.averaged:
-            sums[name] = objective.value(outputs, targets).item() * len(outputs), len(outputs)
-        elif gives_items(judge, outputs, targets):
-            known = ITEMS.get(judge) if isinstance(judge, str) else None
-            items = known(outputs, targets) if known else score_items(judge, outputs, targets)
-            sums[name] = _sum(items), len(items)
-        else:
-            gathered = Examples(outputs.clone(), targets.clone())  # a view would be sent with all it is of
+    sums, metrics = {}, {}
+    for name, judge in objective.judges.items():
+        if isinstance(judge, Code) and metric_of(judge):
+            metrics[name] = updated(judge, outputs, targets)
+        elif name not in objective.whole:
+            items = score_items(judge, outputs, targets)
+            if not items.ndim and len(outputs) > 1:
+                raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
+            sums[name] = _sum(items), items.numel()
+    # A view would be sent with all that it is a view of.
+    gathered = Examples(outputs.clone(), targets.clone()) if objective.whole else None
     return Tally(len(outputs), sums, metrics, gathered)
-
-
-def _judges(objective: Objective) -> dict[str, str | Code]:
-    """The loss and the scores by name."""
-    return {"loss": objective.loss} | {score_name(score): score for score in objective.scores or ()}
 
 
 def _sum(items: torch.Tensor) -> float:
@@ -80,28 +71,41 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
 
     A batch whose loss is no finite number is left out.
     """
-    tallies = [each for each in tallies if math.isfinite(each.sums.get("loss", (0.0, 0))[0])]
+    tallies = [tally for tally in tallies if _has_loss(tally)]
     if not tallies:
         return None
-    found = {name: _value(name, judge, tallies, threads) for name, judge in _judges(objective).items()}
-    known = {name: value for name, value in found.items() if math.isfinite(value)}
+    values = {name: _mean([tally.sums[name] for tally in tallies]) for name in tallies[0].sums}
+    if tallies[0].metrics or tallies[0].gathered:
+        with pinned(0, threads), torch.no_grad():
+            values |= _of_all(objective, tallies)
+    known = {name: values[name] for name in objective.judges if math.isfinite(values[name])}
     loss = known.pop("loss", None)
-    return None if loss is None else Score(loss, known, sum(each.examples for each in tallies))
+    return None if loss is None else Score(loss, known, sum(tally.examples for tally in tallies))
 
 
-def _value(name: str, judge: Any, tallies: Sequence[Tally], threads: int) -> float:
-    if all(name in each.sums for each in tallies):
-        count = sum(each.sums[name][1] for each in tallies)
-        return math.fsum(each.sums[name][0] for each in tallies) / count if count else math.nan
-    if name in tallies[0].metrics:
-        with pinned(0, threads):
-            metric = copy.deepcopy(tallies[0].metrics[name])
-            for each in tallies[1:]:
-                metric.merge_state(each.metrics[name])
-            return float(metric.compute())
-    parts = [each.gathered for each in tallies if each.gathered and name not in each.sums]
-    if len(parts) < len(tallies):
-        raise ModelError(f"{name} gives one number for some examples, and one for each of others; give one kind")
-    with pinned(0, threads), torch.no_grad():
-        outputs, targets = (torch.cat([getattr(part, kind) for part in parts]) for kind in ("inputs", "targets"))
-        return float(judge.load()(outputs, targets))
+def _has_loss(tally: Tally) -> bool:
+    if "loss" in tally.sums:
+        return math.isfinite(tally.sums["loss"][0])
+    found = tally.gathered
+    return found is not None and all(bool(part.isfinite().all()) for part in (found.inputs, found.targets))
+
+
+def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
+    """What is no mean: metrics that are merged, and functions of all outputs."""
+    judges = objective.judges
+    values = {
+        name: merged(judge, [tally.metrics[name] for tally in tallies])
+        for name, judge in judges.items()
+        if isinstance(judge, Code) and name in tallies[0].metrics
+    }
+    parts = [tally.gathered for tally in tallies if tally.gathered]
+    if parts:
+        outputs, targets = torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts])
+        found = {name: score_items(judges[name], outputs, targets) for name in objective.whole}
+        values |= {name: items.to(torch.float64).mean().item() for name, items in found.items()}
+    return values
+
+
+def _mean(sums: Sequence[tuple[float, int]]) -> float:
+    count = sum(count for _, count in sums)
+    return math.fsum(total for total, _ in sums) / count if count else math.nan

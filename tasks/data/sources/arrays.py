@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from tasks.data.examples import Examples, is_label
 PIXELS = (255.0, 0.0, 1.0)
 """Divisor, mean and deviation that bring bytes to 0 to 1."""
 
+DICTS = "batches of dicts are not read yet; give a tuple (input, target) for each example, or wrap the data set"
+
+
+def are_dicts(value: Any) -> bool:
+    """Whether it is a dict, or some values of which the first is one."""
+    first = value[0] if isinstance(value, tuple | list) and value else value
+    return isinstance(first, Mapping)
+
 
 def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
     """Inputs (examples, *) and targets (examples, *) as tensors; raises `DataError` where they are no arrays."""
@@ -28,6 +37,8 @@ def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
 
 def tensor_of(value: Any, name: str) -> torch.Tensor:
     """An array in any form as a dense and contiguous tensor (examples, *); raises `DataError`."""
+    if are_dicts(value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value):
+        raise DataError(f"{name}: {DICTS}")
     try:
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:

@@ -25,6 +25,10 @@ class Source(Protocol):
         """One partition where `partitioned`, else everything; raises `DataError`."""
         ...
 
+    def again(self, partition: int, partitions: int) -> Dataset | None:
+        """The first examples that `load` gives, read once more, where the user's code decides them; else None."""
+        return None
+
 
 @dataclass(frozen=True)
 class Each(Source):
@@ -47,3 +51,7 @@ class Each(Source):
         if partitions != len(self.sources):
             raise DataError(f"{len(self.sources)} data sets are as many partitions, or one, not {partitions}")
         return self.sources[partition].load(0, 1)
+
+    def again(self, partition: int, partitions: int) -> Dataset | None:
+        """Those of a partition's own source."""
+        return self.sources[partition].again(0, 1) if partitions > 1 else None

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from storage.errors import DataError, one_line
+from tasks.data.sources.arrays import DICTS, are_dicts
 
 TARGETS = ("label", "labels", "target", "targets")
 """Columns of a Hugging Face data set that are the targets; where there is none of them the last one is."""
-
-
-DICTS = "batches of dicts are not read yet; give a tuple (input, target) for each example, or wrap the data set"
-
-READ_TWICE = 8
-"""Examples that are read twice, from the first to the last."""
-
-
-def check_same(found: Sequence[Any], again: Sequence[Any], name: str) -> None:
-    """Raise `DataError` where inputs and targets (examples, *) were others when they were read again."""
-    for one, other in zip(map(torch.as_tensor, found), map(torch.as_tensor, again), strict=True):
-        if one.shape != other.shape or not torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all():
-            raise DataError(
-                f"{name} gives other examples when it is read again, so no round could be replayed; "
-                "seed what it draws, and move random augmentation into the model's forward, in training"
-            )
 
 
 def is_foreign(value: Any) -> bool:
@@ -36,28 +21,19 @@ def is_foreign(value: Any) -> bool:
     return columns or isinstance(value, torch.utils.data.Dataset)
 
 
-def arrays_of(value: Any, name: str) -> tuple[Any, Any]:
-    """Its inputs (examples, *) and targets (examples, *); raises `DataError`."""
+def arrays_of(value: Any, name: str, most: int | None = None) -> tuple[Any, Any]:
+    """Its inputs (examples, *) and targets (examples, *), of the first ones if not all; raises `DataError`."""
     if hasattr(value, "column_names"):
-        return _columns(value, name)
+        return _columns(value, name, most)
     if not hasattr(value, "__len__"):
         raise DataError(f"{name} gives a stream ({type(value).__name__}); give a data set of a known length")
-    pairs = [value[number] for number in range(len(value))]
-    if pairs and any(isinstance(part, Mapping) for part in (pairs[0], *pairs[0])):
+    pairs = [value[number] for number in range(len(value))[:most]]
+    if pairs and (are_dicts(pairs) or are_dicts(pairs[0])):
         raise DataError(f"{name}: {DICTS}")
     if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
         raise DataError(f"{name}: each example of a {type(value).__name__} must be a pair (input, target)")
     inputs, targets = zip(*pairs, strict=True)
-    found = _stacked(inputs, name), _stacked(targets, name)
-    few = _few(len(pairs))
-    again = [_stacked(each, name) for each in zip(*(value[number] for number in few), strict=True)]
-    check_same([part[few] for part in found], again, name)
-    return found
-
-
-def _few(count: int) -> list[int]:
-    """Numbers of examples to read again."""
-    return [int(number) for number in np.linspace(0, count - 1, READ_TWICE)]
+    return _stacked(inputs, name), _stacked(targets, name)
 
 
 def _stacked(values: Sequence[Any], name: str) -> torch.Tensor:
@@ -68,21 +44,17 @@ def _stacked(values: Sequence[Any], name: str) -> torch.Tensor:
         raise DataError(f"{name}: examples do not stack to one array: {one_line(error)}") from error
 
 
-def _columns(value: Any, name: str) -> tuple[Any, Any]:
+def _columns(value: Any, name: str, most: int | None) -> tuple[Any, Any]:
     """One column as it is, or several of numbers side by side, float32 (examples, columns); and the targets."""
     names = list(value.column_names)
     target = next((column for column in TARGETS if column in names), names[-1] if names else "")
     inputs = [column for column in names if column != target]
     if not inputs:
         raise DataError(f"{name}: the data set has the columns {names}; inputs and targets need one each")
-    read = value.with_format("numpy")
-    content = read[:]
+    content = value.with_format("numpy")[:most]
     for column in names:
         if np.asarray(content[column]).dtype.kind not in "biuf":
             raise DataError(f"{name}: column {column!r} holds no numbers of one shape; code it or remove it")
-    if len(content[target]):
-        again = read[few := _few(len(content[target]))]
-        check_same([np.asarray(content[c])[few] for c in names], [np.asarray(again[c]) for c in names], name)
     arrays = [np.asarray(content[column]) for column in inputs]
     if len(arrays) == 1:
         return arrays[0], content[target]

@@ -12,7 +12,6 @@ from tasks.data.partitions import Description
 from tasks.networks.scores import (
     SCORES,
     accuracy,
-    check_scores,
     default_scores,
     mae,
     score_items,
@@ -92,7 +91,7 @@ def test_what_is_right_is_among_the_five_greatest(examples: int, classes: int) -
 )
 def test_a_score_that_does_not_fit_is_one_clear_line(name, outputs, targets, says: str) -> None:
     with pytest.raises(ModelError, match=says) as caught:
-        check_scores((name,), outputs, targets)
+        score_items(name, outputs, targets)
     assert "\n" not in str(caught.value)
 
 
@@ -124,7 +123,7 @@ def test_ones_own_score_counts_by_example(own, name: str, items) -> None:
 )
 def test_ones_own_score_of_another_kind_is_refused(own, name: str, says: str) -> None:
     with pytest.raises(ModelError, match=says) as caught:
-        check_scores((own_score(own, name),), LOGITS, LABELS)
+        score_items(own_score(own, name), LOGITS, LABELS)
     assert "\n" not in str(caught.value)
 
 

@@ -1,0 +1,96 @@
+"""The user's code is asked for its examples once more before a run begins: others are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from storage.errors import DataError
+from tasks.data.partitions import Partitions
+from tasks.data.sources.base import Each
+from tasks.data.sources.own import READ_AGAIN, Own
+from tasks.data.splits import Split
+from tasks.user_code import find_code
+
+KINDS = """
+import numpy as np
+import torch
+import roundweave as rw
+from torch.utils.data import Dataset, TensorDataset
+
+class Drawn(Dataset):
+    read = 0
+    def __init__(self, noise): self.noise, self.generator = noise, torch.Generator().manual_seed(0)
+    def __len__(self): return 100
+    def __getitem__(self, number):
+        Drawn.read += 1
+        return number + self.noise(self.generator), 0
+
+class Columns:
+    column_names = ["x", "label"]
+    def with_format(self, kind): return self
+    def __getitem__(self, rows): return {"x": np.random.rand(100)[rows], "label": np.zeros(100, int)[rows]}
+
+KEPT = Drawn(lambda generator: torch.rand(1))
+LABELS = torch.zeros(20, dtype=torch.int64)
+def arrays(): return np.random.rand(20, 2), LABELS
+def last():
+    inputs = torch.zeros(20, 1)
+    inputs[-1] = torch.rand(1)
+    return inputs, LABELS
+def labels(): return torch.zeros(20, 2), torch.randperm(20)
+def held_out(): return (torch.zeros(20, 2), LABELS), (torch.rand(20, 2), LABELS)
+def ours(): return rw.Dataset(rw.Examples(torch.rand(20, 2), LABELS))
+def made(): return TensorDataset(torch.rand(20, 2), LABELS)
+def augmented(): return Drawn(lambda generator: torch.rand(1))
+def kept(): return KEPT
+def columns(): return Columns()
+def apart(partition, partitions): return torch.rand(20, 2), LABELS
+
+def seeded(): return torch.rand(20, 2, generator=torch.Generator().manual_seed(0)), LABELS
+def in_order(): return Drawn(lambda generator: torch.rand(1, generator=generator))
+def sound(partition, partitions): return torch.full((20, 2), float("nan")), LABELS
+"""
+OTHERS = ["arrays", "last", "labels", "held_out", "ours", "made", "augmented", "kept", "columns", "apart"]
+
+
+@pytest.fixture
+def partitions(own):
+    """Two partitions of what a function gives."""
+    file = own(KINDS)
+    return lambda name: Partitions(Own(find_code(f"{file}:{name}")), Split(2))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_examples_that_are_others_at_each_reading_are_refused(partitions, name: str) -> None:
+    with pytest.raises(
+        DataError, match=rf"{name} gives other examples when it is read again, .* seed what"
+    ) as caught:
+        partitions(name).check_again(0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["seeded", "in_order", "sound"])
+def test_examples_that_are_the_same_pass(partitions, name: str) -> None:
+    partitions(name).check_again(0)
+
+
+def test_each_example_of_a_data_set_is_read_once_and_a_few_once_more(partitions) -> None:
+    found = partitions("in_order")
+    found.check_again(0)
+    assert found.source.code.load().__globals__["Drawn"].read == 100 + READ_AGAIN
+
+
+def test_sources_of_each_partition_are_read_again(partitions) -> None:
+    drawn, same = partitions("arrays"), partitions("seeded")
+    each = replace(drawn, source=Each((drawn.source, same.source)))
+    with pytest.raises(DataError, match="gives other examples"):
+        each.check_again(0)
+    each.check_again(1)
+
+
+def test_a_run_on_such_examples_is_refused_before_anything_is_stored(own, train, tmp_path) -> None:
+    with pytest.raises(DataError, match="augmented gives other examples when it is read again"):
+        train(data=f"{own(KINDS)}:augmented", model="linear", rounds=1)
+    assert not list((tmp_path / "runs").glob("*.zarr"))
