@@ -17,8 +17,7 @@ from tasks.data.partitions import Partition, Partitions
 from tasks.keeping.remaking import reduce_again, remade
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
-from tasks.rounds.scoring import score
-from tasks.rounds.steps import Outcome, score_block
+from tasks.rounds.steps import Outcome, judge_round, score_block
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,7 +155,7 @@ def _numbers(score: Score | None) -> dict[str, float]:
 
 
 def _score(work: Work, state: State) -> Score | None:
-    return score(work.objective, score_block(work, state, _examples(work.partitions)), work.threads)
+    return judge_round(work, state.round, score_block(work, state, _examples(work.partitions)))
 
 
 @functools.lru_cache(maxsize=1)

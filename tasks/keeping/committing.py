@@ -28,16 +28,16 @@ from tasks.data.partitions import Partition, Partitions
 from tasks.keeping.remaking import remade
 from tasks.numerics import check_fingerprint, fingerprint, generators_kept
 from tasks.rounds.job import Attempt, Job
-from tasks.rounds.scoring import Tally, score
+from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import (
     BlockResult,
     Mapped,
     Outcome,
     fold_block,
     fold_results,
+    judge_round,
     map_groups,
     map_partition,
-    own_code,
     reduce_apply,
     score_block,
 )
@@ -203,8 +203,7 @@ def commit_round(
             keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
         described = store.describe(state, attempt.token, attempt.epoch, made.digests)
-    with own_code(state.round, "scoring"):
-        judged = score(job.work.objective, [tally for block in tallies for tally in block], job.work.threads)
+    judged = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
     now = time.time()
     commit = replace(
         described,

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from storage.errors import ModelError, failing_as, located
 from storage.rounds.commits import Score
 from tasks.matching.averaging import average
 from tasks.merging.gallery import Gallery
@@ -69,6 +70,6 @@ def score_blend(gallery: Gallery, blends: Sequence[Blend], number: int) -> Score
     with pinned(0, threads=1), torch.no_grad():
         network = blended(gallery, blends[number])
         held_out = (gallery.partitions.load(0, block).held_out for block in gallery.blocks)
-        return score(
-            gallery.objective, [each for part in held_out for each in tally(gallery.objective, network, part)], 1
-        )
+        with failing_as(lambda error: ModelError(f"scoring failed with {located(error)}")):
+            tallies = [each for part in held_out for each in tally(gallery.objective, network, part)]
+            return score(gallery.objective, tallies, threads=1)

@@ -38,8 +38,7 @@ def metric_of(score: str | Code) -> Any:
 def updated(score: Code, outputs: torch.Tensor, targets: torch.Tensor) -> Kept:
     """The state of a new metric that has seen outputs (examples, *) and targets (examples, *)."""
     metric = metric_of(score)
-    with _told(score):
-        metric.update(outputs, targets)
+    metric.update(outputs, targets)
     # A view would be sent with all that it is a view of.
     return {
         name: [part.clone() for part in kept] if isinstance(kept, list) else kept.clone()
@@ -51,29 +50,27 @@ def merged(score: Code, states: Sequence[Kept]) -> float:
     """What a metric gives for the states of batches in their order."""
     metric = metric_of(score)
     metric._update_count = len(states)  # so that it does not warn of what it has not seen
-    with _told(score):
-        for state in reversed(states):  # what is merged comes before what is there
-            metric.merge_state(state)
-        return _number(score, metric.compute())
+    for state in reversed(states):  # what is merged comes before what is there
+        metric.merge_state(state)
+    return _number(score, metric.compute())
 
 
 def check_merging(score: Code, outputs: torch.Tensor, targets: torch.Tensor) -> None:
     """Raise `ModelError` where batches of outputs (examples, *) do not merge to what all of them at once give."""
     metric = metric_of(score)
-    with _told(score):
-        metric.update(outputs, targets)
-        once = _number(score, metric.compute())
-    batches = zip(outputs.split(1 + len(outputs) // 3), targets.split(1 + len(outputs) // 3), strict=True)
-    states = [updated(score, *batch) for batch in batches]
-    try:
-        apart = merged(score, states)
-    except ModelError as error:
-        reason = one_line(error.__cause__ or error)
-    else:
-        if math.isclose(once, apart, rel_tol=1e-3, abs_tol=1e-6) or (math.isnan(once) and math.isnan(apart)):
-            return
-        reason = f"apart they give {apart:.4g}, at once {once:.4g}"
-    raise ModelError(
+    metric.update(outputs, targets)
+    once = _number(score, metric.compute())
+    size = 1 + len(outputs) // 3
+    batches = zip(outputs.split(size), targets.split(size), strict=True)
+    with failing_as(lambda error: _unmerged(score, one_line(error))):
+        apart = merged(score, [updated(score, *batch) for batch in batches])
+    same = math.isclose(once, apart, rel_tol=1e-3, abs_tol=1e-6)
+    if not (same or (math.isnan(once) and math.isnan(apart))):
+        raise _unmerged(score, f"apart they give {apart:.4g}, at once {once:.4g}")
+
+
+def _unmerged(score: Code, reason: str) -> ModelError:
+    return ModelError(
         f"score {score.reference} is a metric whose batches cannot be merged: {reason}; "
         "give a function of outputs and targets that returns what the metric gives for all of them"
     )
@@ -89,7 +86,3 @@ def _number(score: Code, found: object) -> float:
 def size_of(kept: Kept) -> int:
     """The bytes of a metric's state."""
     return sum(part.nbytes for each in kept.values() for part in (each if isinstance(each, list) else [each]))
-
-
-def _told(score: Code) -> Any:
-    return failing_as(lambda error: ModelError(f"score {score.reference} fails with {one_line(error)}"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from storage.errors import ModelError, failing_as, one_line
+from storage.errors import ModelError
 from tasks.data.examples import are_labels, is_label
 from tasks.data.partitions import Description
 from tasks.networks.losses import ITEMS, class_axis
@@ -79,8 +79,7 @@ def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor)
     """
     if isinstance(score, str):
         return {**SCORES, **ITEMS}[score](outputs, targets)
-    with failing_as(lambda error: ModelError(f"score {score.reference} fails with {one_line(error)}")):
-        found = score.load()(outputs, targets)
+    found = score.load()(outputs, targets)
     found = torch.tensor(found, dtype=torch.float64) if isinstance(found, float) else found
     items = torch.as_tensor(found) if isinstance(found, torch.Tensor | int) else None
     if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (len(outputs),)):

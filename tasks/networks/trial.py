@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
-from storage.errors import ModelError
+from storage.errors import ModelError, failing_as, one_line
 from tasks.data.examples import Examples
 from tasks.data.splits.held_out import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
@@ -41,11 +42,12 @@ class Trial:
         if isinstance(judge, str):
             score_items(judge, self.outputs, self.targets)
             return False
-        if metric_of(judge):
-            self._check_metric(name, judge)
-            return False
-        if self._items(judge).ndim:
-            return False
+        with failing_as(lambda error: ModelError(f"score {judge.reference} fails with {one_line(error)}")):
+            if metric_of(judge):
+                self._check_metric(name, judge)
+                return False
+            if self._items(judge).ndim:
+                return False
         other = "" if name == "loss" else ", use a metric of torchmetrics"
         self._check_size(
             f"{name} is one number of all outputs; those",
@@ -55,10 +57,9 @@ class Trial:
         return True
 
     def _items(self, judge: Code) -> torch.Tensor:
-        try:
+        with suppress(Exception):  # a function of all outputs may need more than two, such as one of each class
             return score_items(judge, self.outputs, self.targets)
-        except ModelError:
-            return score_items(judge, *self._many)
+        return score_items(judge, *self._many)
 
     def _check_metric(self, name: str, judge: Code) -> None:
         outputs, targets = self._many

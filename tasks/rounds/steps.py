@@ -14,7 +14,7 @@ from itertools import chain, islice
 import torch
 
 from storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located
-from storage.rounds.commits import RAISED, ServerRecord, UpdateRecord
+from storage.rounds.commits import RAISED, Score, ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
@@ -27,7 +27,7 @@ from tasks.reduces.tree import cover, fold, fold_updates
 from tasks.rounds.guard import NOTHING, checked, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.pace import mapping
-from tasks.rounds.scoring import Tally, tally
+from tasks.rounds.scoring import Tally, score, tally
 from tasks.user_code import Code, WithCode
 
 Nodes = Mapping[tuple[int, int], Node | None]
@@ -252,3 +252,9 @@ def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tal
 
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
         return work.algorithm.map.as_team(work.objective, state, scored)
+
+
+def judge_round(work: Work, round: int, tallies: Sequence[Tally]) -> Score | None:
+    """The score of a round from what all batches of held-out examples gave, in their order."""
+    with own_code(round, "scoring"):
+        return score(work.objective, tallies, work.threads)

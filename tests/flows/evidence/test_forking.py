@@ -140,7 +140,7 @@ def test_a_fork_says_where_it_came_from(train, capsys) -> None:
 def test_rounds_are_named_by_what_they_are(train, monkeypatch, which, wanted) -> None:
     # Of the digits no round of so few steps is told apart by accuracy alone, so the numbers are set here.
     scores = iter([Score(3.0, {"accuracy": 0.1}), Score(2.0, {"accuracy": 0.3}), Score(1.0, {"accuracy": 0.3})])
-    monkeypatch.setattr("tasks.keeping.committing.score", lambda *_: next(scores))
+    monkeypatch.setattr("tasks.rounds.steps.score", lambda *_: next(scores))
     train(**SMALL, name="parent")
     assert rw.open_run("parent").round(int(which) if which[-1].isdigit() else which).number == wanted
     assert rw.fork(f"parent@{which}").start_from.parent["round"] == wanted

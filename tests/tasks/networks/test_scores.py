@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import ModelError
+from tasks.data.examples import Examples
 from tasks.data.partitions import Description
 from tasks.networks.scores import (
     SCORES,
@@ -18,6 +19,7 @@ from tasks.networks.scores import (
     token_accuracy,
     top5,
 )
+from tasks.networks.trial import Trial
 from tasks.user_code import Code, find_code
 
 OWN = """
@@ -123,7 +125,9 @@ def test_ones_own_score_counts_by_example(own, name: str, items) -> None:
 )
 def test_ones_own_score_of_another_kind_is_refused(own, name: str, says: str) -> None:
     with pytest.raises(ModelError, match=says) as caught:
-        score_items(own_score(own, name), LOGITS, LABELS)
+        Trial(torch.nn.Identity(), LOGITS, LABELS, lambda most: Examples(LOGITS, LABELS), 4).is_whole(
+            name, own_score(own, name)
+        )
     assert "\n" not in str(caught.value)
 
 
