@@ -84,7 +84,7 @@ def test_what_is_listed_for_another_program_has_lines_of_a_terminal() -> None:
 
 def test_a_quiet_training_prints_nothing_but_json_and_errors(tmp_path: Path) -> None:
     small = ("train", "--executor", "inline", "--partitions", "2", "--rounds", "2", "--quiet", "--name", "run")
-    environment = os.environ | {"ROUNDWEAVE_ROOT": str(tmp_path)}
+    environment = os.environ | {"ROUNDWEAVE_ROOT": str(tmp_path), "PREFECT_HOME": str(tmp_path / ".prefect")}
     for more, lines in (((), 0), (("--json",), 1)):
         done = subprocess.run(
             command_line(*small, *more), env=environment, capture_output=True, text=True, check=True

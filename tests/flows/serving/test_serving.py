@@ -168,7 +168,7 @@ def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> N
 def test_the_server_of_a_root_answers_this_process_alone(tmp_path: Path) -> None:
     with prefect_api(tmp_path), get_client(sync_client=True) as client:
         url = os.environ["PREFECT_API_URL"]
-        assert client.read_flow_runs() == []
+        client.read_flow_runs(limit=1)
         stranger = httpx.post(f"{url}/flow_runs/filter", json={})
         guess = httpx.post(f"{url}/flow_runs/filter", json={}, auth=("roundweave", "guess"))
     stop_server(tmp_path)
