@@ -33,7 +33,7 @@ FIELDS = {
     "name": "run",
 }
 
-CHANGES = ("write", "create", "delete", "sweep", "sync", "make", "aside")
+CHANGES = ("stream", "create", "delete", "sweep", "sync", "make", "aside")
 """What a place does that leaves something behind."""
 
 SYSTEM = ("write", "replace", "link", "mkdir", "unlink", "rmdir", "fsync")

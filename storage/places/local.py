@@ -157,6 +157,9 @@ class LocalPlace:
                 os.link(partial, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return False
+            except FileNotFoundError:
+                # Whoever holds the run swept it with what killed writers left.
+                return self.create(key, *pieces, durable=durable)
             if durable:
                 os.fsync(folder)
         return True

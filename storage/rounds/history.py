@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from storage.errors import StoreDamaged
-from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
+from storage.hierarchy.chunks import empty_chunk, read_chunk, stream_chunk
 from storage.hierarchy.documents import create_documents, replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.memory import check_memory
 from storage.places.together import together
 from storage.rounds.commits import Commit, metric_problem, numbers_digest, rows_of, width_of
 from storage.rounds.log import CommitLog
-
-WIDE = 1 << 20
-"""Partitions of which no record has room to tell; files of so many numbers may take no disk at all."""
+from storage.rounds.widths import WIDE, as_stored, narrow, widened
 
 
 class History:
@@ -146,7 +144,7 @@ class History:
         self._last = None
         left_behind = self._left_behind(index, row) if row and not self._written else []
         for each in (*left_behind, commit):
-            self._put(rows_of(each, self.schema.partitions), index, each.round % self.schema.block)
+            self._put(rows_of(each, width_of(each)), index, each.round % self.schema.block)
         if not more:
             self.settle()
         self._last = commit.round if ours else None
@@ -160,10 +158,10 @@ class History:
     def _put(self, told: Mapping[str, Any], index: int, row: int) -> None:
         """Have numbers written to their row of a block; what else is in it stays, or is nothing yet."""
         unread = [path for path in told if path not in self._written]
-        chunks = self._chunks(unread, index) if row else {p: empty_chunk(self._spec(p)) for p in unread}
-        self._written |= {path: widened(chunk, self.schema.partitions) for path, chunk in chunks.items()}
+        self._written |= self._chunks(unread, index) if row else {p: empty_chunk(self._spec(p), 0) for p in unread}
         for path, numbers in told.items():
-            self._written[path][row] = numbers
+            chunk = self._written[path] = widened(self._written[path], np.size(numbers))
+            chunk[row] = numbers if chunk.ndim == 1 else widened(numbers[None], chunk.shape[1])[0]
         self._unwritten |= {(path, index) for path in told}
 
     def settle(self) -> None:
@@ -265,24 +263,7 @@ class History:
         return self._arrays[path]
 
     def _write(self, spec: ArraySpec, index: int, chunk: np.ndarray) -> None:
-        write_chunk(self.place, spec, (index,), widened(chunk, self.schema.partitions), self.fsync)
-
-
-def narrow(chunk: np.ndarray) -> np.ndarray:
-    """A chunk, (round, partition), without the partitions after the last of which it tells; others as they are."""
-    if chunk.ndim == 1 or not np.isnan(chunk[:, -1:]).all():
-        return chunk
-    (told,) = np.nonzero(~np.isnan(chunk).all(axis=0))
-    return chunk[:, : told[-1] + 1 if told.size else 0].copy()
-
-
-def widened(chunk: np.ndarray, width: int) -> np.ndarray:
-    """A chunk, (round, partition), of so many partitions, NaN for those that it lacks; others as they are."""
-    if chunk.ndim == 1 or chunk.shape[1] >= width:
-        return chunk
-    wide = np.full((len(chunk), width), np.nan)
-    wide[:, : chunk.shape[1]] = chunk
-    return wide
+        stream_chunk(self.place, spec, (index,), as_stored(chunk, spec.chunks[-1]), self.fsync)
 
 
 def _stretches(rounds: Sequence[int]) -> list[Sequence[int]]:

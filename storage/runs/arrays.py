@@ -15,9 +15,9 @@ from xarray.core import indexing
 from storage.errors import TensorMissing, nearest
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Commit
-from storage.rounds.history import widened
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
+from storage.rounds.widths import widened
 from storage.values.digests import match_tensors
 from storage.values.layout import Layout
 from storage.values.state import Update

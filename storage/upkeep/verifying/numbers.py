@@ -9,7 +9,7 @@ import numpy as np
 from storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
 from storage.rounds.commits import width_of
-from storage.rounds.history import WIDE, narrow, widened
+from storage.rounds.widths import WIDE, narrow, widened
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 

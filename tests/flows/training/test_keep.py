@@ -146,7 +146,7 @@ def killed_at(number: int, work: Callable[[], object]) -> None:
         return counted
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("write", "create", "delete"):
+        for name in ("stream", "create", "delete"):
             patch.setattr(LocalPlace, name, dying(getattr(LocalPlace, name)))
         with suppress(Killed):
             work()

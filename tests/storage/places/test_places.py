@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -307,6 +308,22 @@ def test_half_written_files_are_not_there_and_are_swept(tmp_path) -> None:
     assert place.names("block.partial") == ["a"]
     place.sweep()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "block.partial"]
+
+
+def test_a_claim_that_another_writer_swept_is_made_once_more(tmp_path, monkeypatch) -> None:
+    place, link, swept = LocalPlace(tmp_path), os.link, []
+
+    def swept_before(*arguments: Any, **options: Any) -> None:
+        if not swept:
+            place.sweep()
+            swept.append(True)
+        link(*arguments, **options)
+
+    monkeypatch.setattr("storage.places.local.os.link", swept_before)
+    assert place.create("writer/1", b"mine", durable=True)
+    assert not place.create("writer/1", b"another's")
+    assert content(place, "writer/1") == b"mine"
+    assert [path.name for path in (tmp_path / "writer").iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize("method", ["write", "create"])

@@ -217,7 +217,7 @@ def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monke
 
         monkeypatch.setattr(LocalPlace, name, call)
 
-    for name in ("create", "write", "delete", "flush", "sync", "_take"):
+    for name in ("create", "stream", "delete", "flush", "sync", "_take"):
         recorded(name)
     monkeypatch.setattr(syncing, "SECONDS", 0.03)
     train(**FIELDS, rounds=40, name="a", keep=kept, evaluate_every=40)

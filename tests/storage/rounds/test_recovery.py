@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,9 @@ class Full(LocalPlace):
 
     prefix: str = "nothing"
 
-    def write(self, key: str, *pieces: bytes | memoryview, durable: bool = False) -> None:
+    def stream(self, key: str, pieces: Iterable[bytes | memoryview], durable: bool = False) -> None:
         self._check(key)
-        super().write(key, *pieces, durable=durable)
+        super().stream(key, pieces, durable)
 
     def create(self, key: str, *pieces: bytes | memoryview, durable: bool = False) -> bool:
         self._check(key)

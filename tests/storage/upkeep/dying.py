@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,9 +22,9 @@ class Dying(LocalPlace):
     at_call: int = -1
     calls: list[str] = field(default_factory=list)
 
-    def write(self, key: str, *pieces: bytes | memoryview, durable: bool = False) -> None:
+    def stream(self, key: str, pieces: Iterable[bytes | memoryview], durable: bool = False) -> None:
         self._count(key)
-        super().write(key, *pieces, durable=durable)
+        super().stream(key, pieces, durable)
 
     def create(self, key: str, *pieces: bytes | memoryview, durable: bool = False) -> bool:
         self._count(key)

@@ -304,9 +304,9 @@ class Dying(LocalPlace):
         if self.calls[0] < 0:
             raise Killed
 
-    def write(self, key, *pieces, durable=False) -> None:
+    def stream(self, key, pieces, durable=False) -> None:
         self._count()
-        super().write(key, *pieces, durable=durable)
+        super().stream(key, pieces, durable)
 
     def create(self, key, *pieces, durable=False) -> bool:
         self._count()
