@@ -32,6 +32,9 @@ from tasks.user_code import Code
 SEEDED, RECORDED = "seeded", "recorded:"
 """Orders of arrival: one that is simulated, and that of a run."""
 
+TODAY = "{date}"
+"""Stands for the day on which a run begins, in its name."""
+
 LONGEST_NAME = 255
 """Bytes of a folder's name, as file systems have them."""
 
@@ -71,7 +74,9 @@ class Experiment(Dealing):
         default=None, description=f"{', '.join(LOSSES)}, FILE.py:fn; default: by the targets"
     )
     start_from: str | Fork | Start | None = Field(
-        default=None, description="a checkpoint or stored round RUN@12 to begin with; default: weights by the seed"
+        default=None,
+        description="a checkpoint, a stored round RUN@12, or one of the newest complete run such as night-*@-1, "
+        "to begin with; default: weights by the seed",
     )
     scores: Names | None = Field(
         default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
@@ -172,6 +177,18 @@ class Planned(Config):
 class Execution(Placement):
     """How and how long the run is run; may change when it is resumed."""
 
+    name: Annotated[str, AfterValidator(_short_enough)] | None = Field(
+        default=None,
+        pattern=r"^(\w|\{date\})([\w.\-]|\{date\})*$",
+        description="name of the run, {date} in it is today's; an existing one goes on",
+    )
+    on_complete: Literal["new", "extend", "skip"] | None = Field(
+        default=None,
+        description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
+    )
+    on_busy: Literal["skip"] | None = Field(
+        default=None, description="where another process writes the run: end without a failure"
+    )
     rounds: int = Field(
         default=20, ge=1, le=MOST_ROUNDS, description="rounds in all, of a server arrivals; more goes on"
     )
@@ -215,6 +232,14 @@ class TrainConfig(Experiment, Execution):
     @classmethod
     def _with_options(cls, values: Any) -> Any:
         return fold_options(values, set(cls.model_fields)) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _can_be_repeated(self) -> TrainConfig:
+        if self.on_complete and not self.name:
+            raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
+        if self.on_complete == "extend" and self.algorithm.name == "auto":
+            raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
+        return self
 
     @property
     def experiment(self) -> Experiment:

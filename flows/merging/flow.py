@@ -15,9 +15,9 @@ from flows.merging.keeping import keep
 from flows.merging.preparing import Aligned, MergePlan, aligned, plan_merge
 from flows.merging.result import MergeResult
 from flows.reporting.engine import step
-from flows.reporting.progress import flow_page
+from flows.reporting.progress import flow_page, titled
 from flows.serving.ahead import started
-from flows.training.flow import train_flow
+from flows.training.flow import train_rounds
 from storage.errors import UsageError
 from storage.rounds.commits import Score
 from tasks.executors.base import Executor
@@ -85,15 +85,15 @@ def matching(executor: Executor, plan: MergePlan) -> Iterator[Matcher]:
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
-    with started(plan_merge, config) as (plan, executor):
+    with titled(config.name or "merge"), started(plan_merge, config) as (plan, executor):
         scorer = remembered(partial(score_networks, executor, plan))
         with matching(executor, plan) as matcher:
             result = keep(find(plan, matcher, scorer))
         if plan.config.rounds:
             # Not as a flow of its own: the windows are steps of this one, which goes on without Prefect, too.
-            result = with_rounds(result, train_flow.fn(rounds_after(plan, result)), scorer)
+            result = with_rounds(result, train_rounds(rounds_after(plan, result)), scorer)
         if plan.config.joint:
-            result = with_joint(result, train_flow.fn(joint_training(plan, result)), scorer)
+            result = with_joint(result, train_rounds(joint_training(plan, result)), scorer)
     report(result)
     return result
 

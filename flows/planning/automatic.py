@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from flows.config.resolving import Resolved, resolve
+from flows.config.scheduled import as_scheduled
 from flows.config.train import Planned, TrainConfig
 from flows.planning.strategies import DECIDED
 from flows.planning.workload import AUTO, DISTRIBUTING
@@ -16,7 +17,11 @@ from storage.errors import UsageError
 
 
 def settled(config: TrainConfig) -> Resolved:
-    """The values of a configuration; where its algorithm is `auto`, those of what is chosen for it."""
+    """The values of the run that is due; where its algorithm is `auto`, those of what is chosen for it.
+
+    Raises `Skipped` where nothing is due.
+    """
+    config = as_scheduled(config)
     if config.algorithm.name != AUTO:
         return resolve(config)
     recorded = recorded_config(config)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from flows.config.arriving import order_of
 from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, work_of
+from flows.config.scheduled import free_name
 from flows.config.train import Dealing, TrainConfig
 from flows.preparing.balancing import balanced
 from flows.preparing.stacking import with_stack
@@ -22,7 +23,7 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.rounds.syncing import Syncing, synced
-from storage.runs.names import is_run, new_name, run_address, run_name
+from storage.runs.names import is_run, run_address, run_name
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
 from storage.values.state import Update
@@ -32,7 +33,6 @@ from tasks.networks.start import Fork, Start
 from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import LARGEST_OF_SERVER, RoundPlan, window_size
-from tasks.user_code import short_name
 from tasks.when import Asynchronous
 
 
@@ -119,7 +119,7 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description, executor: Executor) -> RoundStore:
-    address = config.address or run_address(config.root, config.name or new_name(config.root, *_called(config)))
+    address = config.address or run_address(config.root, config.name or free_name(config))
     if config.address is None and not is_run(address):
         executor.gather(work.partitions.check_again, range(1))
         try:
@@ -163,11 +163,6 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
     if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
         return {}
     return run.carried(start.parent["round"])
-
-
-def _called(config: TrainConfig) -> tuple[str, str]:
-    """What the name of a run begins with; of own code file and name."""
-    return config.algorithm.label.replace(".py:", "."), short_name(config.model)
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:

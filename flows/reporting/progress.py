@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -74,6 +74,27 @@ def flow_page(name: str) -> Iterator[FlowPage | None]:
         return
     with reporting() as reporter:
         yield FlowPage(reporter, context.flow_run.id, name)
+
+
+@contextmanager
+def titled(name: str) -> Iterator[None]:
+    """Within, the flow run has this name, before it is known what it makes, and its log has what is noticed."""
+    with flow_page(name) as page, listening(Log()) if page else nullcontext():
+        yield
+
+
+class Log:
+    """A listener that puts notices into the log of the flow run."""
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        """Rounds are reported by `Progress`."""
+
+    def progressed(self, done: int, total: int, text: str) -> None:
+        """Other work, too."""
+
+    def notice(self, text: str) -> None:
+        """Log one line."""
+        get_run_logger().warning(text)
 
 
 @contextmanager
@@ -171,8 +192,7 @@ class Progress:
             self.report()
 
     def notice(self, text: str) -> None:
-        """Log one line."""
-        get_run_logger().warning(text)
+        """The flow's log has it."""
 
     def report(self) -> None:
         """Report what has not been reported."""

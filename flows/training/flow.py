@@ -1,16 +1,19 @@
 """The flow that trains: it wires the executor, the store and the reports together."""
 
-from prefect import flow
+from prefect import State, flow
+from prefect.states import Completed
 
+from flows.config.scheduled import Skipped, named, skipped_if_busy
 from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.preparing.job import Prepared, prepared
 from flows.reporting.engine import step
-from flows.reporting.listening import Raises, listening, tell_commit
-from flows.reporting.progress import rounds_reported
+from flows.reporting.listening import Raises, listening, notice, tell_commit
+from flows.reporting.progress import rounds_reported, titled
 from flows.serving.ahead import started
 from flows.stored import Run
 from storage.rounds.commits import Commit
+from storage.runs.names import run_name
 from tasks.executors.base import Executor
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
@@ -33,9 +36,24 @@ def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds
 
 
 @flow(name="roundweave-train", persist_result=False)
-def train_flow(config: TrainConfig) -> Run:
-    """Train in rounds, from the last committed one of the run of this name to `config.rounds`."""
-    with started(settled, config) as (resolved, executor), prepared(resolved, executor) as run:
+def train_flow(config: TrainConfig) -> Run | State[None]:
+    """Train in rounds, from the last committed one of the run of this name to `config.rounds`; or skip it."""
+    config = named(config)
+    with titled(config.name or run_name(config.address or "")):
+        try:
+            return train_rounds(config)
+        except Skipped as skipped:
+            notice(str(skipped))
+            return Completed(name="Skipped", message=str(skipped))
+
+
+def train_rounds(config: TrainConfig) -> Run:
+    """The same within another flow; raises `Skipped`."""
+    with (
+        skipped_if_busy(config),
+        started(settled, config) as (resolved, executor),
+        prepared(resolved, executor) as run,
+    ):
         commit = run.store.log.read(run.done)
         config = resolved.config
         with rounds_reported(run.store.address, config.rounds, run.done), listening(Raises()):

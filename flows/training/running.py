@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from flows.config.scheduled import Skipped, address
 from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.reporting.bar import bar_of_rounds
-from flows.reporting.listening import begun, going_on
+from flows.reporting.listening import begun, going_on, notice
 from flows.serving.ahead import ahead
 from flows.stored import Run
 
@@ -32,9 +33,14 @@ def train(config: TrainConfig, bar: bool = True) -> Run:
 
 def _train(config: TrainConfig, bar: bool) -> Run:
     with bar_of_rounds(config.rounds, bar):
-        resolved = settled(config)
+        try:
+            resolved = settled(config)
+        except Skipped as skipped:
+            notice(str(skipped))
+            return Run(skipped.address, config.root)
         with ahead(resolved):
             from flows.reporting.engine import run_flow  # Prefect is slow to import
             from flows.training.flow import train_flow
 
-            return run_flow(train_flow, resolved.config)
+            run = run_flow(train_flow, resolved.config)
+            return run if isinstance(run, Run) else Run(address(resolved.config), config.root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,12 +42,12 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name="run"), columns)
 
 
-def looked_through(root: Where | None = None) -> dict[str, Run | StoreError]:
-    """Each run under the root by name, the oldest first, then those that cannot be opened, and why."""
+def looked_through(root: Where | None = None, pattern: str = "*") -> dict[str, Run | StoreError]:
+    """Each run under the root whose name fits, the oldest first, then those that cannot be opened, and why."""
     root = address_of(root or default_root())
     began: list[tuple[float, str, Run]] = []
     damaged: dict[str, Run | StoreError] = {}
-    for name in stored_names(root):
+    for name in fnmatch.filter(stored_names(root), f"{pattern}{SUFFIX}"):
         try:
             run = Run(joined(root, name))
             began.append((run.created, run.name, run))

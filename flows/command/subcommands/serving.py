@@ -9,7 +9,7 @@ import typer
 
 from flows.command.errors import clear_errors
 from flows.config.files import read_toml
-from flows.config.train import TrainConfig
+from flows.config.train import TODAY, TrainConfig
 from flows.serving.server import schedules_kept
 from storage.errors import UsageError
 
@@ -31,9 +31,14 @@ def serve_command(
         with schedules_kept(wanted.root) as server:
             from flows.training.serving import Serving  # Prefect is slow to import
 
-            serving = Serving(wanted, name or wanted.name or config.stem, cron, interval)
+            serving = Serving(wanted, name or _called(wanted, config), cron, interval)
             typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
             if server:
                 typer.echo(f"the page asks for a password: {server.password}")
             serving.run()
         typer.echo("no longer served; its schedule is paused")
+
+
+def _called(config: TrainConfig, file: Path) -> str:
+    """What a deployment is called: as its run where that has one name, else as the file."""
+    return config.name if config.name and TODAY not in config.name else file.stem

@@ -47,7 +47,7 @@ def train_command(
         _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json, quiet)
 
 
-@with_options(Execution, without=("name", "root", "balance", "planned"))
+@with_options(Execution, without=("name", "root", "balance", "planned", "on_complete"))
 def resume_command(
     run: RunName,
     trust: Trust = False,
@@ -70,5 +70,5 @@ def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
     run, seconds = train_timed(config, quiet)
     if as_json:
         print_json(tables.run_summary(run) | seconds)
-    elif not quiet:
+    elif not quiet and run.status != "running":  # by another process, which was said
         tables.print_result(run, seconds)

@@ -1,0 +1,121 @@
+"""What a run is called, begins with, and has to do, where a configuration is trained again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flows.config.train import TODAY, TrainConfig
+from flows.reporting.listening import notice
+from storage.errors import RunBusy, StoreError
+from storage.runs.listing import looked_through
+from storage.runs.names import is_run, new_name, run_address, stored_round
+from storage.runs.run import open_run
+from tasks.user_code import is_reference, short_name
+
+DATE = "%Y%m%d"
+"""How a day is written in the name of a run."""
+
+
+class Skipped(Exception):
+    """There is nothing to do, as the configuration says; `address` is that of the run that is there."""
+
+    def __init__(self, text: str, address: str) -> None:
+        super().__init__(text)
+        self.address = address
+
+
+def named(config: TrainConfig) -> TrainConfig:
+    """The configuration with a name in which today's date stands; a new one where it has none."""
+    if config.address:
+        return config
+    name = config.name.replace(TODAY, time.strftime(DATE)) if config.name else free_name(config)
+    return config.model_copy(update={"name": name})
+
+
+def free_name(config: TrainConfig) -> str:
+    """A name that no run has; it begins with those of algorithm and network, of own code file and function."""
+    model = config.model
+    if isinstance(model, str) and is_reference(model):
+        model = model.rpartition(":")[2]
+    algorithm = Path(config.algorithm.label).name.replace(".py:", ".")
+    return new_name(config.root, algorithm, short_name(model))
+
+
+def as_scheduled(config: TrainConfig) -> TrainConfig:
+    """The configuration of the run that is due now; one that came from here stays as it is. Raises `Skipped`."""
+    config = named(config)
+    if config.address:
+        return config
+    changes = _on_complete(config)
+    config = config.model_copy(update={"on_complete": None, **changes})
+    return config.model_copy(update={"start_from": _start(config)})
+
+
+@contextmanager
+def skipped_if_busy(config: TrainConfig) -> Iterator[None]:
+    """Within, what another process is writing already is skipped, where the configuration says so."""
+    try:
+        yield
+    except RunBusy as error:
+        if config.on_busy is None:
+            raise
+        raise Skipped(f"{error}; skipped, as on_busy says", address(config)) from error
+
+
+def address(config: TrainConfig) -> str:
+    """Where the run of a configuration lies that has a name."""
+    return config.address or run_address(config.root, config.name or "")
+
+
+def _on_complete(config: TrainConfig) -> dict[str, Any]:
+    """What is other than the configuration says where the run of its name is complete."""
+    if config.on_complete is None or not is_run(address(config)):
+        return {}
+    if config.on_complete == "new":
+        return {"name": _dated(config)}
+    run = open_run(address(config))
+    if config.on_complete == "extend":
+        return {"rounds": run.rounds + config.rounds if run.status == "complete" else run.rounds}
+    if run.status == "complete":
+        raise Skipped(f"{run.name} is complete, {run.done} rounds; skipped, as on_complete says", run.address)
+    return {}
+
+
+def _dated(config: TrainConfig) -> str:
+    """The first of ``NAME``, ``NAME-<date>``, ``NAME-<date>-2`` and so on that is no complete run."""
+    dated = name = f"{config.name}"
+    number = 0
+    while is_run(run_address(config.root, name)) and open_run(name, config.root).status == "complete":
+        number += 1
+        dated = f"{config.name}-{time.strftime(DATE)}"
+        name = dated if number == 1 else f"{dated}-{number}"
+    return name
+
+
+def _start(config: TrainConfig) -> Any:
+    """What the run begins with: of a pattern such as ``nightly-*@-1`` the newest complete run, if there is any.
+
+    A run that goes on keeps what it began with.
+    """
+    stored = stored_round(config.start_from) if isinstance(config.start_from, str) else None
+    if stored is None or "*" not in stored[0]:
+        return config.start_from
+    if is_run(address(config)):
+        return TrainConfig(start_from=open_run(address(config)).config.get("start_from")).start_from
+    pattern, which = stored
+    for name, run in reversed(looked_through(config.root, pattern).items()):
+        try:
+            if isinstance(run, StoreError):
+                raise run
+            if run.status == "complete":
+                return f"{run.address}@{which}"
+        except StoreError as error:
+            notice(f"{name} is passed over: {error}")
+    notice(
+        f"no run {pattern} is complete under {config.root}; {config.name} begins as if start_from were not given"
+    )
+    return None

@@ -1,0 +1,193 @@
+"""Configurations that are trained again and again: dated names, complete and busy runs, and the newest network."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+from prefect.client.schemas.objects import FlowRun
+
+import roundweave as rw
+from flows import train_flow
+from flows.config.scheduled import as_scheduled
+from storage.errors import CodeError, DataError, ExperimentDiffers, RunBusy, UsageError
+from storage.places.schemes import place_of
+from storage.rounds.lease import hold_lease
+from storage.runs.listing import looked_through
+from storage.values.digests import json_digest, tensor_digests
+from tests.flows.prefect_server import command_line, rounds_done, until
+
+SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
+
+
+def config(root: Path, **fields: Any) -> rw.TrainConfig:
+    return rw.TrainConfig(**SMALL | {"root": root} | fields)
+
+
+def names(root: Path) -> list[str]:
+    return list(looked_through(root))
+
+
+def tensors_digest(round: rw.Round) -> str:
+    return json_digest(list(tensor_digests(round.tensors).values()))
+
+
+def test_without_a_word_a_complete_run_is_left_as_it_is(tmp_path: Path) -> None:
+    runs = [rw.train(config(tmp_path, name="night")) for _ in range(2)]
+    assert [run.done for run in runs] == [2, 2]
+    assert names(tmp_path) == ["night"]
+
+
+def test_a_complete_run_is_followed_by_dated_ones(tmp_path: Path) -> None:
+    runs = [rw.train(config(tmp_path, name="my-night", on_complete="new")) for _ in range(3)]
+    dated = f"my-night-{time.strftime('%Y%m%d')}"
+    assert [run.name for run in runs] == names(tmp_path) == ["my-night", dated, f"{dated}-2"]
+    assert len({run.digest for run in runs}) == 1
+
+
+def test_a_dated_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    rw.train(config(tmp_path, name="night", on_complete="new"))
+    cut = rw.train(config(tmp_path, name="night", on_complete="new", rounds=1)).address
+    (longer,) = [rw.train(config(tmp_path, name=Path(cut).stem, rounds=3))]
+    for record in Path(cut, "commits").glob("3.json"):
+        record.unlink()
+    assert rw.open_run(cut).status != "complete"
+    assert rw.train(config(tmp_path, name="night", on_complete="new", rounds=3)).digest == longer.digest
+    assert len(names(tmp_path)) == 2
+
+
+def test_a_complete_run_is_extended_and_is_the_run_that_was_trained_at_once(tmp_path: Path) -> None:
+    extended = [rw.train(config(tmp_path, name="night", on_complete="extend")) for _ in range(3)]
+    assert [run.done for run in extended] == [2, 4, 6]
+    assert extended[-1].digest == rw.train(config(tmp_path, name="once", rounds=6)).digest
+    assert extended[-1].replay("all").identical
+
+
+def test_a_complete_run_is_skipped_in_a_line(tmp_path: Path, capfd) -> None:
+    first = rw.train(config(tmp_path, name="night", on_complete="skip"))
+    assert first.done == 2
+    again = rw.train(config(tmp_path, name="night", on_complete="skip", rounds=5), bar=False)
+    assert (again.digest, again.done) == (first.digest, 2)
+    assert capfd.readouterr().err == "night is complete, 2 rounds; skipped, as on_complete says\n"
+
+
+def test_what_is_about_a_name_needs_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give a name"):
+        config(tmp_path, on_complete="skip")
+    with pytest.raises(UsageError, match="auto counts epochs"):
+        rw.TrainConfig(algorithm="auto", name="a", on_complete="extend")
+    with pytest.raises(UsageError, match="only letters"):
+        config(tmp_path, name="night-{day}")
+
+
+def test_a_date_enters_the_name_and_no_number(tmp_path: Path) -> None:
+    run = rw.train(config(tmp_path, name="night-{date}"))
+    assert run.name == f"night-{time.strftime('%Y%m%d')}"
+    assert run.digest == rw.train(config(tmp_path, name="plain")).digest
+    assert run.replay("all").identical
+    assert rw.train(config(tmp_path, name="night-{date}")).done == 2
+
+
+def test_each_night_begins_with_the_network_of_the_newest_complete_run(tmp_path: Path, capfd) -> None:
+    first = rw.train(config(tmp_path, name="night-1", start_from="night-*@-1"), bar=False)
+    assert re.fullmatch(r"no run night-\* is complete under .*; night-1 begins .*\n", capfd.readouterr().err)
+    other = rw.train(config(tmp_path, name="other", seed=7))
+    second = rw.train(config(tmp_path, name="night-2", start_from="night-*@-1"))
+    third = rw.train(config(tmp_path, name="night-3", start_from="night-*@1"))
+    begins = [tensors_digest(run.round(0)) for run in (second, third)]
+    assert begins == [tensors_digest(first.round(2)), tensors_digest(second.round(1))]
+    assert tensors_digest(other.round(2)) not in begins
+    assert second.replay("all").identical
+    assert second.config["start_from"]["reference"] == f"{first.address}@2"
+
+
+def test_a_night_that_goes_on_keeps_what_it_began_with(tmp_path: Path) -> None:
+    nightly = {"start_from": "night-*@-1"}
+    rw.train(config(tmp_path, name="night-1", **nightly))
+    rw.train(config(tmp_path, name="night-2", **nightly))
+    rw.train(config(tmp_path, name="night-3", **nightly))
+    longer = rw.train(config(tmp_path, name="night-2", rounds=4, **nightly))
+    assert longer.done == 4
+    with pytest.raises(ExperimentDiffers, match="start_from"):
+        rw.train(config(tmp_path, name="night-2", rounds=4, start_from="night-3@-1"))
+
+
+def test_runs_that_are_not_complete_or_damaged_are_passed_over(tmp_path: Path, capfd) -> None:
+    whole = rw.train(config(tmp_path, name="night-1"))
+    cut = rw.train(config(tmp_path, name="night-2"))
+    Path(cut.address, "commits", "2.json").unlink()
+    damaged = rw.train(config(tmp_path, name="night-3"))
+    Path(damaged.address, "zarr.json").write_text("{")
+    settled = as_scheduled(config(tmp_path, name="night-4", start_from="night-*@-1"))
+    assert settled.start_from == f"{whole.address}@-1"
+    assert capfd.readouterr().err.startswith("night-3 is passed over: ")
+
+
+def test_a_run_that_is_busy_is_refused_or_skipped(tmp_path: Path) -> None:
+    run = rw.train(config(tmp_path, name="night"))
+    with hold_lease(place_of(run.address), "another", 2):
+        with pytest.raises(RunBusy):
+            rw.train(config(tmp_path, name="night", rounds=3))
+        assert rw.train(config(tmp_path, name="night", rounds=3, on_busy="skip")).done == 2
+
+
+def flow_runs(name: str) -> list[FlowRun]:
+    """What Prefect has under a name."""
+    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
+    with get_client(sync_client=True) as client:
+        return client.read_flow_runs(flow_run_filter=named)
+
+
+def test_prefect_calls_what_is_skipped_so_and_not_failed(tmp_path: Path) -> None:
+    run = rw.train(config(tmp_path, name="first-of-two"))
+    with hold_lease(place_of(run.address), "another", 2):
+        train_flow(config(tmp_path, name="first-of-two", rounds=3, on_busy="skip"))
+    train_flow(config(tmp_path, name="first-of-two", on_complete="skip"))
+    states = [(each.state_name, each.state_type.value) for each in flow_runs("first-of-two")]
+    assert sorted(states) == [("Completed", "COMPLETED"), ("Skipped", "COMPLETED"), ("Skipped", "COMPLETED")]
+
+
+def test_what_fails_before_there_is_a_run_has_its_name_at_prefect(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        train_flow(config(tmp_path, name="early-{date}", data="csv:nowhere.csv"))
+    (failed,) = flow_runs(f"early-{time.strftime('%Y%m%d')}")
+    assert failed.state_name == "Failed"
+    with pytest.raises(CodeError):
+        train_flow(config(tmp_path, algorithm="fed_avg", model="nowhere.py:net"))
+    with get_client(sync_client=True) as client:
+        assert [each for each in client.read_flow_runs() if each.name.startswith("fed_avg-net-")]
+
+
+LONG = """
+data = "digits"
+model = "logistic"
+executor = "inline"
+partitions = 2
+rounds = 100000
+name = "night"
+on_busy = "skip"
+algorithm = {name = "fed_avg", local_steps = 1}
+"""
+
+
+def test_of_two_processes_on_one_name_the_second_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "night.toml").write_text(LONG)
+    line = command_line("train", "night.toml")
+    with (tmp_path / "first.log").open("wb") as log:
+        first = subprocess.Popen(line, cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        until(lambda: rounds_done(tmp_path / "runs" / "night.zarr") >= 2, tmp_path / "first.log")
+        second = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ)
+    finally:
+        first.send_signal(signal.SIGINT)
+        first.wait(60)
+    assert (second.returncode, second.stdout) == (0, ""), second.stderr
+    assert re.search(rf"is being written by process {first.pid} .*; skipped, as on_busy says\n", second.stderr)
