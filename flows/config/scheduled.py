@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,14 @@ def _on_complete(config: TrainConfig) -> dict[str, Any]:
 
 def _dated(config: TrainConfig) -> str:
     """The first of ``NAME``, ``NAME-<date>``, ``NAME-<date>-2`` and so on that is no complete run."""
-    dated = name = f"{config.name}"
-    number = 0
-    while is_run(run_address(config.root, name)) and open_run(name, config.root).status == "complete":
-        number += 1
-        dated = f"{config.name}-{time.strftime(DATE)}"
-        name = dated if number == 1 else f"{dated}-{number}"
-    return name
+    name, today = f"{config.name}", time.strftime(DATE)
+    dated = name if name.endswith(today) else f"{name}-{today}"
+    names = chain([name, dated], (f"{dated}-{number}" for number in count(2)))
+    return next(each for each in names if not _is_complete(run_address(config.root, each)))
+
+
+def _is_complete(address: str) -> bool:
+    return is_run(address) and open_run(address).status == "complete"
 
 
 def _start(config: TrainConfig) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -117,20 +117,31 @@ class _Body(Generic[T]):
 @contextmanager
 def hushed() -> Iterator[None]:
     """Keep Prefect's own lines off the screen, unless its user has set a level; its pages have them."""
-    shown = "PREFECT_LOGGING_LEVEL" in os.environ
+    with nullcontext() if "PREFECT_LOGGING_LEVEL" in os.environ else filtered(_of_others):
+        yield
+
+
+@contextmanager
+def filtered(wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Within, what Prefect has on the screen shows lines that are wanted only."""
     handlers = [
         handler
         for name in ("", "prefect", "prefect._internal")
         for handler in logging.getLogger(name).handlers
-        if type(handler).__module__ == "prefect.logging.handlers" and not shown
+        if type(handler).__module__ == "prefect.logging.handlers"
     ]
     for handler in handlers:
-        handler.addFilter(_of_others)
+        handler.addFilter(wanted)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(_of_others)
+            handler.removeFilter(wanted)
+
+
+def without_dask(record: logging.LogRecord) -> bool:
+    """Whether a line is not one in which Dask tells that all is well."""
+    return record.levelno > logging.INFO or not record.name.startswith("distributed.")
 
 
 def _of_others(record: logging.LogRecord) -> bool:

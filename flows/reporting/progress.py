@@ -17,10 +17,11 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
+from flows.reporting.engine import filtered, without_dask
 from flows.reporting.listening import listening
 from flows.reporting.plots import as_markdown
 from flows.reporting.reporter import Reporter, reporting
-from flows.reporting.scores import shown_commit
+from flows.reporting.scores import shown_cell, shown_commit
 from storage.errors import printable
 from storage.rounds.commits import Commit
 from storage.runs.names import run_name
@@ -47,7 +48,7 @@ class FlowPage:
 
     def leave_table(self, rows: Iterable[Mapping[Any, Any]], kind: str) -> None:
         """Leave rows as an artifact."""
-        self._leave("table", kind, json.dumps([_finite(dict(row)) for row in rows]))
+        self._leave("table", kind, json.dumps([_shown(row) for row in rows]))
 
     def leave_plot(self, figure: Figure, kind: str) -> None:
         """Leave a figure as an artifact."""
@@ -79,7 +80,7 @@ def flow_page(name: str) -> Iterator[FlowPage | None]:
 @contextmanager
 def titled(name: str) -> Iterator[None]:
     """Within, the flow run has this name, before it is known what it makes, and its log has what is noticed."""
-    with flow_page(name) as page, listening(Log()) if page else nullcontext():
+    with flow_page(name) as page, listening(Log()) if page else nullcontext(), filtered(without_dask):
         yield
 
 
@@ -238,6 +239,10 @@ def _row(commit: Commit) -> dict[str, Any]:
     arrivals = {str(p): asdict(u.arrival) for p, u in commit.updates.items() if u.arrival}
     row: dict[str, Any] = _finite(told | ({"arrivals": arrivals} if arrivals else {}))
     return row
+
+
+def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): shown_cell(name, value) for name, value in row.items()}
 
 
 def _finite(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from storage.rounds.commits import Commit, Score
 
@@ -10,11 +11,23 @@ SHARES = ("accuracy", "top5", "token_accuracy")
 """Scores that are shown as percentages."""
 
 
+FORMATS = {"seconds": ".3f", "share": ".1%", "staleness": ".2f"}
+"""How columns are shown that are no scores."""
+
+
 def shown(name: str, value: float | None) -> str:
     """A loss or a score for people: shares in per cent, a dash where there is none."""
     if value is None or math.isnan(value):
         return "–"
     return format(value, ".2%" if name in SHARES else ".4f")
+
+
+def shown_cell(name: str, value: Any) -> Any:
+    """What a table for people has in a column: fractions as the command prints them, all else as it is."""
+    if value is None or isinstance(value, float):
+        form = FORMATS.get(name)
+        return format(value, form) if form and value is not None else shown(name.removesuffix("_before"), value)
+    return value
 
 
 def shown_score(score: Score | None) -> str:

@@ -93,7 +93,8 @@ def test_a_date_enters_the_name_and_no_number(tmp_path: Path) -> None:
     assert run.name == f"night-{time.strftime('%Y%m%d')}"
     assert run.digest == rw.train(config(tmp_path, name="plain")).digest
     assert run.replay("all").identical
-    assert rw.train(config(tmp_path, name="night-{date}")).done == 2
+    again = rw.train(config(tmp_path, name="night-{date}", on_complete="new"))
+    assert (again.name, again.done) == (f"{run.name}-2", 2)
 
 
 def test_each_night_begins_with_the_network_of_the_newest_complete_run(tmp_path: Path, capfd) -> None:

@@ -20,12 +20,25 @@ def artifacts_of(name: str) -> dict[str, str]:
     return {str(artifact.key).removeprefix(f"{name}-"): artifact.data for artifact in found}
 
 
+def test_tables_show_figures_as_the_command_does() -> None:
+    run = rw.train(rw.TrainConfig(name="figures", model="logistic", executor="inline", rounds=2))
+    last = run.history().iloc[-1]
+    row = json.loads(artifacts_of("figures")["history"])[-1]
+    figures = {"loss": f"{last.loss:.4f}", "accuracy": f"{last.accuracy:.2%}", "seconds": f"{last.seconds:.3f}"}
+    assert row == {"round": 2, **figures, "train_loss": f"{last.train_loss:.4f}"} | {
+        name: int(last[name]) for name in ("examples", "accepted", "refused")
+    }
+
+
 def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot() -> None:
     fields = {"model": "logistic", "executor": "inline", "rounds": 6}
     run = rw.train(rw.TrainConfig(algorithm="async_sgd", name="served", **fields))
     artifacts = artifacts_of("served")
     assert artifacts.keys() == {"progress", "history", "plot", "arrivals", "staleness"}
-    assert json.loads(artifacts["arrivals"]) == worker_rows(run.arrivals())
+    rows = worker_rows(run.arrivals())
+    shown = {"share": "{:.1%}", "staleness": "{:.2f}", "seconds": "{:.3f}"}
+    rows = [row | {name: form.format(row[name]) for name, form in shown.items()} for row in rows]
+    assert json.loads(artifacts["arrivals"]) == rows
     picture = artifacts["staleness"].partition("base64,")[2].rstrip(")")
     assert base64.b64decode(picture).startswith(b"\x89PNG")
     rw.train(rw.TrainConfig(name="waited", **fields))

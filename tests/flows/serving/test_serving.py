@@ -115,6 +115,22 @@ def test_a_schedule_fires_by_itself_again_and_again(server, environment, tmp_pat
     assert [(run.status, run.done) for run in runs].count(("complete", 2)) >= 2
 
 
+ON_DASK = """
+from flows import train_flow
+
+if __name__ == "__main__":
+    train_flow({"model": "logistic", "workers": 1, "rounds": 1, "name": "heard"})
+"""
+
+
+def test_what_dask_tells_stays_off_the_screen_while_all_is_well(environment, tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text(ON_DASK)
+    line, told = [sys.executable, tmp_path / "once.py"], environment | {"PREFECT_LOGGING_LEVEL": "INFO"}
+    said = subprocess.run(line, env=told, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    assert "round 1/1" in said
+    assert "distributed" not in said
+
+
 CONFIG = """
 data = "digits"
 executor = "inline"
