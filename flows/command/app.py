@@ -23,6 +23,7 @@ COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
     "plan": ("planning", "Predict what each way of distributing the work takes, and choose one."),
     "serve": ("serving", "Train a configuration on a schedule, until Ctrl-C."),
+    "deploy": ("serving", "Have a work pool of Prefect train a configuration on a schedule."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
     "replay": ("evidence", "Compute stored rounds again, and say whether they have the committed bits."),
     "recombine": ("evidence", "Reduce stored rounds again, without training, and compare with what they were."),

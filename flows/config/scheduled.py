@@ -72,6 +72,12 @@ def address(config: TrainConfig) -> str:
     return config.address or run_address(config.root, config.name or "")
 
 
+def is_pattern(start: Any) -> bool:
+    """Whether what a run begins with is a round of the newest run whose name fits, such as ``nightly-*@-1``."""
+    stored = stored_round(start) if isinstance(start, str) else None
+    return stored is not None and "*" in stored[0]
+
+
 def _on_complete(config: TrainConfig) -> dict[str, Any]:
     """What is other than the configuration says where the run of its name is complete."""
     if config.on_complete is None or not is_run(address(config)):
@@ -103,12 +109,11 @@ def _start(config: TrainConfig) -> Any:
 
     A run that goes on keeps what it began with.
     """
-    stored = stored_round(config.start_from) if isinstance(config.start_from, str) else None
-    if stored is None or "*" not in stored[0]:
+    if not is_pattern(config.start_from):
         return config.start_from
     if is_run(address(config)):
         return TrainConfig(start_from=open_run(address(config)).config.get("start_from")).start_from
-    pattern, which = stored
+    pattern, _, which = str(config.start_from).rpartition("@")
     for name, run in reversed(looked_through(config.root, pattern).items()):
         try:
             if isinstance(run, StoreError):

@@ -7,10 +7,10 @@ from math import ceil
 from typing import Any
 
 from flows.config.resolving import Resolved, resolve
-from flows.config.scheduled import as_scheduled
+from flows.config.scheduled import as_scheduled, is_pattern
 from flows.config.train import Planned, TrainConfig
 from flows.planning.strategies import DECIDED
-from flows.planning.workload import AUTO, DISTRIBUTING
+from flows.planning.workload import AUTO, DISTRIBUTING, workload
 from flows.recording import recorded_config
 from flows.reporting.listening import notice
 from storage.errors import UsageError
@@ -26,6 +26,19 @@ def settled(config: TrainConfig) -> Resolved:
         return resolve(config)
     recorded = recorded_config(config)
     return resolve(_as_chosen(config) if recorded is None else _as_begun(config, recorded))
+
+
+def check(config: TrainConfig) -> None:
+    """Raise what is wrong with a configuration, its code, its data or its network, some time before it is due.
+
+    Data that each partition loads for itself are not read.
+    """
+    if is_pattern(config.start_from):
+        config = config.model_copy(update={"start_from": None})
+    if config.algorithm.name == AUTO:
+        workload(config)
+    else:
+        resolve(config)
 
 
 def _as_chosen(config: TrainConfig) -> TrainConfig:

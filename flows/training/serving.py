@@ -6,19 +6,24 @@ import asyncio
 import os
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import httpx
 import psutil
+from prefect.deployments.runner import DeploymentApplyError
 from prefect.runner import Runner
-from prefect.settings import PREFECT_UI_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
+from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
 from flows.config.files import from_anywhere
 from flows.config.train import TrainConfig
 from flows.training.flow import train_flow
-from storage.errors import UsageError
+from storage.errors import ClusterError, UsageError, one_line
 from storage.places.addresses import joined
 
 
@@ -28,17 +33,11 @@ class Serving:
     def __init__(self, config: TrainConfig, name: str, cron: str | None, interval: float | None) -> None:
         self.called = f"{train_flow.name}/{name}"
         self._runner = _Runner(name=name, limit=1)  # one that is due while another trains waits for it
-        try:
+        with _schedule(cron, interval):
             self.deployment = self._runner.add_flow(
                 train_flow, name=name, cron=cron, interval=interval, parameters=parameters(config)
             )
-        except (ValidationError, ValueError) as error:
-            raise UsageError(f"{cron or interval!r} is no schedule; give one such as '0 2 * * *'") from error
-
-    @property
-    def page(self) -> str:
-        """Where it stands on Prefect's page."""
-        return f"{PREFECT_UI_URL.value()}/deployments/deployment/{self.deployment}"
+        self.page = page_of(self.deployment)
 
     def run(self) -> None:
         """Train when it is due, until SIGINT or SIGTERM; what is being trained then is told to end in order."""
@@ -63,6 +62,45 @@ class Serving:
             serving.cancel()
         with suppress(asyncio.CancelledError):
             await serving
+
+
+def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval: float | None) -> UUID:
+    """Make a deployment, or make it anew, that workers of a pool train which have Roundweave installed.
+
+    Raises `UsageError` for no schedule or no such pool, `ClusterError` where Prefect does not answer.
+    """
+    with _schedule(cron, interval):
+        # By its module: a worker has the package, and needs neither this folder nor a copy of it.
+        deployment: Any = train_flow.to_deployment(
+            name,
+            cron=cron,
+            interval=interval,
+            parameters=parameters(config),
+            work_pool_name=pool,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+    try:
+        applied: UUID = deployment.apply()
+        return applied
+    except DeploymentApplyError as error:
+        start = f"`prefect work-pool create {pool} --type process` makes one"
+        raise UsageError(f"work pool {pool}: {one_line(error)}; {start}") from error
+    except httpx.HTTPError as error:
+        raise ClusterError(f"Prefect at {PREFECT_API_URL.value()} does not answer ({one_line(error)})") from error
+
+
+def page_of(deployment: object) -> str:
+    """Where a deployment stands on Prefect's page."""
+    return f"{PREFECT_UI_URL.value()}/deployments/deployment/{deployment}"
+
+
+@contextmanager
+def _schedule(cron: str | None, interval: float | None) -> Iterator[None]:
+    """Within, what Prefect refuses is the schedule."""
+    try:
+        yield
+    except (ValidationError, ValueError) as error:
+        raise UsageError(f"{cron or interval!r} is no schedule; give one such as '0 2 * * *'") from error
 
 
 class _Runner(Runner):

@@ -1,4 +1,4 @@
-"""`roundweave serve`."""
+"""`roundweave serve` and `roundweave deploy`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import typer
 from flows.command.errors import clear_errors
 from flows.config.files import read_toml
 from flows.config.train import TODAY, TrainConfig
+from flows.planning.automatic import check
+from flows.serving.process import user_api
 from flows.serving.server import schedules_kept
 from storage.errors import UsageError
 
+File = Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")]
+Cron = Annotated[str | None, typer.Option(help='when to train, such as "0 2 * * *" for each night')]
+Interval = Annotated[float | None, typer.Option(min=1, help="or every so many seconds")]
+Name = Annotated[str | None, typer.Option(help="of the deployment; default: the run's, or the file's")]
 
-def serve_command(
-    config: Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")],
-    cron: Annotated[str | None, typer.Option(help='when to train, such as "0 2 * * *" for each night')] = None,
-    interval: Annotated[float | None, typer.Option(min=1, help="or every so many seconds")] = None,
-    name: Annotated[str | None, typer.Option(help="of the deployment; default: the run's, or the file's")] = None,
-) -> None:
+
+def serve_command(config: File, cron: Cron = None, interval: Interval = None, name: Name = None) -> None:
     """Train a configuration on a schedule, and when Prefect is asked to, until Ctrl-C.
 
     The Prefect server is that of PREFECT_API_URL or a profile, else one that stays as long as this.
     """
     with clear_errors():
-        if cron and interval:
-            raise UsageError("cron and interval are two schedules; give one of them")
-        wanted = TrainConfig(**read_toml(config))
+        wanted = _read(config, cron, interval)
+        check(wanted)
         with schedules_kept(wanted.root) as server:
             from flows.training.serving import Serving  # Prefect is slow to import
 
@@ -37,6 +38,32 @@ def serve_command(
                 typer.echo(f"the page asks for a password: {server.password}")
             serving.run()
         typer.echo("no longer served; its schedule is paused")
+
+
+def deploy_command(
+    config: File,
+    work_pool: Annotated[str, typer.Option(help="of Prefect, whose workers train it")],
+    cron: Cron = None,
+    interval: Interval = None,
+    name: Name = None,
+) -> None:
+    """Have the workers of a Prefect work pool train a configuration on a schedule, and when they are asked to."""
+    with clear_errors():
+        wanted = _read(config, cron, interval)
+        if not user_api():
+            raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
+        from flows.training.serving import deploy, page_of  # Prefect is slow to import
+
+        called = name or _called(wanted, config)
+        deployment = deploy(wanted, called, work_pool, cron, interval)
+        typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
+        typer.echo(f"`prefect worker start --pool {work_pool}` trains it where Roundweave is installed")
+
+
+def _read(file: Path, cron: str | None, interval: float | None) -> TrainConfig:
+    if cron and interval:
+        raise UsageError("cron and interval are two schedules; give one of them")
+    return TrainConfig(**read_toml(file))
 
 
 def _called(config: TrainConfig, file: Path) -> str:

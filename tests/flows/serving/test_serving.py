@@ -140,6 +140,57 @@ algorithm = {name = "fed_avg", local_steps = 2}
 """
 
 
+def test_the_workers_of_a_pool_train_what_is_deployed_on_its_schedule(server, environment, tmp_path: Path) -> None:
+    (tmp_path / "often.toml").write_text(CONFIG)
+    log, told = tmp_path / "worker.log", environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+    deploy = command_line("deploy", "often.toml", "--work-pool", "machines", "--interval", "5")
+    refused = subprocess.run(deploy, check=False, env=told, cwd=tmp_path, capture_output=True, text=True)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "`prefect work-pool create machines --type process` makes one" in refused.stderr
+
+    prefect = [BIN / "prefect", "work-pool", "create", "machines", "--type", "process"]
+    subprocess.run(prefect, env=told, check=True, capture_output=True)
+    said = subprocess.run(deploy, env=told, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("deployed often to machines; its page: http://127.0.0.1:")
+    with ended([BIN / "prefect", "worker", "start", "--pool", "machines"], told, log):
+        until(lambda: [rounds_done(run) for run in (tmp_path / "runs").glob("*.zarr")].count(2) >= 2, log)
+
+
+def test_there_is_nowhere_to_deploy_to_without_a_server(tmp_path: Path) -> None:
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    (tmp_path / "often.toml").write_text(CONFIG)
+    line = command_line("deploy", "often.toml", "--work-pool", "machines")
+    home = own | {"HOME": str(tmp_path)}
+    done = subprocess.run(line, check=False, env=home, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        2,
+        ["error: no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (["serve", "absent.toml"], "absent.npz"),
+        (["serve", "own.toml"], "absent.py"),
+        (["serve", "often.toml", "--cron", "nightly"], "'nightly' is no schedule; give one such as '0 2 * * *'"),
+        (["deploy", "often.toml", "--work-pool", "any", "--cron", "nightly"], "'nightly' is no schedule"),
+        (
+            ["deploy", "often.toml", "--work-pool", "any", "--cron", "0 2 * * *", "--interval", "60"],
+            "two schedules",
+        ),
+    ],
+)
+def test_what_could_never_be_trained_is_refused_at_once(environment, tmp_path: Path, line, told) -> None:
+    (tmp_path / "often.toml").write_text(CONFIG)
+    (tmp_path / "absent.toml").write_text(CONFIG.replace("digits", "absent.npz"))
+    (tmp_path / "own.toml").write_text(f'{CONFIG}model = "absent.py:Net"')
+    command, where = command_line(*line), {"env": environment, "cwd": tmp_path}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, **where)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert told in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(
