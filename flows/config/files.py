@@ -56,8 +56,9 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             return _place(folder, value)
         case "root", str():
             return joined(folder, value)
-        case "scheduler", str() if value.endswith(".json"):
-            return str(folder / value)
+        case "scheduler", str() if value.endswith((".json", ".toml")):
+            kind, _, file = value.rpartition(":")
+            return f"{kind}:{folder / file}" if kind else str(folder / file)
     return value
 
 

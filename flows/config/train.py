@@ -146,15 +146,32 @@ class Placement(Config):
         default_factory=default_root, description="folder of all runs, or s3://BUCKET/…"
     )
     workers: int = Field(default=2, ge=1, description="processes of the local Dask cluster")
-    scheduler: str | None = Field(default=None, description="address or file of a running Dask scheduler")
+    scheduler: str | None = Field(
+        default=None,
+        description="address or file of a running Dask scheduler; slurm:OPTIONS.toml or the class of a cluster, "
+        "such as dask_jobqueue.PBSCluster:OPTIONS.toml, starts one",
+    )
+    wait_for_workers: float = Field(
+        default=600, ge=0, description="seconds to wait for a worker where none is there, such as in a queue"
+    )
     private: bool = Field(default=False, description="keep this machine's other users out of the local cluster")
     executor: Literal["graph", "gang", "auto", "inline"] = Field(
         default="graph",
         description="on a Dask cluster by tasks, by ranks that stay, by what is better; or a loop in this process",
     )
+    plain_ranks: bool = Field(
+        default=False,
+        description="let ranks on several machines talk unencrypted, though the cluster's own talk is not",
+    )
     worker_timeout: float = Field(
         default=60, ge=10, description="seconds without a heartbeat after which a worker's work is done elsewhere"
     )
+
+    @property
+    def placed(self) -> dict[str, Any]:
+        """Where work is done, as `open_executor` takes it."""
+        fields = {"scheduler", "workers", "worker_timeout", "private", "wait_for_workers", "plain_ranks"}
+        return self.model_dump(include=fields)
 
 
 class Planned(Config):

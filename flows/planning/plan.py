@@ -80,10 +80,11 @@ def bench_for(config: TrainConfig, work: Workload) -> Iterator[Bench]:
     from tasks.executors.graph import GraphExecutor
     from tasks.executors.inline import InlineExecutor
 
-    with connect(config.scheduler, config.workers, config.private) as client, trial_root(config.root) as root:
+    cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
+    with cluster as client, trial_root(config.root) as root:
         executors: dict[str, Executor] = {
             "inline": InlineExecutor(config.worker_timeout, notice),
             "graph": GraphExecutor(client, config.worker_timeout, notice),
-            "gang": GangExecutor(client, config.worker_timeout, notice),
+            "gang": GangExecutor(client, config.worker_timeout, notice, plain=config.plain_ranks),
         }
         yield Bench(config, work, executors, len(usable_workers(client)), root)

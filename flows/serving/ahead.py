@@ -81,5 +81,4 @@ def _within(resolved: HasConfig, executor: Executor) -> Iterator[None]:
 
 
 def _executor(config: Placement) -> AbstractContextManager[Executor]:
-    placed = (config.executor, config.scheduler, config.workers, config.worker_timeout, notice, config.private)
-    return open_executor(*placed)
+    return open_executor(config.executor, notice=notice, **config.placed)

@@ -17,6 +17,9 @@ from distributed.security import Security
 from storage.errors import ClusterError
 from tasks.clusters.forking import WORKER_ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, prompt
+from tasks.clusters.starting import is_class, started
+from tasks.clusters.waiting import WORKER_SECONDS, on_workers, wait_at_most
+from tasks.clusters.watching import begin, scheduler_gone
 
 CONNECT_SECONDS = 10
 
@@ -49,21 +52,34 @@ NO_PAGES: dict[str, object] = {"distributed.scheduler.http.routes": [], "distrib
 
 
 @contextmanager
-def connect(scheduler: str | None, workers: int, private: bool = False) -> Iterator[Client]:
-    """A client of the scheduler at an address or in a file; else the current client; else a local cluster."""
+def connect(
+    scheduler: str | None, workers: int, private: bool = False, wait_for_workers: float = WORKER_SECONDS
+) -> Iterator[Client]:
+    """A client of the scheduler at an address or in a file, or of a cluster of a class, which is started.
+
+    Where none is named: the current client, else one of a local cluster. So many seconds it waits wherever it has
+    no workers.
+    """
+    with _connected(scheduler, workers, private) as client:
+        wait_at_most(client, wait_for_workers)
+        yield _ready(client)
+
+
+@contextmanager
+def _connected(scheduler: str | None, workers: int, private: bool) -> Iterator[Client]:
     if private and (scheduler is not None or _current_client() is not None):
         raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
     if scheduler is not None:
-        with _client(scheduler) as client:
-            yield _ready(client)
+        with started(scheduler, workers) if is_class(scheduler) else _client(scheduler) as client:
+            yield client
         return
     current = _current_client()
     if current is not None:
-        yield _ready(current)
+        yield current
         return
     with local_cluster(workers, private) as cluster, Client(cluster, set_as_default=False) as client:
         prompt(client)
-        yield _ready(client)
+        yield client
 
 
 @contextmanager
@@ -103,7 +119,10 @@ def _ready(client: Client) -> Client:
     take_packages = partial(import_module, "roundweave")
     try:
         client.run_on_scheduler(take_packages)
-        client.register_worker_callbacks(take_packages)
+        begin(client)
+        on_workers(client, partial(client.register_worker_callbacks, take_packages))
+    except OSError as error:
+        raise scheduler_gone(error) from error
     except ImportError as error:
         raise ClusterError(
             f"the scheduler or a worker has no Roundweave ({error}); install it there, as on the others"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Any
 
 from distributed import Client, SchedulerPlugin, WorkerPlugin
+
+from tasks.clusters.waiting import on_workers
 
 
 def dask_setup(worker: Any) -> None:
@@ -68,6 +71,6 @@ class PromptWorker(WorkerPlugin):
 def prompt(client: Client) -> None:
     """Have a client and the scheduler of its own local cluster send all messages without delay."""
     client.register_plugin(PromptScheduler())
-    client.register_plugin(PromptWorker())
+    on_workers(client, partial(client.register_plugin, PromptWorker()))
     if client.scheduler_comm is not None:
         client.scheduler_comm.interval = BATCHING_SECONDS

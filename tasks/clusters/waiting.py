@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from distributed import Client, Future, KilledWorker, wait
 from distributed.client import FuturesCancelledError
 from distributed.scheduler import NoValidWorkerError
 
 from storage.errors import ClusterError
-from tasks.clusters.watching import LOOK_SECONDS, scheduler_gone
+from tasks.clusters.watching import ANSWER_SECONDS, LOOK_SECONDS, scheduler_gone
+from tasks.rounds.pace import log_notice
 
-WORKER_SECONDS = 60
-"""How long to wait for a worker to be there."""
+WORKER_SECONDS = 600.0
+"""How long to wait for a worker to be there, where it is not said: queues take their time."""
 
 IDLE_LOOKS = 10
 """So many looks in a row at which no worker does anything, and work is lost."""
@@ -43,24 +45,66 @@ class Idleness:
             raise LostWork("no worker is working on it")
 
 
+_seconds: WeakKeyDictionary[Client, float] = WeakKeyDictionary()
+
+
+def wait_at_most(client: Client, seconds: float) -> None:
+    """Say how long to wait wherever a client has no workers."""
+    _seconds[client] = seconds
+
+
 def usable_workers(client: Client) -> list[str]:
-    """The addresses of the workers, in order; raises `ClusterError` for none."""
-    # Not client.scheduler_info(): a periodic callback may empty what it returns.
-    deadline = time.monotonic() + WORKER_SECONDS
-    while not (workers := _workers(client)):
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"the scheduler has no workers after {WORKER_SECONDS} s; start one with `dask worker ADDRESS`"
-            )
-        time.sleep(0.1)
-    return sorted(workers)
+    """The addresses of the workers, in order; asks for one where there are none.
+
+    Raises `ClusterError` where none comes in time; see `wait_at_most`.
+    """
+    return _workers(client) or _awaited(client)
+
+
+def _awaited(client: Client) -> list[str]:
+    """The workers, once there are any, which a line says where it takes long."""
+    began, seconds, told = time.monotonic(), _seconds.get(client, WORKER_SECONDS), False
+    asking = client.submit(int, pure=False)  # clusters that adapt start workers for tasks
+    try:
+        while not (workers := _workers(client)):
+            waited = time.monotonic() - began
+            if waited > seconds:
+                raise ClusterError(
+                    f"the scheduler has no workers after {seconds:g} s; start one with `dask worker ADDRESS`, "
+                    "or wait longer with --wait-for-workers"
+                )
+            if waited > LOOK_SECONDS and not told:
+                told = True
+                log_notice(f"no worker is there: waiting for one, {seconds:g} s at most (--wait-for-workers)")
+            time.sleep(0.1)
+    finally:
+        asking.release()
+    return workers
 
 
 def _workers(client: Client) -> list[str]:
+    # Not client.scheduler_info(): a periodic callback may empty what it returns.
     try:
-        return list(client.nthreads())
+        return sorted(client.nthreads())
     except (OSError, TimeoutError) as error:
         raise scheduler_gone(error) from error
+
+
+def on_workers(client: Client, tell: Callable[[], object]) -> None:
+    """Have the scheduler tell something to all workers, once more where one dies meanwhile.
+
+    What is told is for workers that come, too. Raises `ClusterError` where the scheduler is gone.
+    """
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            tell()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"a worker does not hear what it is told ({error})") from error
+            usable_workers(client)
+            time.sleep(0.1)
 
 
 def finished(

@@ -15,7 +15,7 @@ from storage.errors import ClusterError
 from tasks.rounds.pace import Pace, pace
 
 METRIC = "roundweave"
-"""Under this name the heartbeats of workers tell the pace of their maps."""
+"""Under this name the heartbeats of workers tell the pace of their maps, and a scheduler that a run begins."""
 
 LOOK_SECONDS = 1.0
 """How often to look while work is waited for."""
@@ -54,13 +54,14 @@ class Watch:
     def __init__(self, client: Client, worker_timeout: float) -> None:
         self.client = client
         self.worker_timeout = worker_timeout
-        self._since = float("inf")
+        self._since: float = self._ask(_begun)
         self._silence: dict[str, tuple[float, float]] = {}
         self._given_up: dict[str, float] = {}
-        self.look()
 
     def look(self) -> Seen:
-        """What has happened since the last look; raises `ClusterError` where the scheduler is gone.
+        """What has happened since the last look, at first since a run began; see `begin`.
+
+        Raises `ClusterError` where the scheduler is gone.
 
         Silence is counted in looks: while this process sleeps, nobody's time runs out.
         """
@@ -89,6 +90,11 @@ class Watch:
         return _asked(self.client, function, *arguments)
 
 
+def begin(client: Client) -> None:
+    """A run begins: the next watch tells of workers that are lost from now on."""
+    client.run_on_scheduler(_begun)
+
+
 def processes(client: Client) -> dict[str, tuple[str, int]]:
     """Machine and process of each worker, by address; raises `ClusterError` where the scheduler is gone."""
     found: dict[str, tuple[str, int]] = _asked(client, _processes)
@@ -115,6 +121,13 @@ def tell_pace() -> None:
     worker = get_worker()
     if METRIC not in worker.metrics:
         worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(pace())}
+
+
+def _begun(dask_scheduler: Any) -> float:
+    """On the scheduler: when this was last called, which it remembers; now where it never was."""
+    before = dask_scheduler.get_events(METRIC)
+    dask_scheduler.log_event(METRIC, "a run begins")
+    return before[-1][0] if before else time.time()
 
 
 def _census(since: float, dask_scheduler: Any) -> tuple[float, dict[str, tuple[float, Any]], list[Any]]:

@@ -17,12 +17,15 @@ def open_executor(
     worker_timeout: float = 60.0,
     notice: Notice = log_notice,
     private: bool = False,
+    wait_for_workers: float = 600.0,
+    plain_ranks: bool = False,
 ) -> Iterator[Executor]:
     """`inline`, or `graph`, `gang`, or what of these two is better (`auto`), on a Dask cluster.
 
     These import Dask (see `tasks.clusters`).
     A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
-    without a heartbeat for so long is given up. Either is told by `notice`.
+    without a heartbeat for so long is given up. Either is told by `notice`. For a first worker it waits so many
+    seconds. With `plain_ranks` ranks may talk unencrypted where the cluster does not.
     """
     if name == "inline":
         from tasks.executors.inline import InlineExecutor
@@ -36,10 +39,10 @@ def open_executor(
     from tasks.clusters.connecting import connect
     from tasks.executors.graph import GraphExecutor
 
-    with connect(scheduler, workers, private) as client:
+    with connect(scheduler, workers, private, wait_for_workers) as client:
         if name == "graph":
             yield GraphExecutor(client, worker_timeout, notice)
             return
         from tasks.executors.gang import GangExecutor
 
-        yield GangExecutor(client, worker_timeout, notice, choosing=name == "auto")
+        yield GangExecutor(client, worker_timeout, notice, choosing=name == "auto", plain=plain_ranks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
@@ -19,8 +19,9 @@ from urllib.parse import urlparse
 from distributed import Client, Future, wait
 from distributed.client import FuturesCancelledError
 
+from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import WORKER_SECONDS, Idleness, LostWork, result, usable_workers
+from tasks.clusters.waiting import Idleness, LostWork, result, usable_workers
 from tasks.clusters.watching import LOOK_SECONDS, processes
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import step
@@ -32,6 +33,12 @@ from tasks.rounds.job import Job
 from tasks.rounds.pace import Notice, log_notice
 from tasks.rounds.steps import MapRaised
 from tasks.when import Asynchronous
+
+ENCRYPTED = ("tls", "wss")
+"""How Dask speaks where nobody is to listen; gloo has nothing of the kind."""
+
+TEAM_SECONDS = 60.0
+"""How long a team that has lost workers waits for others, before all that are left do without."""
 
 SHORT_SECONDS = 5.0
 """Rounds below this are a gang's where it may choose: of longer ones what lies between them is a small part."""
@@ -50,7 +57,8 @@ class GangExecutor(GraphExecutor):
     """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
 
     One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less, but for
-    those of teams, whose ranks have their share of the network here alone.
+    those of teams, whose ranks have their share of the network here alone. Unless `plain`, ranks on several
+    machines whose Dask speaks encrypted are refused, and by one that is choosing not chosen.
     """
 
     def __init__(
@@ -59,8 +67,11 @@ class GangExecutor(GraphExecutor):
         worker_timeout: float = 60.0,
         notice: Notice = log_notice,
         choosing: bool = False,
+        plain: bool = False,
     ) -> None:
         super().__init__(client, worker_timeout, notice)
+        self.plain = plain
+        self.choosing = choosing
         self._seconds = inf if choosing else 0.0
         self._gang: Gang | None = None
         self._told = ""
@@ -107,7 +118,7 @@ class GangExecutor(GraphExecutor):
 
     def _await_team(self, job: Job) -> None:
         """Wait a while for workers that were lost to be there again, where there are too few left for a team."""
-        deadline = time.monotonic() + WORKER_SECONDS
+        deadline = time.monotonic() + TEAM_SECONDS
         while self._teamed and len(usable_workers(self.client)) < job.ranks:
             if time.monotonic() > deadline:
                 return
@@ -129,7 +140,22 @@ class GangExecutor(GraphExecutor):
         there = processes(self.client)
         if isinstance(job.work.algorithm.when, Asynchronous) or self._tells_why_not(job, len(there)):
             return False
+        if self._overheard(there):
+            return False
         return len(set(there.values())) == len(there) and all(urlparse(worker).hostname for worker in there)
+
+    def _overheard(self, there: Mapping[str, tuple[str, int]]) -> bool:
+        """Whether ranks would tell a network what others must not hear; raises where ranks were asked for."""
+        machines = {machine for machine, _ in there.values()}
+        encrypted = any(urlparse(worker).scheme in ENCRYPTED for worker in there)
+        if self.plain or len(machines) == 1 or not encrypted:
+            return False
+        if self.choosing:
+            return True
+        raise ClusterError(
+            "the cluster speaks encrypted, and ranks on several machines do not: give --executor graph, "
+            "or --plain-ranks where nobody else is on their network"
+        )
 
     def _tells_why_not(self, job: Job, workers: int) -> bool:
         """Tell, once, why each worker has the whole network where teams were to share it."""

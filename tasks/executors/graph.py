@@ -78,6 +78,13 @@ class GraphExecutor:
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """What a function gives on each worker, by address; one that comes later is not asked."""
+        for _ in range(RESUBMISSIONS + 1):
+            given = self._prepared(partial(self._ask_each, function))
+            if given.keys() <= set(usable_workers(self.client)):
+                return given  # else another has answered for one that is gone
+        raise ClusterError("workers come and go while each is asked; start again once they stay")
+
+    def _ask_each(self, function: Callable[[], T]) -> dict[str, T]:
         workers = usable_workers(self.client)
         futures = [
             self.client.submit(step, function, workers=[worker], allow_other_workers=True, pure=False)
@@ -87,14 +94,25 @@ class GraphExecutor:
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
         """What a function gives for each partition, called on the workers."""
+        return self._prepared(partial(self._ask_of_each, function, partitions))
+
+    def _ask_of_each(self, function: Callable[[int], T], partitions: range) -> list[T]:
         futures = self.client.map(partial(step, function), partitions, pure=False)
         return list(map(self._result, futures))
 
     def _result(self, future: Future[Any]) -> Any:
+        return result(self.client, future, look=self.pool.look)
+
+    def _prepared(self, ask: Callable[[], T], left: int = RESUBMISSIONS) -> T:
+        """What is asked of workers before round 1; what Dask loses is asked again of those that are there."""
         try:
-            return result(self.client, future, look=self.pool.look)
+            return ask()
         except LostWork as error:
-            raise ClusterError(f"work before round 1 was lost ({error}); start again") from error
+            if isinstance(error, DeadlyWork) or not left:
+                raise ClusterError(f"work before round 1 was lost ({error}); start again") from error
+            return self._prepared(ask, left - 1)
+        finally:
+            self.pool.look()
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""

@@ -43,7 +43,7 @@ class Pool:
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
         with suppress(TimeoutError):  # of a worker that hangs; it will be given up
-            client.run(_import_torch, wait=False, callback_timeout=ANSWER_SECONDS)
+            client.run(_import_torch, wait=False, on_error="ignore", callback_timeout=ANSWER_SECONDS)
 
     def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
         """The job with a block for each worker there is now, or each so many; who came or went moves the data."""

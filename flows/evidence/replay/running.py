@@ -24,7 +24,5 @@ def replay(config: ReplayConfig) -> Replay:
 def replay_here(config: ReplayConfig) -> Replay:
     """The same without Prefect, and with the executor `inline` without Dask."""
     plan = plan_replay(config)
-    placed = (config.executor, config.scheduler, config.workers, config.worker_timeout)
-    private = config.private
-    with bar_of_rounds(len(plan.rounds)), open_executor(*placed, private=private) as executor:
+    with bar_of_rounds(len(plan.rounds)), open_executor(config.executor, **config.placed) as executor:
         return replay_rounds(plan, executor)

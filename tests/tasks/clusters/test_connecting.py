@@ -16,11 +16,12 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from storage.errors import ClusterError
-from tasks.clusters import connecting, waiting
+from tasks.clusters import connecting
 from tasks.clusters.connecting import connect, local_cluster
 from tasks.clusters.waiting import finished, usable_workers
 from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tests.tasks.executors.test_losses import lines
 
 
 def threads(workers: int, each: int) -> LocalCluster:
@@ -75,11 +76,11 @@ def test_a_scheduler_file_that_is_not_there_is_named(tmp_path) -> None:
         pass
 
 
-def test_a_scheduler_without_workers_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(waiting, "WORKER_SECONDS", 0)
-    refused = pytest.raises(ClusterError, match="the scheduler has no workers after 0 s; start one with")
-    with threads(0, 1) as local, Client(local, set_as_default=False) as client, refused:
+def test_a_scheduler_without_workers_is_refused_after_a_line_that_says_for_how_long_it_waits(caplog) -> None:
+    refused = pytest.raises(ClusterError, match=r"the scheduler has no workers after 1\.5 s; start one with")
+    with threads(0, 1) as local, connect(local.scheduler.address, 2, wait_for_workers=1.5) as client, refused:
         usable_workers(client)
+    assert lines(caplog) == ["no worker is there: waiting for one, 1.5 s at most (--wait-for-workers)"]
 
 
 def test_usable_workers_come_in_order(client) -> None:

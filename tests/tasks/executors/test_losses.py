@@ -19,8 +19,8 @@ from flows.config.resolving import resolve, work_of
 from flows.config.train import TrainConfig
 from storage.errors import ClusterError
 from storage.runs.run import Run
-from tasks.clusters import waiting
 from tasks.clusters.connecting import connect
+from tasks.clusters.waiting import wait_at_most
 from tasks.evidence.verdicts import Verdict
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
@@ -204,10 +204,10 @@ def without_nanny(tmp_path: Path) -> Iterator[tuple[Client, list[subprocess.Pope
                 worker.wait()
 
 
-def test_where_no_worker_is_left_it_is_told_what_they_died_at(train, fields, arm, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(waiting, "WORKER_SECONDS", 1)
+def test_where_no_worker_is_left_it_is_told_what_they_died_at(train, fields, arm, tmp_path) -> None:
     wanted = "workers died at partition 2 to 3: the scheduler has no workers after 1 s; start one"
     with without_nanny(tmp_path) as (client, _), pytest.raises(ClusterError, match=wanted):
+        wait_at_most(client, 1)
         train(GraphExecutor(client), 1, arm(1, KILL, "do-always"), **fields, name="deadly")
 
 
