@@ -73,7 +73,9 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
     cluster.adapt(**adapt)
 
 
-def _refused(name: str, error: Exception) -> ClusterError:
-    """What a class or a command that it calls says, in a line; commands say it last."""
+def _refused(name: str, error: BaseException) -> ClusterError:
+    """What a class or a command that it calls says, in a line; commands say it last, and Dask's errors at first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = str(error).rpartition("stderr:\n")[2].splitlines()
     return ClusterError(f"{name} does not start: {'; '.join(filter(None, lines))}")

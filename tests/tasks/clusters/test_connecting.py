@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +25,8 @@ from tasks.clusters.waiting import finished, usable_workers
 from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
 from tests.tasks.executors.test_losses import lines
+
+SMALL = {"partitions": 4, "rounds": 3, "local_steps": 2}
 
 
 def threads(workers: int, each: int) -> LocalCluster:
@@ -185,3 +190,52 @@ def looking(dask_worker: Any) -> tuple[bool, float]:
 def test_a_local_clusters_workers_are_not_disturbed_to_show_how_they_work() -> None:
     with connect(None, 1) as client:
         assert list(client.run(looking).values()) == [(False, 1000.0)]
+
+
+@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+def test_workers_of_several_threads_that_somebody_started_give_the_same_bits(train, tmp_path, kind) -> None:
+    reference = train(**SMALL, name="reference")
+    with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as local:
+        line = [sys.executable, "-m", "dask", "worker", local.scheduler_address, "--nthreads", "4"]
+        line += ["--nworkers", "2", "--local-directory", str(tmp_path)]
+        workers = subprocess.Popen(line, stderr=subprocess.DEVNULL)
+        try:
+            with connect(local.scheduler_address, 2) as client:
+                client.wait_for_workers(2, timeout=60)
+                assert set(client.nthreads().values()) == {4}
+                run = train(kind(client), 3, **SMALL, name="there")
+        finally:
+            workers.terminate()
+            workers.wait()
+    assert run.digest == reference.digest
+
+
+def test_a_cluster_of_a_class_is_started_and_closed(train, tmp_path: Path) -> None:
+    reference = train(**SMALL, name="reference")
+    (tmp_path / "local.toml").write_text('threads_per_worker = 1\ndashboard_address = ":0"\nprocesses = false\n')
+    with connect(f"dask.distributed.LocalCluster:{tmp_path / 'local.toml'}", 2) as client:
+        client.wait_for_workers(2, timeout=60)
+        run = train(GraphExecutor(client), 3, **SMALL, name="there")
+        address = client.scheduler.address
+    assert run.digest == reference.digest
+    with pytest.raises(OSError, match="Timed out"):
+        Client(address, timeout=1, set_as_default=False)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "says"),
+    [
+        ("nothing.NoCluster", r"no class nothing\.NoCluster is installed here"),
+        ("dask.distributed.NoCluster", r"no class dask\.distributed\.NoCluster is installed here"),
+        (
+            "dask.distributed.LocalCluster:none.toml",
+            r"cannot read none\.toml .*; it has the options of the cluster",
+        ),
+        ("dask.distributed.LocalCluster:{wrong}", r"dask\.distributed\.LocalCluster does not start: .*coress"),
+    ],
+)
+def test_a_class_that_is_not_there_or_is_refused_is_named(tmp_path: Path, scheduler: str, says: str) -> None:
+    (wrong := tmp_path / "wrong.toml").write_text("coress = 1\n")
+    with pytest.raises(ClusterError, match=says) as caught, connect(scheduler.format(wrong=wrong), 2):
+        pass
+    assert "\n" not in str(caught.value)
