@@ -74,7 +74,7 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
 
 
 def _refused(name: str, error: BaseException) -> ClusterError:
-    """What a class or a command that it calls says, in a line; commands say it last, and Dask's errors at first."""
+    """What a class or a command that it calls says, in a line; commands say it last, Dask's errors first."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).rpartition("stderr:\n")[2].splitlines()
