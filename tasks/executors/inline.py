@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -114,6 +116,8 @@ class InlineExecutor:
     def end(self) -> None:
         """Let go of the examples and of the last state: who is asked for them has them again."""
         self._data = self._outcome = self._turns = None
+        with suppress(OSError, AttributeError):  # other C libraries than glibc keep less of what is freed
+            ctypes.CDLL(None).malloc_trim(0)
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
         """Replay rounds, giving the verdict on each; nothing is written."""
