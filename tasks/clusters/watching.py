@@ -17,6 +17,9 @@ from tasks.rounds.pace import Pace, pace
 METRIC = "roundweave"
 """Under this name the heartbeats of workers tell the pace of their maps, and a scheduler that a run begins."""
 
+UNWATCHED = "a run begins"
+"""An event on the scheduler: workers that are lost from then on are told of by the watch that comes next."""
+
 LOOK_SECONDS = 1.0
 """How often to look while work is waited for."""
 
@@ -54,7 +57,7 @@ class Watch:
     def __init__(self, client: Client, worker_timeout: float) -> None:
         self.client = client
         self.worker_timeout = worker_timeout
-        self._since: float = self._ask(_begun)
+        self._since: float = self._ask(_watched)
         self._silence: dict[str, tuple[float, float]] = {}
         self._given_up: dict[str, float] = {}
 
@@ -63,12 +66,12 @@ class Watch:
 
         Raises `ClusterError` where the scheduler is gone.
 
-        Silence is counted in looks: while this process sleeps, nobody's time runs out.
+        Silence is counted in looks, of a second at most: while this process sleeps, nobody's time runs out.
         """
         now, heartbeats, gone = self._ask(_census, self._since)
-        self._since = now
+        passed, self._since = min(now - self._since, LOOK_SECONDS), now
         silence = {
-            worker: (heard, self._silence[worker][1] + LOOK_SECONDS if self._still(worker, heard) else 0.0)
+            worker: (heard, self._silence[worker][1] + passed if self._still(worker, heard) else 0.0)
             for worker, (heard, _) in heartbeats.items()
         }
         self._silence = silence
@@ -92,7 +95,7 @@ class Watch:
 
 def begin(client: Client) -> None:
     """A run begins: the next watch tells of workers that are lost from now on."""
-    client.run_on_scheduler(_begun)
+    client.run_on_scheduler(_begin)
 
 
 def processes(client: Client) -> dict[str, tuple[str, int]]:
@@ -123,11 +126,17 @@ def tell_pace() -> None:
         worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(pace())}
 
 
-def _begun(dask_scheduler: Any) -> float:
-    """On the scheduler: when this was last called, which it remembers; now where it never was."""
-    before = dask_scheduler.get_events(METRIC)
-    dask_scheduler.log_event(METRIC, "a run begins")
-    return before[-1][0] if before else time.time()
+def _begin(dask_scheduler: Any) -> None:
+    """On the scheduler: it remembers when a run began that nobody watches yet."""
+    dask_scheduler.log_event(METRIC, UNWATCHED)
+
+
+def _watched(dask_scheduler: Any) -> float:
+    """On the scheduler: when the run began that is watched from now on; now where none is said to have begun."""
+    told = dask_scheduler.get_events(METRIC)
+    dask_scheduler.log_event(METRIC, "a run is watched")
+    began, what = told[-1] if told else (0.0, "")
+    return float(began) if what == UNWATCHED else time.time()
 
 
 def _census(since: float, dask_scheduler: Any) -> tuple[float, dict[str, tuple[float, Any]], list[Any]]:
