@@ -83,8 +83,8 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
         applied: UUID = deployment.apply()
         return applied
     except DeploymentApplyError as error:
-        start = f"`prefect work-pool create {pool} --type process` makes one"
-        raise UsageError(f"work pool {pool}: {one_line(error)}; {start}") from error
+        told, make = str(error).rstrip("."), f"`prefect work-pool create {pool} --type process` makes one"
+        raise UsageError(f"Prefect does not take it: {told}; {make}") from error
     except httpx.HTTPError as error:
         raise ClusterError(f"Prefect at {PREFECT_API_URL.value()} does not answer ({one_line(error)})") from error
 
