@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from storage.checkpoints.files import SAFETENSORS, SUFFIXES, dense
 from storage.errors import CheckpointError, UsageError, one_line
 from storage.places.addresses import Where, file_path
 from storage.places.base import PARTIAL
+from storage.places.descriptors import FOLDER, sync_and_close
 
 
 def check_place(place: Where) -> Path:
@@ -45,7 +47,10 @@ def _write(path: Path, save: Callable[[Path], None]) -> None:
     try:
         with _beside(path) as partial:
             save(partial)
+            # Before it takes the place of another file, which a power loss would otherwise cost as well.
+            sync_and_close(os.open(partial, os.O_RDONLY))
             partial.replace(path)
+            sync_and_close(os.open(path.parent, FOLDER))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {one_line(error)}") from error
 

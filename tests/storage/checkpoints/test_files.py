@@ -58,6 +58,23 @@ def test_a_file_that_changed_since_is_not_mixed_with_what_it_was(file) -> None:
         opened["a"]
 
 
+def test_a_file_is_synced_before_it_takes_the_place_of_another_and_so_is_its_name_then(
+    file, tmp_path, monkeypatch
+) -> None:
+    synced = []
+
+    def sync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, file.stat().st_ino, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    before = file.stat().st_ino
+    write_checkpoint(file, {name: 2 * tensor for name, tensor in TENSORS.items()})
+    new = file.stat()
+    (content, named, size), (folder, renamed, _) = synced
+    assert (content, named, size) == (new.st_ino, before, new.st_size)
+    assert (folder, renamed) == (tmp_path.stat().st_ino, new.st_ino)
+
+
 def test_a_flipped_bit_is_found_before_anything_is_read(tmp_path) -> None:
     write_checkpoint(tmp_path / "a.pt", {"a": torch.ones(1000)})
     content = bytearray((tmp_path / "a.pt").read_bytes())
