@@ -14,7 +14,9 @@ from uuid import UUID
 
 import httpx
 import psutil
+from prefect.client.orchestration import get_client
 from prefect.deployments.runner import DeploymentApplyError
+from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
@@ -80,11 +82,17 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
     try:
+        with get_client(sync_client=True) as client:
+            client.read_work_pool(
+                pool
+            )  # of a deployment that is made anew, the server would not say that it is this
         applied: UUID = deployment.apply()
         return applied
+    except ObjectNotFound as error:
+        make = f"`prefect work-pool create {pool} --type process` makes one"
+        raise UsageError(f"Prefect has no work pool {pool!r}; {make}") from error
     except DeploymentApplyError as error:
-        told, make = str(error).rstrip("."), f"`prefect work-pool create {pool} --type process` makes one"
-        raise UsageError(f"Prefect does not take it: {told}; {make}") from error
+        raise UsageError(f"Prefect does not take it: {one_line(error)}") from error
     except httpx.HTTPError as error:
         raise ClusterError(f"Prefect at {PREFECT_API_URL.value()} does not answer ({one_line(error)})") from error
 

@@ -144,19 +144,18 @@ def test_the_workers_of_a_pool_train_what_is_deployed_on_its_schedule(server, en
     (tmp_path / "often.toml").write_text(CONFIG)
     log, told = tmp_path / "worker.log", environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
     deploy = command_line("deploy", "often.toml", "--work-pool", "machines", "--interval", "5")
-    refused = subprocess.run(deploy, check=False, env=told, cwd=tmp_path, capture_output=True, text=True)
-    assert refused.stderr == (
-        'error: Prefect does not take it: Work pool "machines" not found; '
-        "`prefect work-pool create machines --type process` makes one\n"
-    )
-    assert refused.returncode == 2
-
     prefect = [BIN / "prefect", "work-pool", "create", "machines", "--type", "process"]
     subprocess.run(prefect, env=told, check=True, capture_output=True)
     said = subprocess.run(deploy, env=told, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert said.startswith("deployed often to machines; its page: http://127.0.0.1:")
     with ended([BIN / "prefect", "worker", "start", "--pool", "machines"], told, log):
         until(lambda: [rounds_done(run) for run in (tmp_path / "runs").glob("*.zarr")].count(2) >= 2, log)
+
+    for name in ("often", "never"):  # a deployment that is there, and one that is not
+        line = command_line("deploy", "often.toml", "--work-pool", "absent", "--name", name)
+        refused = subprocess.run(line, check=False, env=told, cwd=tmp_path, capture_output=True, text=True)
+        says = "Prefect has no work pool 'absent'; `prefect work-pool create absent --type process` makes one"
+        assert (refused.returncode, refused.stderr) == (2, f"error: {says}\n")
 
 
 def test_there_is_nowhere_to_deploy_to_without_a_server(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_a_cluster_of_a_class_is_started_and_closed(train, tmp_path: Path) -> No
     ],
 )
 def test_a_class_that_is_not_there_or_is_refused_is_named(tmp_path: Path, scheduler: str, says: str) -> None:
-    (wrong := tmp_path / "wrong.toml").write_text("coress = 1\n")
+    (wrong := tmp_path / "wrong.toml").write_text('coress = 1\ndashboard_address = ":0"\n')
     with pytest.raises(ClusterError, match=says) as caught, connect(scheduler.format(wrong=wrong), 2):
         pass
     assert "\n" not in str(caught.value)
