@@ -5,6 +5,7 @@ packages beside it have common names, and are found before others that are calle
 """
 
 import ast
+import signal
 import sys
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -26,6 +27,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name.startswith("__"):  # what Python asks of each module that is imported
+        raise AttributeError(f"roundweave has no {name!r}")
     if name not in _HOMES:
         from storage.runs.names import nearest
 
@@ -40,6 +43,7 @@ def main() -> None:
     """The `roundweave` command."""
     if sys.platform == "win32":
         sys.exit("error: Roundweave does not run on Windows; use its subsystem for Linux (WSL)")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command can say that it was interrupted
     import_module("flows.command.app").main()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 
 GIB = str(1 << 30)
 
@@ -36,7 +37,7 @@ def begin() -> Mapping[str, str] | None:
     forkserver.set_forkserver_preload(["tasks.clusters.forked"])
     try:
         # Safe: of the folder that the user is in nothing is imported, whatever it is called.
-        with _set({**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1"}):
+        with _set({**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1"}), _deaf_to_interrupts():
             forkserver.ensure_running()
     except OSError:
         return None
@@ -55,6 +56,17 @@ def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
 
     read = (name for name in environment if name.startswith(READ_BY_IMPORTS) and name not in HARMLESS)
     return {name: environment[name] for name in read}
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Within, a process begins that Ctrl-C in the terminal does not reach: it is for the flow, not for imports."""
+    resource_tracker.ensure_running()  # when Python starts it, it lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

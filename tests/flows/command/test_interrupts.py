@@ -47,6 +47,22 @@ def _one_server() -> None:
     """None: these tests have processes of their own."""
 
 
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6, 1, 1.5, 2, 3])
+def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(
+    tmp_path: Path, seconds: float
+) -> None:
+    """A terminal sends it to all processes of the command, which has begun one that imports for its workers."""
+    line = [Path(sys.executable).parent / "roundweave", "train", "--rounds", "1000"]
+    told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with subprocess.Popen(line, cwd=tmp_path, **told) as process:
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    lines = [line for line in said.decode().splitlines() if not line.startswith("round ")]
+    assert [line.split(";")[0] for line in lines] in ([], ["error: interrupted"])
+    assert process.returncode in (1, -signal.SIGINT)
+
+
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupt_is_one_line(tmp_path: Path, moment: str, times: int) -> None:
