@@ -8,7 +8,8 @@ from dataclasses import astuple, dataclass
 from itertools import takewhile
 from typing import Any
 
-from distributed import Client, get_worker
+from dask.utils import format_bytes
+from distributed import Client, Status, get_worker
 from distributed.scheduler import heartbeat_interval
 
 from storage.errors import ClusterError
@@ -45,10 +46,11 @@ class Lost:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look has shown."""
+    """What a look has shown; of workers that take no tasks as their memory is short, how much it is."""
 
     paces: tuple[Pace, ...]
     lost: tuple[Lost, ...]
+    paused: dict[str, str]
 
 
 class Watch:
@@ -58,23 +60,30 @@ class Watch:
         self.client = client
         self.worker_timeout = worker_timeout
         self._since: float = self._ask(_watched)
+        self._all_paused = 0.0
         self._silence: dict[str, tuple[float, float]] = {}
         self._given_up: dict[str, float] = {}
 
     def look(self) -> Seen:
         """What has happened since the last look, at first since a run began; see `begin`.
 
-        Raises `ClusterError` where the scheduler is gone.
+        Raises `ClusterError` where the scheduler is gone, or all workers were paused for `worker_timeout` seconds.
 
         Silence is counted in looks, of a second at most: while this process sleeps, nobody's time runs out.
         """
-        now, heartbeats, gone = self._ask(_census, self._since)
+        now, heartbeats, paused, gone = self._ask(_census, self._since)
         passed, self._since = min(now - self._since, LOOK_SECONDS), now
         silence = {
             worker: (heard, self._silence[worker][1] + passed if self._still(worker, heard) else 0.0)
             for worker, (heard, _) in heartbeats.items()
         }
         self._silence = silence
+        self._all_paused = self._all_paused + passed if paused and len(paused) == len(heartbeats) else 0.0
+        if self._all_paused >= self.worker_timeout:
+            raise ClusterError(
+                f"every worker has been paused by Dask for {self._all_paused:.0f} s, as its memory is short; give "
+                "workers more memory, or fewer partitions each, and start again"
+            )
         # With many workers Dask has each of them report more rarely.
         limit = max(self.worker_timeout, 10 * heartbeat_interval(len(silence)))
         silent = {worker: seconds for worker, (_, seconds) in silence.items() if seconds >= limit}
@@ -84,7 +93,7 @@ class Watch:
         lost = tuple(
             Lost(worker, working, finished, self._given_up.pop(worker, None)) for worker, working, finished in gone
         )
-        return Seen(tuple(Pace(*told) for _, told in heartbeats.values() if told), lost)
+        return Seen(tuple(Pace(*told) for _, told in heartbeats.values() if told), lost, paused)
 
     def _still(self, worker: str, heard: float) -> bool:
         return worker in self._silence and self._silence[worker][0] == heard
@@ -139,10 +148,16 @@ def _watched(dask_scheduler: Any) -> float:
     return float(began) if what == UNWATCHED else time.time()
 
 
-def _census(since: float, dask_scheduler: Any) -> tuple[float, dict[str, tuple[float, Any]], list[Any]]:
-    """On the scheduler: the time, each worker's last heartbeat with its pace, and who was lost since."""
-    heartbeats = {
-        address: (state.last_seen, state.metrics.get(METRIC)) for address, state in dask_scheduler.workers.items()
+def _census(
+    since: float, dask_scheduler: Any
+) -> tuple[float, dict[str, tuple[float, Any]], dict[str, str], list[Any]]:
+    """On the scheduler: the time, each worker's last heartbeat and pace, who is paused, and who was lost since."""
+    workers = dask_scheduler.workers
+    heartbeats = {address: (state.last_seen, state.metrics.get(METRIC)) for address, state in workers.items()}
+    paused = {
+        address: f"{format_bytes(state.metrics['memory'])} of {format_bytes(state.memory_limit)}"
+        for address, state in workers.items()
+        if state.status is Status.paused
     }
     recent = takewhile(lambda event: event[0] > since, reversed(dask_scheduler.get_events("all")))
     lost = [
@@ -150,7 +165,7 @@ def _census(since: float, dask_scheduler: Any) -> tuple[float, dict[str, tuple[f
         for _, event in recent
         if event["action"] == "remove-worker" and not event["expected"]
     ]
-    return time.time(), heartbeats, lost[::-1]
+    return time.time(), heartbeats, paused, lost[::-1]
 
 
 def _processes(dask_scheduler: Any) -> dict[str, tuple[str, int]]:

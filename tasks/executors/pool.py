@@ -40,6 +40,7 @@ class Pool:
         self.deaths: Counter[int] = Counter()
         self._watch = Watch(client, worker_timeout)
         self._hangs = Hangs(worker_timeout, notice)
+        self._paused: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
         with suppress(TimeoutError):  # of a worker that hangs; it will be given up
@@ -96,12 +97,16 @@ class Pool:
         return self._held[key]
 
     def look(self, job: Job | None = None) -> bool:
-        """Tell of workers that were lost and of maps that take long; whether any was lost.
+        """Tell of workers that were lost or are paused, and of maps that take long; whether any was lost.
 
         Remembers the partitions that workers died at.
         """
         seen = self._watch.look()
         self._hangs.look(seen.paces)
+        for worker in seen.paused.keys() - self._paused:
+            memory = seen.paused[worker]
+            self.notice(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")
+        self._paused = set(seen.paused)
         for lost in seen.lost:
             self.deaths.update({partition for _, partition in _parts(job, lost.working, PLACED)})
             again = _parts(job, (*lost.working, *lost.finished), ("map", "turn", "turns"))

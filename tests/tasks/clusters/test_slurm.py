@@ -58,7 +58,7 @@ PartitionName=trial Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 OPTIONS = """
 queue = "trial"
 cores = 1
-memory = "1GB"
+memory = "2GB"
 walltime = "01:00:00"
 log_directory = "{folder}/logs"
 local_directory = "{folder}/scratch"
