@@ -11,7 +11,7 @@ import numpy as np
 
 from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, stream_chunk
-from storage.hierarchy.documents import create_documents, replace_documents
+from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.memory import check_memory
 from storage.places.together import together
@@ -258,7 +258,8 @@ class History:
         """An array of numbers, which is there from now on."""
         if path not in self._arrays:
             spec = self.schema.reported(path, self.rows)
-            create_documents(self.place, [spec], fsync=self.fsync)
+            # Not created: a power loss may have left files without bytes here. Written once, so synced at once.
+            replace_documents(self.place, [spec], fsync=True)
             self._arrays[path] = spec
         return self._arrays[path]
 

@@ -193,6 +193,22 @@ def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_to_the_s
     assert verify(again.path).sound
 
 
+def test_what_is_left_without_bytes_of_the_first_rounds_is_made_anew(
+    train, disk, base, tmp_path, monkeypatch
+) -> None:
+    """Where nothing was synced since the run was made, of which all names are there."""
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "sync_file_system", lambda descriptor: None)
+        whole = train(**FIELDS, rounds=2, root=base / "runs", name="a")
+    disk.named(base, tmp_path / "left")
+    left = Run(tmp_path / "left/runs/a.zarr")
+    assert left.done == 0
+    left._store.place.delete("commits/leases")  # of a process that is gone
+    again = train(**FIELDS, rounds=2, root=tmp_path / "left/runs", name="a")
+    assert again.digest == whole.digest
+    assert verify(again.path).sound
+
+
 def test_all_of_a_run_is_synced_when_it_ends(train, disk, base, tmp_path) -> None:
     whole = train(**FIELDS, rounds=2, root=base / "runs", name="a")
     disk.left(len(disk.cuts), base, tmp_path / "left")
