@@ -25,12 +25,16 @@ MOST_PARTITIONS = 10_000_000
 """Partitions of a run."""
 
 
+MOST_TOLD = 1 << 20
+"""Partitions of which a record has room to tell; files of so many numbers may take no disk at all."""
+
+
 LATEST = 9e9
 """Seconds since the epoch that tables of dates can show, till the year 2255."""
 
 
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
-Partition = Annotated[int, Field(ge=0, lt=MOST_PARTITIONS)]
+Partition = Annotated[int, Field(ge=0, lt=MOST_TOLD)]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Time = Annotated[float, Field(ge=0, lt=LATEST)]
 

@@ -14,10 +14,11 @@ from storage.hierarchy.chunks import empty_chunk, read_chunk, stream_chunk
 from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import REPORTED, ROUND_ROWS, ArraySpec, Schema
 from storage.memory import check_memory
+from storage.parsing import MOST_TOLD
 from storage.places.together import together
 from storage.rounds.commits import Commit, metric_problem, numbers_digest, rows_of, width_of
 from storage.rounds.log import CommitLog
-from storage.rounds.widths import WIDE, as_stored, narrow, widened
+from storage.rounds.widths import as_stored, narrow, widened
 
 
 class History:
@@ -244,7 +245,7 @@ class History:
     def _whole(self, path: str, index: int) -> np.ndarray | None:
         """A chunk as it is stored; None where it is missing, damaged, or wider than any record could be."""
         spec = self._spec(path)
-        if spec.chunks[-1] > WIDE:
+        if spec.chunks[-1] > MOST_TOLD:
             return None
         try:
             return read_chunk(self.place, spec, (index,))

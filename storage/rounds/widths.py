@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-WIDE = 1 << 20
-"""Partitions of which no record has room to tell; files of so many numbers may take no disk at all."""
+from storage.parsing import MOST_TOLD
 
 
 def narrow(chunk: np.ndarray) -> np.ndarray:
@@ -33,8 +32,8 @@ def as_stored(chunk: np.ndarray, width: int) -> Iterator[np.ndarray]:
         yield chunk
         return
     missing = width - chunk.shape[1]
-    untold = np.full(min(missing, WIDE), np.nan)
+    untold = np.full(min(missing, MOST_TOLD), np.nan)
     for row in chunk:
         yield row
-        for start in range(0, missing, WIDE):
+        for start in range(0, missing, MOST_TOLD):
             yield untold[: missing - start]

@@ -70,8 +70,8 @@ def tensors(path: str) -> None:
         lambda run: len(run.round(-1).params),
         lambda run: len(run.round(-1).tensors),
         lambda run: run.round(-1).update(0).weight,
-        lambda run: run[run.tensors[0]].values.shape,
-        lambda run: run.round(-1).updates[next(iter(run.round(-1).updates))].shape,
+        lambda run: [run[name].values.shape for name in run.tensors[:1]],
+        lambda run: [run.round(-1).updates[name].shape for name in list(run.round(-1).updates)[:1]],
         lambda run: type(run.network()),
         lambda run: run.round(-1).match(0),
     )

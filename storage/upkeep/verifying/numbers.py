@@ -8,8 +8,9 @@ import numpy as np
 
 from storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
 from storage.hierarchy.schema import REPORTED, ArraySpec
+from storage.parsing import MOST_TOLD
 from storage.rounds.commits import width_of
-from storage.rounds.widths import WIDE, narrow, widened
+from storage.rounds.widths import narrow, widened
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
@@ -66,7 +67,7 @@ def _read(stored: Stored, chunk: Chunk) -> Chunk:
 def _shortened(chunk: np.ndarray, stored: Stored) -> np.ndarray:
     """A chunk of a million partitions and more, none of which has a record: whether it tells of them."""
     width = max(map(width_of, stored.commits.values()), default=0)
-    if chunk.ndim == 1 or chunk.shape[1] <= max(WIDE, width):
+    if chunk.ndim == 1 or chunk.shape[1] <= max(MOST_TOLD, width):
         return chunk
     return np.where(np.isnan(chunk[:, width:]).all(axis=1), np.nan, 0.0)[:, None].repeat(width + 1, axis=1)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from storage.rounds.widths import WIDE, as_stored, narrow, widened
+from storage.parsing import MOST_TOLD
+from storage.rounds.widths import as_stored, narrow, widened
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, WIDE + 1, 2 * WIDE + 3])
+@pytest.mark.parametrize("width", [1, 2, 3, MOST_TOLD + 1, 2 * MOST_TOLD + 3])
 def test_what_is_written_in_parts_is_what_a_whole_chunk_would_be(width) -> None:
     chunk = np.arange(4.0).reshape(2, 2)
     parts = list(as_stored(chunk, width))
     np.testing.assert_array_equal(np.concatenate(parts, axis=None), widened(chunk, width).ravel())
-    assert max(part.size for part in parts) <= WIDE
+    assert max(part.size for part in parts) <= MOST_TOLD
 
 
 def test_a_chunk_without_partitions_is_written_as_it_is() -> None:
