@@ -20,6 +20,16 @@ from tests.workers import worker_processes
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned there")
 
 
+@pytest.fixture
+def as_begun(monkeypatch) -> None:
+    """What stood in the environment when a test before had that process begin stands there again."""
+    began = begin()
+    assert began is not None
+    for name in began.keys() - os.environ.keys():
+        monkeypatch.setenv(name, began[name])
+
+
+@pytest.mark.usefixtures("as_begun")
 def test_workers_are_forks_of_one_process_with_the_environment_of_now(monkeypatch) -> None:
     monkeypatch.setenv("SOMETHING", "new")
     with connect(None, 2) as client:
@@ -31,6 +41,7 @@ def test_workers_are_forks_of_one_process_with_the_environment_of_now(monkeypatc
     assert list(told.values()) == [["new", None]] * 2
 
 
+@pytest.mark.usefixtures("as_begun")
 def test_they_are_spawned_where_they_would_have_imported_otherwise(monkeypatch) -> None:
     began = begin()
     assert began is not None
