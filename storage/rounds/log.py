@@ -259,7 +259,8 @@ class CommitLog:
 def put_aside(place: Place, key: str, name: str) -> None:
     """Give a record beside the commits a name that begins so and ends in the SHA-256 of its bytes."""
     content = place.read(key)
-    assert content is not None, "only the holder of the lease sets records aside"
+    if content is None:
+        raise StoreDamaged(f"{place}: {key} is no file; take it away, and begin again")
     place.write(f"commits/{name}-{hashlib.sha256(content).hexdigest()[:12]}.json", content, durable=True)
     place.delete(key)
 
