@@ -83,9 +83,8 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
         )
     try:
         with get_client(sync_client=True) as client:
-            client.read_work_pool(
-                pool
-            )  # of a deployment that is made anew, the server would not say that it is this
+            # Where the deployment is there already, applying it to no pool would end in a server's error.
+            client.read_work_pool(pool)
         applied: UUID = deployment.apply()
         return applied
     except ObjectNotFound as error:
