@@ -10,7 +10,7 @@ from zarr.core.group import GroupMetadata
 from zarr.core.metadata import ArrayV3Metadata
 
 from storage.hierarchy.schema import ArraySpec
-from storage.parsing import from_json
+from storage.parsing import MOST_ROUNDS, from_json
 from storage.places.base import Place
 
 NAME = "zarr.json"
@@ -30,12 +30,12 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
 
 
 def told_rows(place: Place, path: str) -> int | None:
-    """How many rows the document of an array tells of; None where it is missing, or tells of none."""
+    """How many rows the document of an array tells of; None where it is missing or tells of no run's."""
     try:
         rows = read_document(place, path)["shape"][0]
     except (ValueError, KeyError, TypeError, IndexError):
         return None
-    return rows if type(rows) is int and rows > 0 else None
+    return rows if type(rows) is int and 0 < rows <= MOST_ROUNDS + 1 else None
 
 
 def create_root(place: Place, attributes: Mapping[str, Any]) -> None:

@@ -35,6 +35,10 @@ ROUND_ROWS = 1024
 """Rounds a chunk of the coordinate of rounds, which is written ahead."""
 
 
+MOST_SLOTS = 1_000
+"""Slots of a kind: an optimizer has a few, and each is as many tensors as the network."""
+
+
 CODECS: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 """Of every chunk."""
 
@@ -103,6 +107,9 @@ class ArraySpec:
         }
 
 
+Slots = Annotated[tuple[str, ...], Field(max_length=MOST_SLOTS)]
+
+
 @dataclass(frozen=True)
 class Schema:
     """What a run stores; `memory`, `carry` and `extras` name slots that are shaped as the parameters.
@@ -115,9 +122,9 @@ class Schema:
 
     layout: Layout
     partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
-    memory: tuple[str, ...] = ()
-    carry: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
+    memory: Slots = ()
+    carry: Slots = ()
+    extras: Slots = ()
     matches: Rows = ()
 
     def state(self, rows: int) -> dict[str, ArraySpec]:

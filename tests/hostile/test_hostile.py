@@ -72,7 +72,6 @@ def test_the_name_of_a_folder_is_as_harmless(commands, base, tmp_path: Path, tit
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", STORES)
 def test_over_each_store_all_commands_are_tried(commands, base, tmp_path: Path, name) -> None:
     assert check(commands, base, tmp_path, name, ALL) == []

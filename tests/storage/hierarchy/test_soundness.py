@@ -160,3 +160,22 @@ def test_the_number_of_rounds_that_is_nested_too_deep_is_that_of_the_records(tin
     for path in ("committed", "round"):
         (store.path / path / "zarr.json").write_text(nonsense)
     assert RoundStore(store.path).rounds == 1
+
+
+def test_more_rounds_than_a_run_may_have_are_no_number_of_rounds(tiny) -> None:
+    store = tiny.train(tiny.create(), 1)
+    for path in ("commits", "committed", "round"):
+        file = store.path / path / "zarr.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"shape": [10**15]}))
+    assert RoundStore(store.path).rounds == 1
+    assert recover(RoundStore(store.path))[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["memory", "carry", "extras"])
+def test_more_slots_than_any_optimizer_has_are_refused_in_a_line(tiny, kind) -> None:
+    store = tiny.train(tiny.create(), 1)
+    document = json.loads((store.path / "zarr.json").read_text())
+    document["attributes"]["schema"][kind] = [f"s{number}" for number in range(100_000)]
+    (store.path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(NotARun, match=f"{kind}: .* at most 1000 items"):
+        RoundStore(store.path)
