@@ -51,14 +51,7 @@ Units = Annotated[
     BeforeValidator(at_commas),
 ]
 Hybrid = Annotated[bool, Field(description="whether they share the batch before these layers")]
-Step = Annotated[
-    Literal["exact", "fused"],
-    Field(description="exact, or fused: plain SGD that subtracts as it multiplies, sooner, with other bits"),
-]
-Stacked = Annotated[
-    Annotated[int, Field(ge=1)] | Literal["auto"],
-    Field(description="small partitions to train side by side, with bits of their own; auto: found by a trial"),
-]
+Stacked = Annotated[int, Field(ge=1, description="small partitions to train side by side, with bits of their own")]
 ReduceName = Annotated[str, Field(description=f"how updates become one: {', '.join(spelled(REDUCES))}")]
 Match = Annotated[By | None, Field(description="match hidden units before the reduce, compared by this")]
 MatchTo = Annotated[

@@ -13,7 +13,6 @@ from flows.config.resolving import Resolved, work_of
 from flows.config.scheduled import free_name
 from flows.config.train import Dealing, TrainConfig
 from flows.preparing.balancing import balanced
-from flows.preparing.stacking import with_stack
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice
 from storage.errors import ExperimentDiffers
@@ -74,7 +73,7 @@ class Prepared:
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
     order = order_of(resolved.config, resolved.algorithm)
-    resolved = with_stack(balanced(resolved, executor), executor)
+    resolved = balanced(resolved, executor)
     work, description = work_of(resolved, executor)
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     _tell_of_ranks(resolved.config, work.algorithm.map.ranks)

@@ -64,7 +64,6 @@ def fed_avg(
     optimizer_options: option.OptimizerOptions = None,
     clip_norm: option.ClipNorm = None,
     init: option.Init = "shared",
-    step: option.Step = "exact",
     stacked: option.Stacked = 1,
     outer_lr: option.OuterLearningRate = 1.0,
     outer_momentum: option.OuterMomentum = 0.0,
@@ -95,16 +94,11 @@ def fed_avg(
         clip_norm=clip_norm,
         init=init,
         schedule=Schedule(lr_schedule, warmup),
-        step=step,
         stacked=stacked,
     )
     outer = Sgd(outer_lr, outer_momentum, outer_nesterov, Schedule(outer_lr_schedule))
-    if ranks > 1 and local.stack > 1:
-        raise UsageError(f"stacked = {stacked} is for networks of one process; leave it out, or ranks")
-    if ranks > 1 and (clip_norm or step == "fused" or local.optimizer in WHOLE):
-        what = (
-            "clip_norm" if clip_norm else f"step = {step}" if step == "fused" else f"optimizer = {local.optimizer}"
-        )
+    if ranks > 1 and (clip_norm or local.optimizer in WHOLE):
+        what = "clip_norm" if clip_norm else f"optimizer = {local.optimizer}"
         raise UsageError(f"{what} needs all of a network's gradients in one place; leave it out, or ranks")
     reducing = _reduce(reduce, init, match, match_to, soft)
     return Algorithm(_shared(local, ranks, units, hybrid), reducing, outer)
@@ -198,7 +192,7 @@ def fed_adagrad(
 SHARES = ("ranks", "units", "hybrid")
 
 
-@extending(fed_avg, without=("step", "stacked", *SHARES))
+@extending(fed_avg, without=("stacked", *SHARES))
 def fed_prox(*, mu: option.Proximity = 0.1, **options: Any) -> Algorithm:
     """FedProx: federated averaging whose partitions are held near the start (Li et al. 2020, Algorithm 2)."""
     averaging = fed_avg(**options)
@@ -207,7 +201,7 @@ def fed_prox(*, mu: option.Proximity = 0.1, **options: Any) -> Algorithm:
 
 OTHER_THAN_PLAIN_SGD = (
     *("momentum", "nesterov", "optimizer", "optimizer_options", "clip_norm"),
-    *("init", "step", "stacked", "match", "match_to", "soft"),
+    *("init", "stacked", "match", "match_to", "soft"),
     *SHARES,
 )
 

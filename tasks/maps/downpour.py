@@ -12,8 +12,8 @@ from storage.values.tensors import Vectors, pack
 from tasks.algebra import Map
 from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
+from tasks.maps.backprop import backprop, descend
 from tasks.maps.batches import batches
-from tasks.maps.stepping.backprop import Backprop, descend
 from tasks.networks.objective import Objective, buffers_of
 
 
@@ -62,9 +62,9 @@ class Downpour(Map):
         parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
         lr = self.lr * self.schedule(state.round + 1)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        backprop, total, seen = Backprop(objective, network), torch.zeros(()), 0
+        total, seen = torch.zeros(()), 0
         for batch in batches(examples, self.batch_size, self.steps, seed):
-            loss = backprop(batch)
+            loss = backprop(objective, network, batch)
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
                     sums[name].add_(parameter.grad)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage.errors import UsageError
 from tasks.algebra import Map
 from tasks.data.partitions import Description, Partitions
 from tasks.networks.fit import check_fit
@@ -39,5 +40,16 @@ class Fitting(WithCode):
 
 
 def _dealt(partitions: Partitions) -> tuple[int, ...]:
-    """The sizes of partitions in the first round."""
-    return tuple(map(len, partitions.train_targets(partitions.split.number(1))))
+    """The sizes of partitions; raises `UsageError` where other rounds have others, so that not all are tried."""
+    sizes, split = _sizes(partitions, 0), partitions.split
+    if split.resplit_every and _sizes(partitions, 1) != sizes:
+        raise UsageError(
+            f"stacked needs partitions whose sizes stay, and each split {split.kind} has others; leave stacked at "
+            "1, or resplit_every out"
+        )
+    return sizes
+
+
+def _sizes(partitions: Partitions, number: int) -> tuple[int, ...]:
+    """The sizes of partitions in a split, in order."""
+    return tuple(sorted(map(len, partitions.train_targets(number))))

@@ -11,8 +11,8 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
 from tasks.algebra import Map
 from tasks.data.examples import Examples
+from tasks.maps.backprop import backprop
 from tasks.maps.batches import batches
-from tasks.maps.stepping.backprop import Backprop
 from tasks.networks.objective import Objective, buffers_of
 
 
@@ -49,7 +49,7 @@ class Gradient(Map):
         """One forward and one backward pass; the direction is one vector (elements,) per dtype."""
         network = objective.network(state)
         batch = next(batches(examples, self.batch_size, 1, seed))
-        loss = Backprop(objective, network)(batch)
+        loss = backprop(objective, network, batch)
         gradients = {
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in network.named_parameters()

@@ -14,13 +14,13 @@ from storage.values.tensors import Vectors, pack, views
 from tasks.algebra import Map
 from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.examples import Examples
+from tasks.maps.backprop import backprop, descend
 from tasks.maps.batches import batches
 from tasks.maps.optimizers import check_optimizer, check_steps, optimizer_name, optimizer_of
 from tasks.maps.stacking.courses import course, lengths_of
 from tasks.maps.stacking.independence import check_stackable
 from tasks.maps.stacking.replicas import Stacked
 from tasks.maps.stacking.training import train
-from tasks.maps.stepping.backprop import Backprop, descend
 from tasks.networks.objective import Objective, buffers_of
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
@@ -35,9 +35,8 @@ class LocalSteps(Map):
     starts afresh each round. `batch_size` None means the whole partition; `clip_norm` bounds the gradient's
     L2 norm; `schedule` changes `lr` over rounds. The weight is the partition's number of examples (McMahan et al.
     2017, Algorithm 1). With `init` ``per-partition`` each partition begins round 1 from initial weights of its
-    own, drawn from its seed. A `step` that is ``fused`` subtracts products of matrices as they are made: in less
-    time than an ``exact`` one, with other bits. So many partitions are trained `stacked`, side by side, also where
-    fewer are mapped: the bits depend on the number, and on no other partition. ``auto`` is 1 until it is found.
+    own, drawn from its seed. So many partitions are trained `stacked`, side by side, also where fewer are
+    mapped: the bits depend on the number, and on no other partition.
 
     >>> local = LocalSteps(epochs=2, batch_size=32, lr=0.1, schedule=Schedule("step:10:0.5"))
     >>> local.count(100), local.rate(State({}, round=10))
@@ -53,20 +52,17 @@ class LocalSteps(Map):
     clip_norm: float | None = None
     init: Literal["shared", "per-partition"] = "shared"
     schedule: Schedule = CONSTANT
-    step: Literal["exact", "fused"] = "exact"
-    stacked: int | Literal["auto"] = 1
+    stacked: int = 1
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise UsageError("local training needs either steps or epochs, not both")
         object.__setattr__(self, "optimizer", optimizer_name(self.optimizer))
         check_optimizer(self.optimizer)
-        if self.step == "fused" and not self._is_plain:
-            raise UsageError("fused steps are those of plain SGD: no other optimizer, options or clipping")
-        if self.stack > 1 and self.unstackable:
+        if self.stacked > 1 and self.unstackable:
             raise UsageError(
-                f"stacked = {self.stacked} is for exact steps of plain SGD from a shared start, not for "
-                f"{self.unstackable}; leave one of them out"
+                f"stacked = {self.stacked} is for plain SGD from a shared start, not for {self.unstackable}; "
+                "leave one of them out"
             )
         if "lr" in dict(self.options):
             raise UsageError("give lr as lr, not among the optimizer's options")
@@ -81,7 +77,7 @@ class LocalSteps(Map):
     @property
     def stack(self) -> int:
         """As many as are stacked."""
-        return 1 if self.stacked == "auto" else self.stacked
+        return self.stacked
 
     @property
     def unstackable(self) -> str | None:
@@ -91,7 +87,6 @@ class LocalSteps(Map):
             f"options {dict(self.options)}": bool(self.options),
             f"clip_norm {self.clip_norm}": self.clip_norm is not None,
             f"init {self.init}": self.init != "shared",
-            f"{self.step} steps": self.step != "exact",
         }
         return next((name for name, given in others.items() if given), None)
 
@@ -103,12 +98,12 @@ class LocalSteps(Map):
         if not self._is_plain:
             parameters = [p for p in objective.network(objective.initial()).parameters() if p.requires_grad]
             check_steps(optimizer_of(self.optimizer, parameters, self.lr, dict(self.options)))
-        if self.stack > 1:
+        if self.stacked > 1:
             lengths = {n for size in {*sizes} for n in lengths_of(size, self.batch_size, self.count(size))}
             for length in sorted(lengths or {len(examples)}, reverse=True):
                 rows = torch.arange(length) % len(examples)
                 check_stackable(
-                    Stacked(objective, self.stack), Examples(examples.inputs[rows], examples.targets[rows])
+                    Stacked(objective, self.stacked), Examples(examples.inputs[rows], examples.targets[rows])
                 )
 
     def __call__(
@@ -120,7 +115,7 @@ class LocalSteps(Map):
         seed: int,
     ) -> Update:
         """Train, and send back how far the parameters went: one vector (elements,) per dtype."""
-        if self.stack > 1:
+        if self.stacked > 1:
             return self.together(objective, state, [examples], [carry], [seed])[0]
         return self.train(objective, state, examples, seed)
 
@@ -133,16 +128,14 @@ class LocalSteps(Map):
         seeds: Sequence[int],
     ) -> Sequence[Update]:
         """Train up to `stack` partitions side by side, an update for each."""
-        if self.stack == 1:
+        if self.stacked == 1:
             return super().together(objective, state, examples, carries, seeds)
-        if not objective.alone:
-            raise UsageError("networks that ranks share are not stacked; leave stacked at 1")
         counts = [self.count(len(each)) for each in examples]
         courses = [
             course(each, self.batch_size, steps, seed)
             for each, steps, seed in zip(examples, counts, seeds, strict=True)
         ]
-        arrived = train(Stacked(objective, self.stack), state, courses, self.rate(state))
+        arrived = train(Stacked(objective, self.stacked), state, courses, self.rate(state))
         directions = {name: start - arrived.params[name] for name, start in state.params.items()}
         losses = arrived.losses.tolist()
         return [
@@ -187,11 +180,11 @@ class LocalSteps(Map):
 
         A `move`, of the same form, is subtracted from the parameters after the first step.
         """
-        if self.stack > 1:
+        if self.stacked > 1:
             raise UsageError("only local training as it is can be stacked: no further terms; leave stacked at 1")
         own = self.init == "per-partition" and state.round == 0
         network = objective.network(objective.seeded(seed).initial() if own else state)
-        step = self._stepper(objective, network, self.rate(state), term)
+        step = self._step(objective, network, self.rate(state), term)
         steps = self.count(len(examples))
         total = torch.zeros(())
         for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
@@ -207,29 +200,24 @@ class LocalSteps(Map):
         )
         return update, arrived
 
-    def _stepper(
+    def _step(
         self, objective: Objective, network: torch.nn.Module, lr: float, term: Term | None
     ) -> Callable[[Examples], torch.Tensor]:
         """What takes a step of a network on a batch, and gives its loss."""
-        if self.step == "fused" and term is not None:
-            raise UsageError("fused steps have no further terms: leave step as it is for this algorithm")
-        if self._is_plain and term is None:
-            return Backprop(objective, network, lr, fused=self.step == "fused")
+        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        parameters = list(named.values())
         # Plain SGD without torch.optim: the same bits, less time a step, and torch.optim takes 1.2 s to start.
         plain = self.optimizer == "SGD" and not self.options
-        backprop = Backprop(objective, network)
-        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        options = dict(self.options)
-        optimizer = None if plain else optimizer_of(self.optimizer, backprop.parameters, lr, options)
+        optimizer = None if plain else optimizer_of(self.optimizer, parameters, lr, dict(self.options))
 
         def step(batch: Examples) -> torch.Tensor:
-            loss = backprop(batch)
+            loss = backprop(objective, network, batch)
             if term is not None:
                 _add(named, term)
             if self.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(backprop.parameters, self.clip_norm)
+                torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
             if optimizer is None:
-                descend(backprop.parameters, lr)
+                descend(parameters, lr)
             else:
                 optimizer.step()
                 optimizer.zero_grad()

@@ -128,11 +128,6 @@ class Objective:
         """The network as it was built, of which nothing is to be changed."""
         return _skeleton(self.model)[0]
 
-    @property
-    def alone(self) -> bool:
-        """Whether a step of its network waits for nobody: then it may be recorded."""
-        return True
-
     def initial(self) -> State:
         """The state before the first round, without the outer optimizer's memory."""
         network, layout = _skeleton(self.model)
@@ -171,11 +166,20 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
     }
     # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
     memo: dict[int, object] = {
-        id(old): nn.Parameter(bound[name], requires_grad=old.requires_grad)
+        id(old): _hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
         for name, old in skeleton.named_parameters()
     }
     memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
     return copy.deepcopy(skeleton, memo | _empties(skeleton))
+
+
+def _hooked(parameter: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
+    """A parameter with the hooks of another, which torch copies no parameter with."""
+    for hook in (old._backward_hooks or {}).values():
+        parameter.register_hook(hook)
+    for hook in (old._post_accumulate_grad_hooks or {}).values():
+        parameter.register_post_accumulate_grad_hook(hook)
+    return parameter
 
 
 def _empties(network: nn.Module) -> dict[int, object]:

@@ -19,7 +19,6 @@ from storage.values.digests import tensor_digest
 from storage.values.state import Update
 from storage.values.tensors import to_numpy
 from tasks.data.partitions import Partition
-from tasks.maps.stepping.backprop import EAGER
 from tasks.reduces.tree import fold_updates
 from tasks.rounds.job import Work
 from tasks.rounds.steps import map_partition, score_block
@@ -65,7 +64,7 @@ def pace(works: Mapping[int, Work], processes: int, root: str) -> Pace:
     """
     (least, few), (most, _) = works.items()
     examples = few.partitions.load(few.split(1), 0)
-    short, long = (_map_seconds(work, steps, examples) for steps, work in works.items())
+    short, long = (_map_seconds(work, examples) for work in works.values())
     step = max(0.0, (long - short) / (most - least))
     return Pace(
         step,
@@ -79,18 +78,15 @@ def pace(works: Mapping[int, Work], processes: int, root: str) -> Pace:
     )
 
 
-def _map_seconds(work: Work, steps: int, data: Partition) -> float:
-    """Seconds of a map of so many steps, once they are recorded."""
+def _map_seconds(work: Work, data: Partition) -> float:
+    """Seconds of a map."""
     state = work.objective.initial()
 
     def one() -> None:
         if (mapped := map_partition(work, state, 1, 0, data, {})).raised:
             raise RoundFailed(f"partition 0 cannot be measured: {mapped.refused}")
 
-    began, done = time.perf_counter(), 0
-    while done <= EAGER + 8 and time.perf_counter() - began < SECONDS:
-        one()
-        done += steps
+    one()  # the first may import
     return _seconds(one)
 
 

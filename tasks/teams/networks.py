@@ -39,11 +39,6 @@ class ShareObjective(Objective):
         """Where each tensor lies in the rank's vectors."""
         return self.shares.layout_of(self.team.rank)
 
-    @property
-    def alone(self) -> bool:
-        """Its steps are not."""
-        return False
-
     def initial(self) -> State:
         """The rank's part of the state before the first round."""
         return self.shares.state(super().initial(), self.team.rank)

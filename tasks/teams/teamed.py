@@ -40,6 +40,12 @@ class Teamed(Map):
     hybrid: bool = False
     shares: Shares | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        if self.inner.stack > 1:
+            raise UsageError(
+                f"stacked = {self.inner.stack} is for networks of one process; leave it out, or ranks"
+            )
+
     @property
     def ranks(self) -> int:
         """The size of the team."""

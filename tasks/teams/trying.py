@@ -1,90 +1,165 @@
-"""Whether a network whose units are shared has the function and the gradients that it has as a whole."""
+"""Whether a network whose units are shared computes, in training and in scoring, what it computes as a whole."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import ModelError, one_line
-from storage.values.layout import Layout
 from storage.values.state import State
-from storage.values.tensors import pack
+from storage.values.tensors import Specs, Vectors, pack, views
 from tasks.matching.check import TOLERANCE, randomise
-from tasks.networks.objective import ModelSpec, Objective, layout_of
+from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
 from tasks.teams.team import Team, in_turn
 
+LARGE = 8.0
+"""So many times larger parameters are tried, too: they reach what clips, or saturates."""
+
 Numbers = dict[str, dict[str, torch.Tensor]]
+"""Tensors of a step by kind and name."""
 
 
 def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool:
-    """Whether outputs and gradients on inputs (examples, *) agree in float64, with parameters drawn at random.
+    """Whether a step on inputs (examples, *) is that of the whole network, and ranks draw alike what all have.
 
-    So must what ranks draw for all of them in training, which else would drift apart.
-
-    Raises `ModelError` where the network as a whole has no float64.
+    Tried are the network's own parameters, others drawn at random, and larger ones. Raises `ModelError` where the
+    network as a whole has no float64.
     """
-    doubled = replace(objective, model=replace(objective.model, dtype="float64"))
-    batch = inputs.double() if inputs.is_floating_point() else inputs
-    with pinned(0, torch.get_num_threads()):
-        layout, state, whole = _tried(doubled.model, batch)
-        shares = replace(shares, layout=layout)
-
-        def of_rank(team: Team) -> tuple[Numbers, torch.Tensor]:
-            share = ShareObjective.of(doubled, shares, team, apart=True)
-            network = share.network(shares.state(state, team.rank))
-            numbers = _numbers(network, batch)
-            network.train()(batch)
-            return numbers, torch.get_rng_state()
-
-        try:
-            parts, drawn = zip(*in_turn(shares.ranks, of_rank), strict=True)
-        except Exception:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
-            return False
-    return all(torch.equal(drawn[0], other) for other in drawn) and all(
-        _close(shares.share(name, tensor, rank), part[kind][name], scale)
-        for kind, numbers in whole.items()
-        for scale in [max(tensor.abs().max().item() for tensor in numbers.values())]
-        for rank, part in enumerate(parts)
-        for name, tensor in numbers.items()
+    states = list(_states(objective))
+    return all(difference(objective, inputs, shares, state) is None for state in states) and _draw_alike(
+        objective, inputs, shares, states[0]
     )
 
 
-def _tried(model: ModelSpec, inputs: torch.Tensor) -> tuple[Layout, State, Numbers]:
-    """A whole network with parameters drawn at random: its layout, its state, and its numbers."""
-    network = model.build()
-    layout = layout_of(network)
+def _states(objective: Objective) -> Iterator[State]:
+    own = objective.initial()
+    yield own
+    network = objective.network(own)
     randomise(network, torch.Generator().manual_seed(0))
-    named = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    state = State(pack(layout.params, named), pack(layout.buffers, named), pack(layout.frozen, named))
-    try:
-        return layout, state, _numbers(network, inputs)
-    except Exception as error:
-        raise ModelError(f"{type(network).__name__} cannot be tried in float64: {one_line(error)}") from error
+    layout, named = objective.layout, {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    params, buffers, frozen = (pack(specs, named) for specs in (layout.params, layout.buffers, layout.frozen))
+    yield replace(own, params=params, buffers=buffers, frozen=frozen)
+    yield replace(
+        own, params={name: LARGE * vector for name, vector in params.items()}, buffers=buffers, frozen=frozen
+    )
+
+
+def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state: State) -> str | None:
+    """What of a step in float64 from a state, on inputs (examples, *), is not as in the whole network.
+
+    Compared are outputs and buffers in training, the gradients of outputs that are weighed at random, and outputs
+    in scoring; random numbers are all the same, as ranks draw others. None where all is the same up to rounding,
+    or nothing can be told since the whole network gives numbers that are not finite.
+    """
+    doubled, state, batch = _doubled(objective, state, inputs)
+    shares = replace(shares, layout=doubled.layout)
+    with pinned(0, torch.get_num_threads()):
+        try:
+            whole = _numbers(doubled.network(state), batch)
+        except Exception as error:
+            name = type(doubled.built).__name__
+            raise ModelError(f"{name} cannot be tried in float64: {one_line(error)}") from error
+
+    def of_rank(team: Team) -> Numbers:
+        share = ShareObjective.of(doubled, shares, team, apart=True)
+        return _numbers(share.network(shares.state(state, team.rank)), batch)
+
+    with pinned(0, torch.get_num_threads()):
+        try:
+            parts = in_turn(shares.ranks, of_rank)
+        except Exception as error:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
+            return f"a step of a share fails with {one_line(error)}"
+    return _differing(shares, whole, parts)
+
+
+def _differing(shares: Shares, whole: Numbers, parts: list[Numbers]) -> str | None:
+    if not all(tensor.isfinite().all() for numbers in whole.values() for tensor in numbers.values()):
+        return None
+    for kind, numbers in whole.items():
+        scale = max((tensor.abs().max().item() for tensor in numbers.values() if tensor.numel()), default=0.0)
+        for name, tensor in numbers.items():
+            for rank, part in enumerate(parts):
+                share, here = shares.share(name, tensor, rank), part[kind].get(name)
+                # A gradient may be zero in truth, and others give the scale.
+                if (
+                    here is None
+                    or here.shape != share.shape
+                    or not ((here - share).abs() <= TOLERANCE * scale).all()
+                ):
+                    return f"{kind} {name} is another one on rank {rank}"
+    return None
+
+
+def _draw_alike(objective: Objective, inputs: torch.Tensor, shares: Shares, state: State) -> bool:
+    """Whether ranks draw equally many random numbers in training for what all of them have."""
+    doubled, state, batch = _doubled(objective, state, inputs)
+    shares = replace(shares, layout=doubled.layout)
+
+    def of_rank(team: Team) -> torch.Tensor:
+        share = ShareObjective.of(doubled, shares, team, apart=True)
+        share.network(shares.state(state, team.rank))(batch)
+        return torch.get_rng_state()
+
+    with pinned(0, torch.get_num_threads()):
+        first, *others = in_turn(shares.ranks, of_rank)
+    return all(torch.equal(first, other) for other in others)
+
+
+def _doubled(objective: Objective, state: State, inputs: torch.Tensor) -> tuple[Objective, State, torch.Tensor]:
+    """An objective in float64, with a state and inputs for it."""
+    doubled = replace(objective, model=replace(objective.model, dtype="float64"))
+
+    def of(specs: Specs, vectors: Vectors, into: Specs) -> Vectors:
+        return pack(into, {name: tensor.double() for name, tensor in views(specs, vectors).items()})
+
+    one, other = objective.layout, doubled.layout
+    state = State(
+        of(one.params, state.params, other.params),
+        of(one.buffers, state.buffers, other.buffers),
+        of(one.frozen, state.frozen, other.frozen),
+        round=state.round,
+    )
+    return doubled, state, inputs.double() if inputs.is_floating_point() else inputs
+
+
+class _Alike(TorchDispatchMode):
+    """All random numbers are one, so that as many are as good as more."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawn = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags and isinstance(drawn, torch.Tensor):
+            drawn.fill_(0.5) if drawn.is_floating_point() else drawn.zero_()
+        return drawn
 
 
 def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
-    """The outputs of a network, and the gradients of their sum with weights drawn at random, by name."""
-    leaves = _outputs(network.eval(), inputs)
-    with torch.no_grad():  # scores may take another way
-        scored = _outputs(network, inputs)
+    """What a step of a network makes of inputs (examples, *), and a score after it."""
     generator = torch.Generator().manual_seed(1)
-    weighted = [(leaf * torch.randn(leaf.shape, generator=generator).to(leaf)).sum() for leaf in leaves]
-    torch.stack(weighted).sum().backward()
-    gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
-    outputs = {str(number): leaf.detach() for number, leaf in enumerate([*leaves, *scored])}
-    return {"outputs": outputs, "gradients": gradients}
+    with _Alike():
+        outputs = _outputs(network, inputs)
+    weights = [torch.randn(leaf.shape, generator=generator).to(leaf) for leaf in outputs]
+    with _Alike():
+        torch.stack(
+            [(leaf * weight).sum() for leaf, weight in zip(outputs, weights, strict=True)]
+        ).sum().backward()
+    with torch.no_grad():
+        scored = _outputs(network.eval(), inputs)
+    return {
+        "output": {str(number): leaf.detach() for number, leaf in enumerate(outputs)},
+        "gradient of": {name: p.grad for name, p in network.named_parameters() if p.grad is not None},
+        "buffer": {name: buffer.double() for name, buffer in network.named_buffers()},
+        "output in scoring": {str(number): leaf for number, leaf in enumerate(scored)},
+    }
 
 
 def _outputs(network: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(network(inputs)) if isinstance(leaf, torch.Tensor)]
-
-
-def _close(one: torch.Tensor, other: torch.Tensor, scale: float) -> bool:
-    """Whether tensors are the same up to rounding: a gradient may be zero in truth, and others give the scale."""
-    return one.shape == other.shape and bool(((one - other).abs() <= TOLERANCE * scale).all())

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.tensors import same_bits
 from tasks.data.examples import Examples
+from tasks.maps.backprop import backprop, descend
 from tasks.maps.stacking.replicas import Replicas, Stacked
-from tasks.maps.stepping.backprop import Backprop
-from tasks.maps.stepping.replaying import taken_back
 from tasks.networks.objective import Objective
 from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
@@ -35,20 +32,19 @@ def check_stackable(stacked: Stacked, examples: Examples) -> None:
         _check_alone(objective, alone, examples)
         _scatter(network)
         batch = Examples(*(t.expand(count, *t.shape).contiguous() for t in (examples.inputs, examples.targets)))
-        check_apart(stacked, network, batch)
+        _check_apart(stacked, network, batch)
         _check_agreement(stacked, alone, network, batch)
 
 
-def check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
-    """Raise `ModelError` unless the bits of a replica's step depend neither on its place nor on its neighbours.
+def _check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
+    """Raise unless the bits of a replica's step depend neither on its place nor on its neighbours.
 
     Tried is a step of the network, which is as before in the end, on a batch (replica, example, *).
     """
-    step, places = Backprop(stacked, network, RATE), torch.arange(stacked.count)
-    parameters = [parameter.detach() for parameter in network.trained.values()]
+    places = torch.arange(stacked.count)
     order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
     each, again, moved, same = (
-        _stepped(step, parameters, batch, chosen, seed)
+        _stepped(stacked, network, batch, chosen, seed)
         for seed, chosen in enumerate((places, places, order, places * 0))
     )
     if not all(map(same_bits, each, again)):
@@ -60,14 +56,20 @@ def check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
 
 
 def _stepped(
-    step: Backprop, parameters: Sequence[torch.Tensor], batch: Examples, places: torch.Tensor, seed: int
+    stacked: Stacked, network: Replicas, batch: Examples, places: torch.Tensor, seed: int
 ) -> list[torch.Tensor]:
     """Losses and parameters after a step of the replicas of some places, with a seed for the generators."""
-    with taken_back(parameters), pinned(seed, torch.get_num_threads()):
-        for parameter in parameters:
-            parameter.copy_(parameter[places])
-        losses = step(Examples(batch.inputs[places], batch.targets[places]))
-        return [losses.clone(), *(parameter.clone() for parameter in parameters)]
+    parameters = list(network.trained.values())
+    before = [parameter.detach().clone() for parameter in parameters]
+    with pinned(seed, torch.get_num_threads()):
+        for parameter, earlier in zip(parameters, before, strict=True):
+            parameter.data.copy_(earlier[places])
+        losses = backprop(stacked, network, Examples(batch.inputs[places], batch.targets[places]))
+        descend(parameters, RATE)
+    after = [parameter.detach().clone() for parameter in parameters]
+    for parameter, earlier in zip(parameters, before, strict=True):
+        parameter.data.copy_(earlier)
+    return [losses, *after]
 
 
 def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -> None:
@@ -90,7 +92,7 @@ def _check_agreement(stacked: Stacked, alone: nn.Module, network: Replicas, batc
     for name, parameter in network.trained.items():
         own[name].data.copy_(parameter[0])
     alone.zero_grad()
-    Backprop(stacked, network)(batch)
+    backprop(stacked, network, batch)
     objective.value(alone(batch.inputs[0]), batch.targets[0]).backward()
     wanted = torch.cat([_flat(own[name], own[name].grad) for name in network.trained])
     found = torch.cat(

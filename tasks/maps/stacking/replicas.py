@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,16 +42,6 @@ class Stacked:
     objective: Objective
     count: int
 
-    @property
-    def built(self) -> Replicas:
-        """The replicas as they are built, of which nothing is to be changed."""
-        return _built(self)
-
-    @property
-    def alone(self) -> bool:
-        """As one of them."""
-        return self.objective.alone
-
     def network(self, state: State) -> Replicas:
         """Replicas of their own that all start from a state, in training mode."""
         network = self.objective.network(state)
@@ -65,8 +54,3 @@ class Stacked:
         """The mean loss of each replica, (replica,), of outputs and targets (replica, examples, *)."""
         losses: torch.Tensor = vmap(self.objective.value)(outputs, targets)
         return losses.view(self.count)
-
-
-@functools.lru_cache(maxsize=4)
-def _built(stacked: Stacked) -> Replicas:
-    return stacked.network(stacked.objective.initial())

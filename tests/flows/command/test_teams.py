@@ -49,7 +49,6 @@ CONVOLVED = ["--data", "{mine}:rows", "--model", "{mine}:convolved"]
         (["--units", "fc1"], 2, "units and hybrid say what ranks share: give ranks, 2 or more"),
         (["--hybrid"], 2, "units and hybrid say what ranks share: give ranks, 2 or more"),
         ([*TWO, "--clip-norm", "1"], 2, "clip_norm needs all of a network's gradients in one place; leave it out"),
-        ([*TWO, "--step", "fused"], 2, "step = fused needs all of a network's gradients in one place"),
         ([*TWO, "--optimizer", "Adafactor"], 2, "optimizer = Adafactor needs all of a network's gradients"),
         ([*TWO, "--algorithm", "fed_prox"], 2, "fed_prox takes no ranks"),
         ([*TWO, "--units", "fc3"], 2, "units 'fc3' cannot be shared by ranks; those of fc1 can"),

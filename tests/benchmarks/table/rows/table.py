@@ -9,7 +9,6 @@ ALL = (
     training.SPLIT,
     training.ACCURACY_APART,
     training.FEDAVG,
-    training.FEDAVG_FUSED,
     overhead.NOOP,
     overhead.CLIENTS,
     overhead.CLIENTS_STACKED,

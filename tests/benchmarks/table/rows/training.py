@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.benchmarks.table.rows.base import PEERS, Contender, Row, ours
 from tests.benchmarks.table.rows.examples import mnist
 
@@ -56,10 +54,4 @@ FEDAVG = Row(
     ours("command", "fedavg"),
     mnist,
     {"Flower": 0.45, "FedJAX": 0.9, "torch loop": 0.35},
-)
-FEDAVG_FUSED = replace(
-    FEDAVG,
-    name="fedavg-fused",
-    title="the same, ours with steps whose products are subtracted as they are made (--step fused)",
-    ours=ours("command", "fedavg-fused"),
 )

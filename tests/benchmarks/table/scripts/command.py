@@ -32,7 +32,6 @@ def options(recipe: Recipe, **more: Any) -> dict[str, Any]:
 
 RECIPES = {
     "fedavg": options(FEDAVG, **{"algorithm": "fed_avg", "local-epochs": 1}),
-    "fedavg-fused": options(FEDAVG, **{"algorithm": "fed_avg", "local-epochs": 1, "step": "fused"}),
     "accuracy": options(
         ACCURACY,
         **{"algorithm": "sync_sgd", "keep": "last:1", "target-accuracy": TARGET},

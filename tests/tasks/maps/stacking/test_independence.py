@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from storage.errors import ModelError
-from tasks.maps.stacking.independence import check_apart, check_stackable
+from tasks.maps.stacking.independence import check_stackable
 from tasks.maps.stacking.replicas import Stacked
 from tasks.numerics import pinned
 from tests.tasks.maps.stacking.test_training import objective, part
@@ -100,14 +100,3 @@ def test_that_other_threads_draw_random_numbers_meanwhile_does_no_harm() -> None
     finally:
         done.set()
         thread.join()
-
-
-def test_the_network_is_as_before_once_it_is_tried() -> None:
-    what = objective("mlp", None, "float32")
-    stacked = Stacked(what, COUNT)
-    network = stacked.network(what.initial())
-    before = [parameter.detach().clone() for parameter in network.parameters()]
-    one = part(what, 16)
-    batch = type(one)(*(t.expand(COUNT, *t.shape).contiguous() for t in (one.inputs, one.targets)))
-    check_apart(stacked, network, batch)
-    assert all(torch.equal(p, was) for p, was in zip(network.parameters(), before, strict=True))

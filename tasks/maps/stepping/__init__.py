@@ -1,1 +1,0 @@
-"""Steps of backprop: taken eagerly, recorded once, then replayed."""
