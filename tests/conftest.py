@@ -89,6 +89,7 @@ def train(tmp_path: Path) -> Train:
                 last = min(first + window - 1, config.rounds)
                 for commit in executor.run(ready.job, first, last):
                     on_commit(commit)
+                ready.compare(first, commit)
                 ready.let_go(commit)
                 if commit.stop:
                     break

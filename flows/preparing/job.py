@@ -32,7 +32,11 @@ from tasks.networks.start import Fork, Start
 from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import LARGEST_OF_SERVER, RoundPlan, window_size
+from tasks.teams.teamed import EXAMPLES, Teamed
 from tasks.when import Asynchronous
+
+COMPARED = 100
+"""Rounds after which a step of ranks that share a network is compared once more with that of the whole one."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,17 @@ class Prepared:
         """
         self.syncing.newest = newest
         prune(self.store, self.keep, self.syncing.safe, stays=self.job.attempt.scored)
+
+    def compare(self, first: int, newest: Commit) -> None:
+        """Raise `RoundFailed` where ranks that share a network take other steps than it takes as a whole.
+
+        Compared is a step from the newest of the states since a round, at each 100th and at the last.
+        """
+        work, attempt = self.job.work, self.job.attempt
+        last = newest.round == attempt.rounds or attempt.stop_reason(newest)
+        if isinstance(work.algorithm.map, Teamed) and (last or newest.round // COMPARED > (first - 1) // COMPARED):
+            inputs = work.partitions.sample(newest.round % self.job.plan.partitions, EXAMPLES).inputs
+            work.algorithm.map.compare(work.objective, inputs, self.store.tensors.read_state(newest))
 
 
 @contextmanager

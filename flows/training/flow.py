@@ -29,6 +29,7 @@ def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds
     while True:
         for commit in executor.run(run.job, first, min(first + run.window(seconds) - 1, last)):
             tell_commit(commit, run.job.attempt.rounds)
+        run.compare(first, commit)
         run.let_go(commit)
         if commit.round == last or run.job.attempt.stop_reason(commit):
             return commit

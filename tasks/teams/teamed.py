@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from storage.errors import ModelError, UsageError
+from storage.errors import ModelError, RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.algebra import Map
@@ -20,9 +20,12 @@ from tasks.teams.hybrid import joined
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
 from tasks.teams.team import Team, in_turn
-from tasks.teams.trying import is_sound
+from tasks.teams.trying import difference, is_sound
 
 T = TypeVar("T")
+
+EXAMPLES = 8
+"""On so many examples at most a step of shares is compared with that of the whole network."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,7 @@ class Teamed(Map):
 
     def bound(self, objective: Objective, partitions: Partitions) -> Teamed:
         """This map for a run's network, with shares found and tried; raises `ModelError` where there are none."""
-        inputs = partitions.sample(0).inputs
-        # As many examples at least as there are ranks.
-        inputs = torch.cat([inputs] * -(-self.team // len(inputs)))
+        inputs = self._enough(partitions.sample(0, EXAMPLES).inputs)
         shares = find_shares(objective, inputs, self.team, self.units, self.hybrid)
         return replace(self, inner=self.inner.bound(objective, partitions), shares=shares)
 
@@ -99,6 +100,18 @@ class Teamed(Map):
     def as_team(self, objective: Objective, state: State, function: Callable[[Objective, State], T]) -> T:
         """What a function of a network's objective and state gives on each rank: the first one's."""
         return self._each(objective, lambda share: function(share, self.found.state(state, share.team.rank)))[0]
+
+    def compare(self, objective: Objective, inputs: torch.Tensor, state: State) -> None:
+        """Raise `RoundFailed` where a step from a state, on inputs (examples, *), is not the whole network's."""
+        if differing := difference(objective, self._enough(inputs), self.found, state):
+            raise RoundFailed(
+                f"round {state.round}: ranks that share units {', '.join(self.found.units)} train another network "
+                f"than the whole one is, as {differing}; name others as `units`, or leave ranks out"
+            )
+
+    def _enough(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs (examples, *), as many at least as there are ranks."""
+        return torch.cat([inputs] * -(-self.team // len(inputs)))
 
     @property
     def found(self) -> Shares:
