@@ -12,7 +12,7 @@ import roundweave  # noqa: F401  # it finds tasks and storage before others that
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
-FLOWS = ("merge_flow", "recombine_flow", "replay_flow", "train_flow")
+FLOWS = ("merge_flow", "train_flow")
 """What imports Prefect, which then keeps its files under the root."""
 
 _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -151,13 +151,13 @@ class Run(run.Run):
         for a round that is not there or whose state before is not, and `DataError`.
         """
         from flows.evidence.replay.config import ReplayConfig
-        from flows.evidence.replay.running import replay_here
+        from flows.evidence.replay.running import replay
 
         several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
         values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}
         values |= {"executor": executor, "workers": workers, "scheduler": scheduler, "trust": trust}
         values |= {"run": full_address(self.address), "root": self._root or default_root()}
-        return replay_here(ReplayConfig(**values))
+        return replay(ReplayConfig(**values))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """What decides the network before its first round; raises `UsageError` for code that is not trusted."""

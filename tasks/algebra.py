@@ -75,11 +75,6 @@ class Map(Part, Protocol):
         return ()
 
     @property
-    def grows(self) -> bool:
-        """Whether it takes longer over more examples."""
-        return True
-
-    @property
     def ranks(self) -> int:
         """How many processes work on one partition together."""
         return 1

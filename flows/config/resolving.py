@@ -54,8 +54,6 @@ def resolve(config: TrainConfig) -> Resolved:
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     config = with_server(config, algorithm)
     partitions = deal(config, config.dtype)
-    if config.balance:
-        _check_balance(config, algorithm, partitions)
     if partitions.source.partitioned:
         return Resolved(config, algorithm, partitions)
     whole = partitions.describe(0)
@@ -65,19 +63,6 @@ def resolve(config: TrainConfig) -> Resolved:
     if start is not None:
         start.check(objective)
     return Resolved(config, algorithm.bound(objective, partitions), partitions, description, objective)
-
-
-def _check_balance(config: TrainConfig, algorithm: Algorithm, partitions: Partitions) -> None:
-    """Raise `UsageError` where no sizes are to be found for partitions, or maps would not be done the sooner."""
-    if partitions.source.partitioned:
-        raise UsageError("balance deals examples out, and the data give each partition its own; leave it out")
-    if config.split != "iid":
-        raise UsageError(f"balance sizes an iid split, and this is {config.split}; leave one of them out")
-    if not algorithm.map.grows:
-        raise UsageError(
-            "balance sizes partitions, and these maps take so many steps whatever the size; "
-            "give local_epochs instead of local_steps or a batch_size, or leave balance out"
-        )
 
 
 def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:

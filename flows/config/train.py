@@ -223,9 +223,6 @@ class Execution(Placement):
         default=None,
         description="what stays: all (the default), states, updates:k (a server's: updates:10), every:k, last:n",
     )
-    balance: Literal["measured"] | None = Field(
-        default=None, description="size the partitions of a new run by the speed of the workers that map them"
-    )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
     planned: Planned | None = Field(default=None, description="what `roundweave plan` has predicted")
     order: Annotated[str, AfterValidator(_known_order)] | None = Field(

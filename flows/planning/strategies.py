@@ -20,7 +20,7 @@ SHARED_STEPS = 20
 DECIDED = ("executor", "partitions", "threads", "algorithm", "rounds", "evaluate_every", "quorum")
 """Fields of a configuration that a strategy decides."""
 
-FIXED = ("planned", "balance", "order", "speeds", "recombined")
+FIXED = ("planned", "order", "speeds", "recombined")
 """Fields that mean nothing for partitions and rounds other than those that they were given for."""
 
 

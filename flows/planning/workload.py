@@ -53,7 +53,7 @@ def workload(config: TrainConfig) -> Workload:
     local, options, batch = _learning(config)
     _check_dealt(config)
     algorithm = MODELS["sync_sgd"].model_validate({"name": "sync_sgd", "batch_size": batch})
-    plain = {"algorithm": algorithm, "partitions": 1, "quorum": 1, "balance": None}
+    plain = {"algorithm": algorithm, "partitions": 1, "quorum": 1}
     resolved = resolve(config.model_copy(update=plain))
     assert resolved.description is not None
     assert resolved.objective is not None

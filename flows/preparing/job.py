@@ -12,7 +12,6 @@ from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, work_of
 from flows.config.scheduled import free_name
 from flows.config.train import Dealing, TrainConfig
-from flows.preparing.balancing import balanced
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice
 from storage.errors import ExperimentDiffers
@@ -88,7 +87,6 @@ class Prepared:
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
     order = order_of(resolved.config, resolved.algorithm)
-    resolved = balanced(resolved, executor)
     work, description = work_of(resolved, executor)
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
     _tell_of_ranks(resolved.config, work.algorithm.map.ranks)

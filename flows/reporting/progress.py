@@ -99,29 +99,18 @@ class Log:
 
 
 @contextmanager
-def progress_reported(name: str, total: int, done: int = 0) -> Iterator[FlowPage | None]:
-    """Within, the page of the flow run follows work of so many parts; None where there is no page."""
-    with flow_page(name) as page:
-        if page is None:
-            yield None
-            return
-        progress = Progress(page, total, done)
-        with listening(progress):
-            try:
-                yield page
-            finally:
-                progress.report()
-
-
-@contextmanager
 def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
     """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
-    with progress_reported(run_name(address), rounds, done) as page:
+    with flow_page(run_name(address)) as page:
         if page is None:
             yield
             return
-        with listening(drawing := Drawing()):
-            yield
+        progress, drawing = Progress(page, rounds, done), Drawing()
+        with listening(progress), listening(drawing):
+            try:
+                yield
+            finally:
+                progress.report()
         drawing.join()
         run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
@@ -176,21 +165,15 @@ class Progress:
         self._waiting.append(commit)
         if commit.score is not None or self._is_due or commit.round == rounds:
             get_run_logger().info("round %d/%d: %s", commit.round, rounds, shown_commit(commit) or "not scored")
-        self._report_now_and_then()
+        if self._is_due:
+            self.report()
 
     def progressed(self, done: int, total: int, text: str) -> None:
-        """Log a part of other work at once, and report it at most once a second."""
-        self.done = done
-        get_run_logger().info("%d/%d: %s", done, total, text)
-        self._report_now_and_then()
+        """Of other work there is no page."""
 
     @property
     def _is_due(self) -> bool:
         return time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS
-
-    def _report_now_and_then(self) -> None:
-        if self._is_due:
-            self.report()
 
     def notice(self, text: str) -> None:
         """The flow's log has it."""

@@ -44,11 +44,6 @@ class Downpour(Map):
         """A fetch replaces the replica."""
         return True
 
-    @property
-    def grows(self) -> bool:
-        """So many steps a turn, whatever the size."""
-        return False
-
     def __call__(
         self,
         objective: Objective,

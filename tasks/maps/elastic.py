@@ -39,11 +39,6 @@ class Elastic(Map):
         """With the elasticity for so many partitions."""
         return replace(self, elasticity=self.elasticity or FORCE / partitions.split.partitions)
 
-    @property
-    def grows(self) -> bool:
-        """As the local training does."""
-        return self.local.grows
-
     def __call__(
         self,
         objective: Objective,

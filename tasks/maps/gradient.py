@@ -33,11 +33,6 @@ class Gradient(Map):
 
     batch_size: int | None = None
 
-    @property
-    def grows(self) -> bool:
-        """Over the whole partition, and not over one batch."""
-        return self.batch_size is None
-
     def __call__(
         self,
         objective: Objective,

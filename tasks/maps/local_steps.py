@@ -70,11 +70,6 @@ class LocalSteps(Map):
             optimizer_of(self.optimizer, [torch.nn.Parameter(torch.zeros(1, 1))], self.lr, dict(self.options))
 
     @property
-    def grows(self) -> bool:
-        """Passes over more examples take more steps."""
-        return self.steps is None
-
-    @property
     def stack(self) -> int:
         """As many as are stacked."""
         return self.stacked

@@ -39,11 +39,6 @@ class FedProx(Map):
         if self.mu < 0:
             raise UsageError(f"mu is a weight from 0, not {self.mu}")
 
-    @property
-    def grows(self) -> bool:
-        """As the local training does."""
-        return self.local.grows
-
     def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
         """As the local training does."""
         self.local.check(objective, examples, sizes)

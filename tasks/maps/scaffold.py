@@ -39,11 +39,6 @@ class Scaffold(Map):
         if not plain or self.local.init != "shared":
             raise UsageError("SCAFFOLD needs plain SGD from a shared start: no options, clipping or init")
 
-    @property
-    def grows(self) -> bool:
-        """As the local training does."""
-        return self.local.grows
-
     def __call__(
         self,
         objective: Objective,

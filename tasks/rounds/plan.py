@@ -53,12 +53,6 @@ class RoundPlan:
             yield [plan.span(group) for group in range(plan.blocks)]
             results = plan.blocks
 
-    def shares(self, speeds: Sequence[float]) -> list[float]:
-        """The sizes of partitions with which blocks are done at once, the largest 1, given the speed of each."""
-        spans = [self.span(block) for block in range(self.blocks)]
-        shares = [speed / len(span) for speed, span in zip(speeds, spans, strict=True) for _ in span]
-        return [share / max(shares) for share in shares]
-
 
 WINDOW_SECONDS, LONG_SECONDS = 1.0, 10.0
 """Seconds of rounds submitted at once, and of those that take long to be kept: the next window waits for it."""

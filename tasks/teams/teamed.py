@@ -69,11 +69,6 @@ class Teamed(Map):
         """As the other map's."""
         return self.inner.extras
 
-    @property
-    def grows(self) -> bool:
-        """As the other map's."""
-        return self.inner.grows
-
     def bound(self, objective: Objective, partitions: Partitions) -> Teamed:
         """This map for a run's network, with shares found and tried; raises `ModelError` where there are none."""
         inputs = self._enough(partitions.sample(0, EXAMPLES).inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from flows.config.resolving import work_of
 from flows.evidence.replay.key import key_differences
@@ -19,19 +19,8 @@ from tasks.numerics import fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import RoundPlan, replay_windows
 
-Window = Callable[[Executor, Job, Sequence[int], int, int], list[Verdict]]
 
-
-def replay_window(executor: Executor, job: Job, rounds: Sequence[int], done: int, total: int) -> list[Verdict]:
-    """The verdicts on rounds that are replayed at once; so many of all are done before."""
-    verdicts: list[Verdict] = []
-    for verdict in executor.replay(job, rounds):
-        verdicts.append(verdict)
-        tell_progress(done + len(verdicts), total, str(verdict))
-    return verdicts
-
-
-def replay_rounds(plan: ReplayPlan, executor: Executor, window: Window = replay_window) -> Replay:
+def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
     """Replay the rounds of a plan; raises `RoundMissing` where a round that was asked for is no longer there."""
     with examples_wanted():
         work, description = work_of(plan.resolved, executor)
@@ -41,7 +30,9 @@ def replay_rounds(plan: ReplayPlan, executor: Executor, window: Window = replay_
     job = Job(work, attempt, RoundPlan(plan.resolved.config.partitions))
     verdicts = _other_network(attempt.open(), work, plan.rounds)
     for rounds in replay_windows(plan.rounds if not verdicts else (), job.split):
-        verdicts += window(executor, job, rounds, len(verdicts), len(plan.rounds))
+        for verdict in executor.replay(job, rounds):
+            verdicts.append(verdict)
+            tell_progress(len(verdicts), len(plan.rounds), str(verdict))
     return _checked(plan, Replay(plan.stored.name, key, tuple(verdicts)))
 
 

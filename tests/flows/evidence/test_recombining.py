@@ -11,7 +11,6 @@ import torch
 
 import roundweave as rw
 from flows.config.recorded import resumed_config
-from flows.evidence.recombine.flow import recombine_flow
 from flows.evidence.recombine.recombining import plan_recombine, recombined
 from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
 from storage.rounds.store import RoundStore
@@ -153,12 +152,7 @@ def test_what_it_says_of_the_updates_decides_and_not_who_asks(train, tmp_path: P
     train(**SMALL, local_steps=2, name="run")
     config = rw.RecombineConfig(run="run", reduce="median", executor="inline")
     wanted = recombined(plan_recombine(config), InlineExecutor())
-    assert (
-        rw.recombine(config)
-        == recombine_flow.fn(config)
-        == rw.open_run("run").recombine(reduce="median")
-        == wanted
-    )
+    assert rw.recombine(config) == rw.open_run("run").recombine(reduce="median") == wanted
     with connect(None, 1) as client:
         assert recombined(plan_recombine(config), GraphExecutor(client)) == wanted
 

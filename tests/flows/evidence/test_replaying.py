@@ -139,22 +139,6 @@ def test_nothing_is_written_though_another_writes_the_run(train, cluster) -> Non
         assert files(run) == before
 
 
-def test_the_flow_leaves_a_bar_and_a_table_of_the_verdicts_at_prefect(train, capsys) -> None:
-    from prefect import get_client
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
-
-    train(**SMALL, **LOCAL, name="shown")
-    assert command(capsys, "replay", "shown", "--all", "--executor", "inline")[0] == 0
-    with get_client(sync_client=True) as client:
-        of_this = ArtifactFilter(key=ArtifactFilterKey(like_="replay-of-shown-%"))
-        artifacts = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_this)}
-        assert artifacts["replay-of-shown-progress"].data == 100.0
-        rows = json.loads(artifacts["replay-of-shown-rounds"].data)
-        assert [(row["round"], row["status"]) for row in rows] == [(k, "bit-identical") for k in (1, 2, 3)]
-        of_this = FlowRunFilter(name=FlowRunFilterName(any_=["replay of shown"]))
-        assert len(client.read_flow_runs(flow_run_filter=of_this)) == 1
-
-
 # Which rounds.
 
 

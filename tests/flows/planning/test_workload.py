@@ -76,9 +76,9 @@ def test_one_worker_has_nothing_to_distribute_to() -> None:
 
 
 def test_fields_of_other_partitions_are_left_out() -> None:
-    config = TrainConfig(algorithm="fed_avg", partitions=4, quorum=3, balance="measured")
+    config = TrainConfig(algorithm="fed_avg", partitions=4, quorum=3)
     configured = Strategy("single", "inline", 1, "fed_avg", 10).configured(config, workload(config))
-    assert (configured.partitions, configured.quorum, configured.balance) == (1, 1, None)
+    assert (configured.partitions, configured.quorum) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -51,24 +51,6 @@ def test_no_fold_has_more_results_than_the_fan_in_and_each_result_goes_into_one(
     assert results <= fan_in
 
 
-def test_shares_by_hand() -> None:
-    """Blocks of 3 and 2 partitions at speeds 3 and 1: 1 and 1/2 for each partition. Block after block."""
-    assert RoundPlan(5, 2).shares([3.0, 1.0]) == [1, 1, 1, 0.5, 0.5]
-    assert RoundPlan(3, 3).shares([10, 40, 20]) == [0.25, 1, 0.5]
-    assert RoundPlan(4).shares([7]) == [1, 1, 1, 1]
-
-
-@given(SIZES, st.data())
-def test_blocks_with_their_shares_are_done_at_once(sizes: tuple[int, int], data: st.DataObject) -> None:
-    partitions, workers = sizes
-    plan = RoundPlan.over(partitions, workers)
-    speeds = data.draw(st.lists(st.floats(0.01, 100), min_size=plan.blocks, max_size=plan.blocks))
-    shares = plan.shares(speeds)
-    seconds = [sum(shares[p] for p in plan.span(block)) / speeds[block] for block in range(plan.blocks)]
-    assert max(seconds) == pytest.approx(min(seconds))
-    assert max(shares) == 1
-
-
 def test_there_are_no_more_blocks_than_workers_or_partitions() -> None:
     assert (RoundPlan.over(5, 2).blocks, RoundPlan.over(2, 5).blocks) == (2, 2)
 

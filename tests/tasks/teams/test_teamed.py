@@ -112,7 +112,7 @@ def test_a_second_run_has_the_same_bits() -> None:
 def test_a_team_declares_what_its_map_does() -> None:
     inner = LocalSteps(epochs=2)
     team = Teamed(inner, 3)
-    assert (team.ranks, team.grows, team.carry, team.extras) == (3, True, inner.carry, inner.extras)
+    assert (team.ranks, team.carry, team.extras) == (3, inner.carry, inner.extras)
 
 
 def test_a_team_that_is_not_bound_is_refused() -> None:
