@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 
 from storage.errors import CodeError, one_line, reason
-from tasks.definitions import used_definitions
+from tasks.definitions import definitions_of
 from tasks.user_modules import PREFIX, Imports, called, file_of, is_library, load, module_of
 
 
@@ -29,9 +29,9 @@ class Code:
 
     `module` is what its file is called in its package, and `siblings` has the other modules of the user's that it
     imports, directly or through one another: the text of each, by its path from the folder of the outermost
-    package. `names` says which of them a name is that is imported. `definitions` has what the function uses in its
-    file and in them, by names such as ``helper.width``, with the SHA-256 of each. Of an installed package there is
-    no text: it is imported, and `definitions` has its version.
+    package. `names` says which of them a name is that is imported. `definitions` has what its file and they
+    define, by names such as ``helper.width``, with the SHA-256 of each. Of an installed package there is no text:
+    it is imported, and `definitions` has its version.
     """
 
     reference: str
@@ -136,7 +136,8 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
             return _of_library(module, name, reference)
         folder = _folder(path, module)
         imports = Imports(folder, module, source)
-        definitions = _definitions(name, path, source, imports)
+        modules = {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
+        definitions = tuple(definitions_of(imports.module, modules).items())
     except (OSError, UnicodeDecodeError) as error:
         raise CodeError(f"{reference}: cannot read {path} ({reason(error)})") from error
     except SyntaxError as error:
@@ -160,14 +161,6 @@ def _of_library(module: str, name: str, reference: str) -> Code:
 def _folder(path: Path, module: str) -> Path:
     """The folder of the outermost package of a module."""
     return path.parents[module.count(".") + (path.name == "__init__.py")]
-
-
-def _definitions(name: str, path: Path, source: str, imports: Imports) -> tuple[tuple[str, str], ...]:
-    """What a function uses in its file and in what that imports; raises `SyntaxError`."""
-    sources = {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
-    files = (*imports.texts, path.relative_to(imports.folder).as_posix())
-    packages = {module_of(file) for file in files if file.endswith("/__init__.py")}
-    return tuple(used_definitions(imports.module, name, sources, packages, imports.names).items())
 
 
 def _from_callable(function: Callable[..., Any]) -> Code:

@@ -10,7 +10,7 @@ import ast
 import builtins
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -18,8 +18,6 @@ from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from tasks.definitions import imported
 
 PREFIX = "roundweave_code_"
 OUR_FACADE = Path(__file__).resolve().parents[1] / "roundweave.py"
@@ -36,6 +34,23 @@ def file_of(folder: Path, module: str) -> Path | None:
 def module_of(file: str) -> str:
     """The module of a file, whose path goes from the folder of the outermost package."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported(node: ast.AST, package: str, own: Callable[[str], str]) -> Iterator[tuple[str, str, str]]:
+    """What an import in a package brings of the user's own: its name here, the module, and the name in that.
+
+    `own` gives the module of theirs that a name is, or nothing. ``import a.b`` has ``a.b`` as its name here.
+    """
+    if isinstance(node, ast.Import):
+        found = ((alias.asname or alias.name, own(alias.name), "") for alias in node.names)
+        yield from (one for one in found if one[1])
+    elif isinstance(node, ast.ImportFrom):
+        module = own(node.module or "")
+        if node.level:
+            outer = package.split(".")[: len(package.split(".")) - node.level + 1]
+            module = ".".join([*outer, node.module or ""]).strip(".")
+        if module or node.level:
+            yield from ((alias.asname or alias.name, module, alias.name) for alias in node.names)
 
 
 def called(path: Path, source: str, name: str = "") -> str:

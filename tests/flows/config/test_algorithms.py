@@ -104,16 +104,15 @@ from torch import nn
 WIDTH = {}
 def model():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH))
-def unused():
-    return {}
+# a comment
 """
 
-    def config(*numbers: int) -> TrainConfig:
-        return resolve(TrainConfig(model=f"{own(source.format(*numbers))}:model")).config
+    def config(text: str) -> TrainConfig:
+        return resolve(TrainConfig(model=f"{own(text)}:model")).config
 
-    recorded = config(10, 1).model_dump(mode="json")
-    assert differences(recorded, config(10, 2).experiment) == []
-    assert differences(recorded, config(12, 1).experiment) == ["model mine.py:model, of which WIDTH changed"]
+    recorded = config(source.format(10)).model_dump(mode="json")
+    assert differences(recorded, config(source.format(10).replace("a comment", "another")).experiment) == []
+    assert differences(recorded, config(source.format(12)).experiment) == ["model mine.py:model, of which WIDTH changed"]
 
 
 def test_prefects_form_has_every_algorithm_with_its_options() -> None:
