@@ -22,7 +22,7 @@ class Minimised(Protocol):
 def backprop(objective: Minimised, network: nn.Module, batch: Examples) -> torch.Tensor:
     """Forward and backward pass on a batch: gives the loss, and adds its gradients to those of the parameters."""
     loss = objective.value(network(batch.inputs), batch.targets)
-    loss.sum().backward()
+    (loss.sum() if loss.ndim else loss).backward()  # a sum of one number takes a tenth of a short step
     return loss.detach()
 
 
