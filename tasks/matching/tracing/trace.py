@@ -15,7 +15,7 @@ from storage.errors import ModelError, one_line
 from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, length, new_axes, pin_all, unify
 from tasks.matching.tracing.exporting import exported, first_names
 from tasks.matching.tracing.rules import RULES, Result, Site, Unknown
-from tasks.matching.tracing.rules.elementwise import UNIFORM
+from tasks.matching.tracing.rules.elementwise import UNIFORM, elementwise
 from tasks.matching.tracing.rules.registry import Dependence
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
@@ -93,6 +93,8 @@ class Trace:
     ) -> Any:
         name = target._schema.name.removeprefix("aten::")
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
+        if rule is None and torch.Tag.pointwise in target.tags:
+            rule = elementwise
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
         site = self._site(node, name, shapes)
@@ -120,7 +122,7 @@ class Trace:
             self.consumed += [n.name for n in node.all_input_nodes if isinstance(environment.get(n), list)]
         if site.in_place:
             self.uniform.clear()
-        elif site.name in UNIFORM:
+        elif site.name in UNIFORM.split():
             self.uniform.add(id(result))
 
     def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:

@@ -8,25 +8,7 @@ from tasks.matching.tracing.axes import Axes, broadcast, new_axis, pin, unify
 from tasks.matching.tracing.rules.registry import Result, Site, dimensions, rule
 
 
-@rule(
-    *[
-        "all",
-        "amax",
-        "amin",
-        "any",
-        "logsumexp",
-        "max_values",
-        "mean",
-        "norm",
-        "linalg_vector_norm",
-        "nansum",
-        "nanmean",
-        "prod",
-        "std",
-        "sum",
-        "var",
-    ]
-)
+@rule("all amax amin any logsumexp max_values mean norm linalg_vector_norm nansum nanmean prod std sum var")
 def _reduction(site: Site, self: Axes, dim: Any = None, keepdim: bool = False, **_: Any) -> Axes:
     return _reduced(site, self, dimensions(dim, len(self)), len(site.shape) == len(self))
 

@@ -68,7 +68,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a function for operations of these names, without a trailing underscore.
+    """Enter a function for operations of these names, some in one text, without a trailing underscore.
 
     Those that are not of ATen have their library in front, as in ``torchvision::nms``.
 
@@ -77,7 +77,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     """
 
     def enter(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+        RULES.update(dict.fromkeys(" ".join(names).split(), function))
         return function
 
     return enter
