@@ -72,40 +72,17 @@ def _cosine_similarity(site: Site, x1: Axes, x2: Axes, dim: int = 1, **_: Any) -
     return rest
 
 
-POOLING = [
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "max_pool1d_with_indices",
-    "max_pool2d_with_indices",
-    "max_pool3d_with_indices",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool3d",
-    "lp_pool2d",
-    "upsample_nearest1d",
-    "upsample_nearest2d",
-    "upsample_nearest3d",
-    "upsample_linear1d",
-    "upsample_bilinear2d",
-    "upsample_bicubic2d",
-    "upsample_trilinear3d",
-    "_upsample_nearest_exact1d",
-    "_upsample_nearest_exact2d",
-    "_upsample_bilinear2d_aa",
-    "_upsample_bicubic2d_aa",
-]
+POOLING = """
+avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices
+max_pool2d_with_indices max_pool3d_with_indices adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
+adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+lp_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+_upsample_bilinear2d_aa _upsample_bicubic2d_aa
+"""
 
 
-@rule(*POOLING)
+@rule(POOLING)
 def _pooled(site: Site, **arguments: Any) -> Result:
     axes: Axes = arguments.get("self") or arguments["input"]
     spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
