@@ -21,7 +21,7 @@ from tasks.imports import kept
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
-    "plan": ("planning", "Predict what each way of distributing the work takes, and choose one."),
+    "plan": ("planning", "Have each way of training the run race for some seconds, and choose one."),
     "serve": ("serving", "Train a configuration on a schedule, until Ctrl-C."),
     "deploy": ("serving", "Have a work pool of Prefect train a configuration on a schedule."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),

@@ -174,19 +174,29 @@ class Placement(Config):
         return self.model_dump(include=fields)
 
 
-class Planned(Config):
-    """What was predicted of a run when its strategy was chosen: seconds a round, at best and at worst.
+class Raced(Config):
+    """What a strategy showed in a race: the held-out loss that seconds of training bought, in so many rounds.
 
-    `epochs` are the seconds of an epoch by strategy; `refused` says why others could not be chosen.
+    `seconds` are those of a round, `epoch` those of an epoch. One that is `behind` took so many times as long as
+    the quickest of the last heat to most of what was learned in it.
     """
+
+    loss: float
+    accuracy: float | None = None
+    trained: float
+    rounds: float
+    seconds: float
+    epoch: float
+    behind: float | None = None
+
+
+class Planned(Config):
+    """How a run's strategy was chosen: what each showed in the race, by name, and why others were refused."""
 
     strategy: str
     workers: int
-    seconds: float
-    fastest: float
-    slowest: float
     rounds_of_epoch: float
-    epochs: dict[str, float] = Field(default_factory=dict)
+    raced: dict[str, Raced]
     refused: dict[str, str] = Field(default_factory=dict)
     reason: str
 
@@ -224,7 +234,7 @@ class Execution(Placement):
         description="what stays: all (the default), states, updates:k (a server's: updates:10), every:k, last:n",
     )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
-    planned: Planned | None = Field(default=None, description="what `roundweave plan` has predicted")
+    planned: Planned | None = Field(default=None, description="what `roundweave plan` has chosen, and why")
     order: Annotated[str, AfterValidator(_known_order)] | None = Field(
         default=None, description="in which updates arrive at a server, inline: seeded, or recorded:RUN"
     )

@@ -1,1 +1,1 @@
-"""Which way of distributing a run's work takes the least time: measured, predicted, chosen."""
+"""Which way of training a run learns the most in the same seconds: raced, and chosen."""

@@ -9,7 +9,7 @@ from typing import Any
 from flows.config.resolving import Resolved, resolve
 from flows.config.scheduled import as_scheduled, is_pattern
 from flows.config.train import Planned, TrainConfig
-from flows.planning.strategies import DECIDED
+from flows.planning.strategies import DECIDED, larger_batch
 from flows.planning.workload import AUTO, DISTRIBUTING, workload
 from flows.recording import recorded_config
 from flows.reporting.listening import notice
@@ -45,7 +45,7 @@ def _as_chosen(config: TrainConfig) -> TrainConfig:
     """By the strategy that is chosen now."""
     from flows.planning.plan import plan  # where nothing is chosen, nothing of it is needed
 
-    notice("auto: trying what each strategy takes")
+    notice("auto: strategies race")
     made = plan(config)
     notice(f"auto: {made.reason}")
     return made.planned
@@ -57,6 +57,9 @@ def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
         raise UsageError(f"{config.name} was not begun by auto; name its algorithm, or give another name")
     begun = {name: recorded[name] for name in (*DECIDED, "planned")}
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
+    batch, own = recorded["algorithm"]["batch_size"], config.algorithm.options["batch_size"]
+    if batch > own:
+        given |= larger_batch(batch, own, config.algorithm.options["lr"])
     rounds = ceil(config.rounds * Planned(**recorded["planned"]).rounds_of_epoch)
     kept = config.model_dump(exclude={*DECIDED, "planned"}, exclude_unset=True)
     return TrainConfig(**kept | begun | {"algorithm": recorded["algorithm"] | given, "rounds": rounds})

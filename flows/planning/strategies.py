@@ -1,4 +1,4 @@
-"""Ways to distribute a work: what of its configuration each of them changes."""
+"""Ways to do a work: what of its configuration each of them changes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from flows.config.algorithms import options_of
 from flows.config.train import TrainConfig
 from flows.planning.workload import Workload
 
+BATCHES = (128, 256)
+"""Larger batches that one process is tried with."""
+
+FEWEST_STEPS = 10
+"""Steps of an epoch that a larger batch leaves at least."""
+
 LOCAL_STEPS = (10, 100)
-"""So many local steps a round are planned; and those of an epoch."""
+"""So many local steps a round are tried; and those of an epoch."""
 
 SHARED_STEPS = 20
 """Local steps a round of a network that ranks share."""
+
+SHARED_BYTES = 4_000_000
+"""No smaller state is shared: of 13 MB two ranks take 0.8 of the time of whole networks (docs/results.md)."""
 
 DECIDED = ("executor", "partitions", "threads", "algorithm", "rounds", "evaluate_every", "quorum")
 """Fields of a configuration that a strategy decides."""
@@ -26,9 +35,9 @@ FIXED = ("planned", "order", "speeds", "recombined")
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to distribute work: an executor, over so many partitions, and an algorithm with options.
+    """A way to do a work: an executor, over so many partitions, and an algorithm with options.
 
-    `steps` are those of each partition in a round.
+    A round has so many `steps` of each partition, each of a `batch`.
     """
 
     name: str
@@ -36,98 +45,94 @@ class Strategy:
     partitions: int
     algorithm: str
     steps: int
+    batch: int
     threads: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def arrives(self) -> bool:
-        """Whether its rounds are arrivals at a server."""
-        return self.algorithm == "async_sgd"
-
-    @property
-    def is_tried(self) -> bool:
-        """Whether its rounds are short, and so are tried; those of others are predicted from what was tried."""
-        return self.steps == 1 or self.ranks > 1
-
-    @property
-    def ranks(self) -> int:
-        """How many processes share a network."""
-        return int(self.options.get("ranks", 1))
-
-    @property
-    def updates(self) -> int:
-        """How many updates a round has."""
-        return 1 if self.arrives else self.partitions
-
     def rounds(self, work: Workload) -> float:
-        """Rounds of an epoch."""
+        """Rounds of an epoch; a partition has no larger batch than all of it."""
         if "local_epochs" in self.options:
             return 1.0
-        batch = min(work.batch, work.examples / self.partitions)  # a partition has no larger one than all of it
-        return work.examples / (self.steps * batch * self.updates)
+        batch = min(self.batch, work.examples / self.partitions)
+        return work.examples / (self.steps * batch * self.partitions if self.waits else batch)
 
-    def lacks(self, work: Workload) -> list[str]:
-        """Options of the work that its algorithm does not take."""
-        return sorted(work.options.keys() - options_of(self.algorithm).keys())
+    @property
+    def waits(self) -> bool:
+        """Whether a round waits for all partitions, and is not one arrival at a server."""
+        return self.algorithm != "async_sgd"
+
+    def shortened(self, steps: int) -> Strategy:
+        """The same with rounds of so many local steps."""
+        options = {name: value for name, value in self.options.items() if name != "local_epochs"}
+        name = f"{self.name} in rounds of {steps}"
+        return replace(self, name=name, steps=steps, options=options | {"local_steps": steps})
 
     def changes(self, config: TrainConfig, work: Workload) -> dict[str, Any]:
         """What of a configuration is other by this strategy."""
-        carried = {name: value for name, value in work.options.items() if name not in self.lacks(work)}
+        options = {**work.options, **self.options}
+        if self.batch > work.batch:
+            lr = options.get("lr", options_of(self.algorithm)["lr"].default)
+            options |= larger_batch(self.batch, work.batch, lr)
         return {
             "executor": self.executor,
             "partitions": self.partitions,
             "threads": self.threads,
-            "algorithm": {"name": self.algorithm, **carried, **self.options},
+            "algorithm": {"name": self.algorithm, **options},
             "rounds": max(1, ceil(work.epochs * self.rounds(work))),
             "evaluate_every": max(1, round(work.scored * self.rounds(work))),
             "quorum": min(config.quorum, self.partitions),
         }
 
     def configured(self, config: TrainConfig, work: Workload, **more: Any) -> TrainConfig:
-        """The configuration of the work by this strategy, with other fields."""
+        """The configuration by this strategy, with other fields; `UsageError` where it cannot do the work."""
         kept = config.model_dump(exclude={*DECIDED, *FIXED}, exclude_unset=True)
         return TrainConfig(**kept | self.changes(config, work) | more)
 
 
-def base(executor: str, partitions: int) -> Strategy:
-    """Rounds of one step: what they take besides the step is what an executor takes for a round."""
-    return Strategy(f"synchronous, {executor}", executor, partitions, "sync_sgd", 1)
+def larger_batch(batch: int, own: int, lr: float) -> dict[str, Any]:
+    """Options of a larger batch than a work's own, whose learning rate grows by as much.
 
-
-def local(work: Workload, executor: str, partitions: int, steps: int) -> Strategy:
-    """Rounds of several steps, by the algorithm by which partitions learn apart."""
-    options = {"local_steps": steps}
-    return Strategy(f"local {steps}, {executor}", executor, partitions, work.local, steps, 1, options)
+    Goyal et al. 2017, *Accurate, large minibatch SGD*, section 2.1.
+    """
+    return {"batch_size": batch, "lr": batch / own * lr}
 
 
 def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
-    """All ways to do a work on so many workers, the plain ones first; `cores` are those of this process."""
-    yield from _single(work, cores)
+    """All ways to do a work on so many workers, those in which the least can go wrong first.
+
+    `cores` are those of this process.
+    """
+    for threads in sorted({1, cores}):
+        yield from _single(work, threads)
     if workers == 1:
         return
-    for executor in ("inline", "graph", "gang"):
-        yield base(executor, workers)
-    for executor in ("graph", "gang"):
-        yield from _local(work, executor, workers)
-    yield Strategy("asynchronous", "graph", workers, "async_sgd", 1)
-    shared = {"local_steps": min(SHARED_STEPS, work.most_local_steps or SHARED_STEPS), "ranks": workers}
+    yield Strategy("synchronous", "auto", workers, "sync_sgd", 1, work.batch)
+    yield from _local(work, workers)
+    yield Strategy("asynchronous", "graph", workers, "async_sgd", 1, work.batch)
+    if work.state < SHARED_BYTES:
+        return
+    steps = min(SHARED_STEPS, work.most_local_steps or SHARED_STEPS)
+    shared = {"local_steps": steps, "ranks": workers}
     for name, more in {"split": {}, "hybrid": {"hybrid": True}}.items():
-        yield Strategy(name, "gang", 1, "fed_avg", shared["local_steps"], 1, shared | more)
+        yield Strategy(name, "gang", 1, "fed_avg", steps, work.batch, 1, shared | more)
 
 
-def _single(work: Workload, cores: int) -> Iterator[Strategy]:
-    """One process, of one thread and of as many as there are cores."""
-    for threads in sorted({1, cores}):
-        name = "single" if threads == 1 else f"single, {threads} threads"
-        yield Strategy(name, "inline", 1, "fed_avg", work.steps, threads, {"local_epochs": 1})
+def _single(work: Workload, threads: int) -> Iterator[Strategy]:
+    """One process of so many threads, with the work's own batch and with larger ones; a round is an epoch."""
+    larger = [size for size in BATCHES if work.batch < size <= work.examples / FEWEST_STEPS]
+    for batch in (work.batch, *larger):
+        name = f"single, batch {batch}" if batch > work.batch else "single"
+        name = f"{name}, {threads} threads" if threads > 1 else name
+        steps = ceil(work.examples / batch)
+        yield Strategy(name, "inline", 1, "fed_avg", steps, batch, threads, {"local_epochs": 1})
 
 
-def _local(work: Workload, executor: str, workers: int) -> Iterator[Strategy]:
-    """Local steps of several numbers, up to those of an epoch."""
+def _local(work: Workload, workers: int) -> Iterator[Strategy]:
+    """Local steps of several numbers, up to those of an epoch, as partitions learn apart."""
     own = ceil(ceil(work.examples / workers) / work.batch)
     most = work.most_local_steps or own
     for steps in sorted({min(each, most) for each in (*LOCAL_STEPS, own) if each <= own}):
-        strategy = local(work, executor, workers, steps)
-        if steps == own:
-            strategy = replace(strategy, name=f"local epoch, {executor}", options={"local_epochs": 1})
-        yield strategy
+        whole = steps == own
+        options = {"local_epochs": 1} if whole else {"local_steps": steps}
+        name = "local epoch" if whole else f"local {steps}"
+        yield Strategy(name, "auto", workers, work.local, steps, work.batch, 1, options)

@@ -1,53 +1,220 @@
-"""Strategies tried: real rounds in a root of their own, which is deleted, and what they took."""
+"""Strategies tried: real rounds in a root of their own, which is deleted, timed and scored."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil
-from statistics import mean
-from typing import Self
 
-from flows.config.resolving import resolve
+from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import TrainConfig
-from flows.preparing.job import Prepared, prepared
+from flows.planning.racing import Point
+from flows.planning.strategies import Strategy
+from flows.planning.workload import Workload
+from flows.preparing.job import prepared
+from storage.errors import RoundFailed
 from storage.places.addresses import joined
 from storage.places.schemes import place_of
-from storage.rounds.commits import Commit
+from storage.rounds.commits import Commit, Score
+from storage.values.state import State
+from tasks.data.examples import Examples
+from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
+from tasks.keeping.committing import read_outcome
+from tasks.rounds.job import Work
+from tasks.rounds.steps import judge_round, score_block
 
-SECONDS = 2.0
-"""How long rounds are measured in all, in windows as those of a run."""
+TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
+"""What a trial has of its own: more rounds than there is time for, which are scored between its turns only."""
 
-WARM_UP = 0.8
-"""Seconds of rounds that are not measured: they import, load, and record steps."""
+SCORED = 1000
+"""Held-out examples that tell how much is learned: all strategies have the same."""
+
+WARM_UP = 0.05
+"""Seconds after the first round of a turn, which are not measured: examples are loaded, and ranks meet."""
+
+FITTING = 3
+"""So many rounds fit into a turn at least, else shorter ones are tried."""
+
+FEW, TIMES, ENOUGH = 3, 2, 0.05
+"""Local steps of rounds that time a step, so many such rounds at least, and seconds of them."""
+
+
+START = 1e-3
+"""Seconds after which nothing is learned yet: from there on the loss falls as time grows by factors."""
+
+FINE = 12
+"""So many rounds of who was in the last heat are scored besides."""
+
+
+@dataclass
+class Timing:
+    """Seconds of a round, and of its maps, of a strategy that is tried: the mean without those of a warm-up."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    mapped: float = 0.0
+    _first: float | None = None
+    _last: float = 0.0
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self._first = None
+
+    def tick(self, now: float, mapped: float) -> None:
+        """A round is done, whose slowest map took so long."""
+        if self._first is None:
+            self._first = now
+        elif now - self._first > WARM_UP:
+            self.rounds += 1
+            self.seconds += now - self._last
+            self.mapped += mapped
+        self._last = now
+
+    @property
+    def besides(self) -> float:
+        """Seconds of a round besides its maps."""
+        return max(0.0, self.seconds - self.mapped) / self.rounds
+
+    def drawn_out(self, times: float) -> float:
+        """Seconds of rounds of so many times as many steps: maps take so many times as long, the rest does not."""
+        return self.besides + times * (self.seconds / self.rounds - self.besides)
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What rounds took: the mean of the seconds of one, and that of the fastest window and of the slowest.
+class Bench:
+    """Where strategies are tried: executors by name on so many workers, and a root.
 
-    `sent` are bytes a round, None where they are not known.
+    Work in one process is `scoring` states on the held-out examples.
     """
 
-    seconds: float
-    fastest: float
-    slowest: float
-    sent: int | None = None
+    config: TrainConfig
+    work: Workload
+    executors: Mapping[str, Executor]
+    workers: int
+    root: str
+    scoring: Work
+    held_out: Partition
 
-    @classmethod
-    def of(cls, turns: Sequence[Tried]) -> Self:
-        """What as many turns of the same length took together."""
-        return cls(
-            mean(turn.seconds for turn in turns),
-            min(turn.fastest for turn in turns),
-            max(turn.slowest for turn in turns),
-            turns[-1].sent,
-        )
+    def resolved(self, strategy: Strategy) -> Resolved:
+        """The values of a trial of a strategy; raises `UsageError` where it cannot do the work."""
+        name = strategy.name.replace(", ", "-").replace(" ", "-")
+        return resolve(strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name))
+
+    def score(self, state: State) -> Score:
+        """How good a state is; raises `RoundFailed` where it has no loss."""
+        score = judge_round(self.scoring, state.round, score_block(self.scoring, state, [self.held_out]))
+        if score is None:
+            raise RoundFailed("the loss on held-out examples is no finite number")
+        return score
+
+    @cached_property
+    def start(self) -> Point:
+        """Where all strategies begin."""
+        return Point(START, self.score(self.scoring.objective.initial()).loss)
+
+    def step_seconds(self, singles: Sequence[Strategy]) -> dict[str, float]:
+        """Seconds of a step of strategies of one process: the least of some rounds of one run."""
+        inline, taken = self.executors["inline"], {}
+        resolved = [self.resolved(replace(each.shortened(FEW), algorithm=self.work.local)) for each in singles]
+        with prepared(resolved[0], inline) as run:
+            done = _last(inline.run(run.job, run.done + 1, run.done + 1))
+            for single, values in zip(singles, resolved, strict=True):
+                work, _ = work_of(values, inline)
+                job = replace(run.job, work=replace(work, fingerprint=run.job.work.fingerprint))
+                seconds: list[float] = []
+                while len(seconds) < TIMES or sum(seconds) < ENOUGH:
+                    done = _last(inline.run(job, done.round + 1, done.round + 1))
+                    seconds.append(mapped(done))
+                taken[single.name] = min(seconds) / FEW
+        return taken
+
+
+def _last(commits: Iterator[Commit]) -> Commit:
+    return list(commits)[-1]
+
+
+def mapped(commit: Commit) -> float:
+    """Seconds of a round's slowest map."""
+    return max((record.seconds for record in commit.updates.values()), default=0.0)
+
+
+@dataclass
+class Lane:
+    """A strategy in the race.
+
+    In one process, where a `step` takes so many seconds, it is tried in shorter rounds if few of its own fit into
+    its first turn: it learns the same.
+    """
+
+    bench: Bench
+    strategy: Strategy
+    step: float | None = None
+    steps: int = 0
+    rounds: int = 0
+    timing: Timing = field(default_factory=Timing)
+    scores: dict[int, Score] = field(default_factory=dict)
+    _resolved: Resolved | None = None
+
+    def train(self, until: float) -> None:
+        """Train for so many seconds in all, at the strategy's own pace, and score what was learned by then."""
+        if self._resolved is None:
+            self.steps = own = self.strategy.steps
+            if self.step is not None:
+                self.steps = min(own, max(1, int(until / FITTING / self.step)))
+            tried = self.strategy if self.steps == own else self.strategy.shortened(self.steps)
+            self._resolved = self.bench.resolved(tried)
+        executor = self.bench.executors[self.strategy.executor]
+        with prepared(self._resolved, executor) as run:
+            self.rounds, seconds = run.done, None
+            self.timing.begin()
+            while not self.timing.rounds or self.trained < until:
+                left = ceil((until - self.trained) / self.worth) if self.timing.rounds else 1
+                last = self.rounds + max(1, min(left, run.window(seconds)))
+                for commit in executor.run(run.job, self.rounds + 1, last):
+                    self.timing.tick(time.perf_counter(), mapped(commit))
+                    self.rounds, seconds = commit.round, commit.seconds
+            executor.end()
+            then = min(
+                self.rounds, max(1, round(until / self.worth))
+            )  # some may be done by now that nobody waits for
+            self.scores[then] = self.bench.score(read_outcome(run.job, then).state)
+
+    def refine(self) -> None:
+        """Score more of the rounds that it has done, the more the earlier they are."""
+        assert self._resolved is not None
+        between = {round(self.rounds ** (place / FINE)) for place in range(FINE)}
+        with prepared(self._resolved, self.bench.executors[self.strategy.executor]) as run:
+            for number in between - self.scores.keys():
+                self.scores[number] = self.bench.score(read_outcome(run.job, number).state)
+
+    @property
+    def curve(self) -> list[Point]:
+        """What was learned by what the strategy takes for it."""
+        scores = sorted(self.scores.items())
+        return [
+            self.bench.start,
+            *(Point(rounds * self.worth, score.loss, score.accuracy) for rounds, score in scores),
+        ]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a round of the strategy."""
+        return self.timing.drawn_out(self.strategy.steps / self.steps)
+
+    @property
+    def worth(self) -> float:
+        """Seconds that the strategy takes for what is learned in a round that is tried."""
+        return self.seconds * self.steps / self.strategy.steps
+
+    @property
+    def trained(self) -> float:
+        """Seconds that the strategy takes for what was learned."""
+        return self.rounds * self.worth
 
 
 @contextmanager
@@ -62,33 +229,7 @@ def trial_root(root: str) -> Iterator[str]:
         place.delete("")
 
 
-def tried(config: TrainConfig, executor: Executor, seconds: float) -> Tried:
-    """The rounds of a configuration, measured for so long in windows, after some that are not."""
-    with prepared(resolve(config), executor) as run:
-        newest = _warmed(executor, run)
-        windows: list[tuple[int, float]] = []
-        began = time.perf_counter()
-        while len(windows) < 2 or time.perf_counter() - began < seconds:
-            size = min(run.window(newest.seconds), ceil(seconds / max(newest.seconds, 1e-4)))
-            window = time.perf_counter()
-            newest = _done(executor, run, newest.round + 1, newest.round + size)
-            windows.append((size, time.perf_counter() - window))
-    paces = [taken / size for size, taken in windows]
-    average = sum(taken for _, taken in windows) / sum(size for size, _ in windows)
-    sent = sum(newest.gang.exchanged.values()) if newest.gang else None
-    return Tried(average, min(paces), max(paces), sent)
-
-
-def _warmed(executor: Executor, run: Prepared) -> Commit:
-    """Rounds that are not measured: the last one."""
-    began, first = time.perf_counter(), 1
-    while True:
-        newest = _done(executor, run, first, first + (0 if first < 3 else 7))
-        if time.perf_counter() - began > WARM_UP:
-            return newest
-        first = newest.round + 1
-
-
-def _done(executor: Executor, run: Prepared, first: int, last: int) -> Commit:
-    """Rounds done: the last one."""
-    return deque(executor.run(run.job, first, last), maxlen=1).pop()
+def thinned(held_out: Examples) -> Examples:
+    """So many of the held-out examples, from the first to the last."""
+    every = ceil(len(held_out) / SCORED)
+    return Examples(held_out.inputs[::every], held_out.targets[::every])

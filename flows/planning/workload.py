@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from flows.config.algorithms import MODELS, is_own, options_of
-from flows.config.resolving import deal, resolve
+from flows.config.resolving import Resolved, deal, resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from tasks.algorithms.chosen import auto
@@ -26,7 +25,7 @@ COUNTING_ROUNDS = ("warmup", "lr_schedule", "outer_lr_schedule")
 
 @dataclass(frozen=True)
 class Workload:
-    """Epochs over so many examples in batches, scored after each `scored`; bytes of a state and of the data.
+    """Epochs over so many examples in batches, scored after each `scored`, with a state of so many bytes.
 
     Where partitions learn apart from each other they do so by the `local` algorithm, for no more than
     `most_local_steps`; `options` are those that its configuration gives, besides such that distribute.
@@ -35,41 +34,39 @@ class Workload:
     examples: int
     batch: int
     state: int
-    data: int
     epochs: float
     scored: float
     local: str
     most_local_steps: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def steps(self) -> int:
-        """Steps of an epoch, of one process."""
-        return -(-self.examples // self.batch)
 
+def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
+    """The work of a configuration, and its values in one partition.
 
-def workload(config: TrainConfig) -> Workload:
-    """The work of a configuration; raises `UsageError` where it depends on how it is distributed."""
+    Raises `UsageError` where the work depends on how it is distributed, or nothing tells how well it is done.
+    """
     local, options, batch = _learning(config)
     _check_dealt(config)
     algorithm = MODELS["sync_sgd"].model_validate({"name": "sync_sgd", "batch_size": batch})
-    plain = {"algorithm": algorithm, "partitions": 1, "quorum": 1}
-    resolved = resolve(config.model_copy(update=plain))
-    assert resolved.description is not None
-    assert resolved.objective is not None
-    examples, state = resolved.description.examples, resolved.objective.initial()
+    plain = resolve(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
+    assert plain.description is not None
+    assert plain.objective is not None
+    if not plain.description.held_out:
+        raise UsageError("plan compares losses on held-out examples, and none are held out; give held_out")
+    examples = plain.description.examples
     an_epoch = 1.0 if config.algorithm.name == AUTO else _rounds_of_epoch(config, examples, batch)
-    return Workload(
+    work = Workload(
         examples,
         batch,
-        sum(vector.nbytes for vector in [*state.params.values(), *state.buffers.values()]),
-        4 * examples * prod(resolved.description.inputs),
+        sum(vector.nbytes for vector in plain.objective.initial().params.values()),
         config.rounds / an_epoch,
         (config.evaluate_every or 1) / an_epoch,
         local,
         config.algorithm.options.get("most_local_steps"),
         options,
     )
+    return work, plain
 
 
 def _learning(config: TrainConfig) -> tuple[str, dict[str, Any], int]:

@@ -1,4 +1,4 @@
-"""The name that stands for another algorithm, which is chosen once it is measured what each takes."""
+"""The name that stands for another algorithm, which is chosen once all ways to train have raced."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def auto(
 ) -> Algorithm:
     """What `roundweave plan` chooses, with local steps, partitions and executor; a round stands for an epoch."""
     raise UsageError(
-        "auto is no algorithm of its own: `roundweave plan` and `roundweave train` measure and choose one; "
+        "auto is no algorithm of its own: `roundweave plan` and `roundweave train` choose one by a race; "
         "name the one that they chose"
     )

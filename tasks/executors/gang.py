@@ -57,7 +57,8 @@ class GangExecutor(GraphExecutor):
     """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
 
     One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less, but for
-    those of teams, whose ranks have their share of the network here alone. Unless `plain`, ranks on several
+    those of teams, whose ranks have their share of the network here alone; it knows how many `seconds` one took at
+    least. Unless `plain`, ranks on several
     machines whose Dask speaks encrypted are refused, and by one that is choosing not chosen.
     """
 
@@ -68,11 +69,12 @@ class GangExecutor(GraphExecutor):
         notice: Notice = log_notice,
         choosing: bool = False,
         plain: bool = False,
+        seconds: float = inf,
     ) -> None:
         super().__init__(client, worker_timeout, notice)
         self.plain = plain
         self.choosing = choosing
-        self._seconds = inf if choosing else 0.0
+        self._seconds = seconds if choosing else 0.0
         self._gang: Gang | None = None
         self._told = ""
         self._teamed = False

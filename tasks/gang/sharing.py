@@ -21,9 +21,12 @@ LEAST_BYTES = 4 << 20
 
 def in_shares(job: Job, ranks: int) -> bool:
     """Whether so many ranks reduce in shares: a mean, whose nodes can be cut, of a state that is not small."""
-    size = job.attempt.open().tensors.state_bytes
-    spared = (ranks - 1) * size - 2 * (ranks - 1) * size // ranks
-    return type(job.work.algorithm.reduce) is Mean and spared >= LEAST_BYTES
+    return type(job.work.algorithm.reduce) is Mean and pays(job.attempt.open().tensors.state_bytes, ranks)
+
+
+def pays(size: int, ranks: int) -> bool:
+    """Whether so many ranks are spared enough by reducing a state of so many bytes in shares."""
+    return (ranks - 1) * size - 2 * (ranks - 1) * size // ranks >= LEAST_BYTES
 
 
 def block_share(block: BlockResult, share: int, shares: int) -> BlockResult:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from flows.command.printing.console import console
-from flows.planning.outcome import outcome, told
+from flows.config.train import Planned
 from flows.reporting.scores import shown
 from storage.errors import StoreError, listed, spans
 from storage.places.addresses import full_address
@@ -66,9 +66,9 @@ def seconds_per_round(run: Run) -> float | None:
 
 
 def planned_summary(run: Run) -> dict[str, Any]:
-    """What was predicted of a run beside what a round took; nothing where it was not planned."""
-    planned = outcome(run)
-    return {"planned": planned.planned.model_dump() | {"taken": planned.seconds}} if planned else {}
+    """How a run's strategy was chosen, and what a round took; nothing where it was not planned."""
+    planned = run.config.get("planned")
+    return {"planned": Planned(**planned).model_dump() | {"taken": seconds_per_round(run)}} if planned else {}
 
 
 def arrivals_summary(run: Run) -> dict[str, Any]:
@@ -196,10 +196,20 @@ def _facts(run: Run) -> dict[str, str]:
         "gang": _gang(run.round(-1).commit.gang),
         "stored in": full_address(run.address),
         "digest": run.digest,
-        "planned": told(planned) if (planned := outcome(run)) else "",
+        "planned": _planned(run),
     }
     facts |= {"failed": run.failure or ""}
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _planned(run: Run) -> str:
+    """The strategy, and what a round of it took in the race; nothing where none was chosen."""
+    if not run.config.get("planned"):
+        return ""
+    planned = Planned(**run.config["planned"])
+    raced = planned.raced.get(planned.strategy)
+    took = f", {raced.seconds:.3g} s a round in the race" if raced else ""
+    return f"{planned.strategy}, of {planned.workers} workers{took}"
 
 
 def _gang(gang: GangRecord | None) -> str:

