@@ -112,7 +112,9 @@ def model():
 
     recorded = config(source.format(10)).model_dump(mode="json")
     assert differences(recorded, config(source.format(10).replace("a comment", "another")).experiment) == []
-    assert differences(recorded, config(source.format(12)).experiment) == ["model mine.py:model, of which WIDTH changed"]
+    assert differences(recorded, config(source.format(12)).experiment) == [
+        "model mine.py:model, of which WIDTH changed"
+    ]
 
 
 def test_prefects_form_has_every_algorithm_with_its_options() -> None:
