@@ -179,9 +179,8 @@ class Lane:
                     self.timing.tick(time.perf_counter(), mapped(commit))
                     self.rounds, seconds = commit.round, commit.seconds
             executor.end()
-            then = min(
-                self.rounds, max(1, round(until / self.worth))
-            )  # some may be done by now that nobody waits for
+            # Some rounds may be done by now that are beyond the turn.
+            then = min(self.rounds, max(1, round(until / self.worth)))
             self.scores[then] = self.bench.score(read_outcome(run.job, then).state)
 
     def refine(self) -> None:

@@ -57,9 +57,9 @@ class GangExecutor(GraphExecutor):
     """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
 
     One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less, but for
-    those of teams, whose ranks have their share of the network here alone; it knows how many `seconds` one took at
-    least. Unless `plain`, ranks on several
-    machines whose Dask speaks encrypted are refused, and by one that is choosing not chosen.
+    those of teams, whose ranks have their share of the network here alone; the first ones take `seconds` as far as
+    it knows. Unless `plain`, ranks on several machines whose Dask speaks encrypted are refused, and by one that is
+    choosing not chosen.
     """
 
     def __init__(
