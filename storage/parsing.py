@@ -21,12 +21,8 @@ MOST_ROUNDS = 1_000_000
 """Rounds of a run: the numbers of all are written ahead, a chunk for each thousand."""
 
 
-MOST_PARTITIONS = 10_000_000
-"""Partitions of a run."""
-
-
-MOST_TOLD = 1 << 20
-"""Partitions of which a record has room to tell; files of so many numbers may take no disk at all."""
+MOST_PARTITIONS = 1 << 20
+"""Partitions of a run: the numbers of a round, 8 MB an array, are written whole."""
 
 
 LATEST = 9e9
@@ -34,7 +30,7 @@ LATEST = 9e9
 
 
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
-Partition = Annotated[int, Field(ge=0, lt=MOST_TOLD)]
+Partition = Annotated[int, Field(ge=0, lt=MOST_PARTITIONS)]
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Time = Annotated[float, Field(ge=0, lt=LATEST)]
 

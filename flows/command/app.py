@@ -32,7 +32,6 @@ COMMANDS = {
     "verify": ("upkeep", "Read all of a run and name every file that is not as it was written."),
     "runs": ("looking", "List the runs under a root."),
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
-    "pack": ("upkeep", "Gather the tensors of many rounds in few files."),
     "cp": ("upkeep", "Copy a run to another root or place, verified."),
     "rm": ("upkeep", "Delete a run."),
     "list": ("listing", "List what there is by name: algorithms with their options, data, models and the rest."),

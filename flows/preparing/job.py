@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from flows.config.arriving import order_of
@@ -14,7 +14,7 @@ from flows.config.scheduled import free_name
 from flows.config.train import Dealing, TrainConfig
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice
-from storage.errors import ExperimentDiffers
+from storage.errors import ExperimentDiffers, StoreError
 from storage.places.addresses import full_address
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
@@ -64,10 +64,11 @@ class Prepared:
         return window_size(self.wanted, seconds, long=self.store.tensors.slow)
 
     def let_go(self, newest: Commit) -> None:
-        """Let go of what is not to be kept, between windows: within one, lost work begins again from its first.
+        """Copy numbers, and let go of what is not to be kept, between windows: within one, lost work begins anew.
 
         Only a round that is synced makes those before it needless.
         """
+        self.store.numbers.catch_up()
         self.syncing.newest = newest
         prune(self.store, self.keep, self.syncing.safe, stays=self.job.attempt.scored)
 
@@ -97,7 +98,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         store, done = _recovered(store, resolved.config.rounds, work)
         attempt = _attempt(resolved.config, store, token, lease.epoch)
         job = Job(work, attempt, RoundPlan(resolved.config.partitions), order)
-        with synced(store.place, store.log.read(done)) as syncing:
+        with synced(store, store.log.read(done)) as syncing:
             keep = Keep.of(resolved.config.keep or "all")
             run = Prepared(job, store, done, keep, resolved.config.window, syncing)
             run.let_go(syncing.newest)
@@ -105,6 +106,8 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
                 yield run
             finally:
                 executor.end()
+                with suppress(StoreError):  # of what ended the window before its end is told already
+                    store.numbers.catch_up()
         run.let_go(syncing.newest)
 
 
@@ -190,8 +193,9 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
 
 def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, int]:
     """The store with room for its rounds and with the splits that they had, and the last round that is whole."""
+    store = RoundStore(store.place, store.fsync, rounds)
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:
         for number in range(work.split(1), work.split(done) + 1):
             store.splits.write(number, work.partitions.assignment)
-    return store.extend(rounds), done
+    return store, done

@@ -48,12 +48,6 @@ def root_document(attributes: Mapping[str, Any]) -> bytes:
     return _bytes(GroupMetadata(zarr_format=3, attributes=dict(attributes)))
 
 
-def create_documents(place: Place, specs: Iterable[ArraySpec]) -> None:
-    """Describe arrays, and the groups that they are in, where they are not described."""
-    for key, content in documents(specs).items():
-        place.create(key, content)
-
-
 def replace_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
     """Describe arrays and their groups anew where they are described in another way, as when they get longer."""
     for key, content in documents(specs).items():

@@ -16,19 +16,26 @@ from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from storage.values.layout import Layout, Rows
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
-VERSION = 6
+VERSION = 7
 
 
 REPORTED = ("metrics", "scores")
 """Groups of numbers whose names maps and scores give."""
 
 
+NUMBERS = {
+    **{"round": "int64", "committed": "bool", "commits": "int64", "bookkeeping/seconds": "float64"},
+    **dict.fromkeys(("bookkeeping/weight", "bookkeeping/accepted", "bookkeeping/map_seconds"), "partition"),
+}
+"""The arrays of numbers that every run has, and the type of their numbers; ``partition``: one for each of them."""
+
+
 METRIC_ROWS = 1024
-"""Rounds a chunk of numbers at most: a history costs few reads."""
+"""Rounds a chunk of numbers at most: their readers need few reads."""
 
 
 METRIC_BYTES = 1 << 16
-"""Bytes of a chunk of numbers, which is written anew each round, unless a single round has more."""
+"""Bytes of a chunk of numbers, which is written anew as rounds are added, unless a single round has more."""
 
 
 ROUND_ROWS = 1024
@@ -45,17 +52,13 @@ CODECS: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "l
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array; `dtype` is the logical one, `dims` names its dimensions.
-
-    `shard` is how many rounds are gathered in a shard, 0 where each chunk is a content of its own.
-    """
+    """One array; `dtype` is the logical one, `dims` names its dimensions."""
 
     path: str
     dtype: str
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dims: tuple[str, ...]
-    shard: int = 0
 
     @property
     def over_rounds(self) -> bool:
@@ -78,32 +81,18 @@ class ArraySpec:
         return "NaN" if self.stored.startswith("float") else False if self.stored == "bool" else 0
 
     def metadata(self) -> dict[str, Any]:
-        """The content of its zarr.json (zarr v3): plain bytes and a checksum, no compressor.
-
-        The names of shards have dots, so that they lie beside the chunks that they gather.
-        """
-        grid = (self.shard, *self.shape[1:]) if self.shard else self.chunks
+        """The content of its zarr.json (zarr v3): plain bytes and a checksum, no compressor."""
         return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
             "data_type": self.stored,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(grid)}},
-            "chunk_key_encoding": {
-                "name": "default",
-                "configuration": {"separator": "." if self.shard else "/"},
-            },
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunks)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": self.fill,
-            "codecs": [self._sharding()] if self.shard else CODECS,
+            "codecs": CODECS,
             "dimension_names": list(self.dims),
             "attributes": {"logical_dtype": self.dtype},
-        }
-
-    def _sharding(self) -> dict[str, Any]:
-        inner = {"chunk_shape": list(self.chunks), "codecs": CODECS}
-        return {
-            "name": "sharding_indexed",
-            "configuration": inner | {"index_codecs": CODECS, "index_location": "end"},
         }
 
 
@@ -175,34 +164,22 @@ class Schema:
             ("round", "partition", *_axes(path, shape)),
         )
 
-    def history(self, rows: int) -> dict[str, ArraySpec]:
+    def numbers(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of numbers that every run has, by path: coordinates and bookkeeping."""
-        arrays = [
-            ArraySpec("round", "int64", (rows,), (ROUND_ROWS,), ("round",)),
-            self._a_round("committed", "bool", rows),
-            self._a_round("commits", "int64", rows),
-            self._a_round("bookkeeping/seconds", "float64", rows),
-            *(self._a_partition(f"bookkeeping/{name}", rows) for name in ("weight", "accepted", "map_seconds")),
-        ]
-        return {array.path: array for array in arrays}
+        return {path: self.number(path, rows) for path in NUMBERS}
 
-    def reported(self, path: str, rows: int) -> ArraySpec:
-        """The array of a score, (round,), or of a metric, (round, partition)."""
-        if path.startswith("scores/"):
-            return self._a_round(path, "float64", rows)
-        return self._a_partition(path, rows)
+    def number(self, path: str, rows: int) -> ArraySpec:
+        """One of them, or of the metrics and scores: of a number a round, or of each (round, partition)."""
+        if path.startswith("metrics/") or NUMBERS.get(path) == "partition":
+            shape, chunks = (rows, self.partitions), (self.block, self.partitions)
+            return ArraySpec(path, "float64", shape, chunks, ("round", "partition"))
+        dtype = NUMBERS.get(path, "float64")
+        return ArraySpec(path, dtype, (rows,), (ROUND_ROWS if path == "round" else self.block,), ("round",))
 
     @property
     def block(self) -> int:
         """The rounds of a chunk of numbers, of which a round may have one for each partition."""
         return min(METRIC_ROWS, max(1, METRIC_BYTES // (8 * self.partitions)))
-
-    def _a_round(self, path: str, dtype: str, rows: int) -> ArraySpec:
-        return ArraySpec(path, dtype, (rows,), (self.block,), ("round",))
-
-    def _a_partition(self, path: str, rows: int) -> ArraySpec:
-        shape, chunks = (rows, self.partitions), (self.block, self.partitions)
-        return ArraySpec(path, "float64", shape, chunks, ("round", "partition"))
 
     def tensors(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of tensors by path: the state, updates and carries, and how units were matched."""
@@ -210,7 +187,7 @@ class Schema:
 
     def arrays(self, rows: int) -> dict[str, ArraySpec]:
         """Every array that the run has from its start, by path, for so many rows."""
-        return self.tensors(rows) | self.history(rows)
+        return self.tensors(rows) | self.numbers(rows)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` rebuilds the schema."""

@@ -68,7 +68,7 @@ def _count(schema: Schema) -> int:
     layout = schema.layout
     tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
     vectors = len(sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(sizes(layout.buffers))
-    return tensors + vectors + 2 * len(schema.matches) + len(schema.history(1))
+    return tensors + vectors + 2 * len(schema.matches) + len(schema.numbers(1))
 
 
 def _is_part(name: str) -> bool:

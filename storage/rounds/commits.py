@@ -5,15 +5,12 @@ The numbers that it tells go by the paths of the arrays that have a copy of them
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field, TypeAdapter
 
 from storage.errors import UsageError
@@ -231,57 +228,17 @@ def check_names(commit: Commit) -> None:
             raise UsageError(problem)
 
 
-def reported_by(commits: Iterable[Commit]) -> set[str]:
-    """The arrays of the metrics and scores that commits tell of."""
-    told: set[str] = set()
-    for commit in commits:
-        if commit.score is not None:
-            told |= {"scores/loss", *(f"scores/{name}" for name in commit.score.values)}
-        told |= {f"metrics/{name}" for update in commit.updates.values() for name in update.metrics}
-    return told
-
-
-def width_of(commit: Commit) -> int:
-    """Of how many partitions a commit tells: one more than the last."""
-    return max(commit.updates, default=-1) + 1
-
-
-def rows_of(commit: Commit, partitions: int) -> dict[str, Any]:
-    """What a commit says, by the path of its array: a number, or (partition,) with NaN where there is none.
-
-    That the round is committed comes last: where that is said, the others are there.
-    """
-    score = commit.score
-    rows: dict[str, Any] = {"bookkeeping/seconds": commit.seconds}
-    if score is not None:
-        rows |= {"scores/loss": score.loss, **{f"scores/{name}": value for name, value in score.values.items()}}
-    of_partitions: dict[str, np.ndarray] = defaultdict(lambda: np.full(partitions, np.nan))
+def numbers_of(commit: Commit) -> dict[str, float | dict[int, float]]:
+    """What a commit says by the path of its array: a number, or one of each partition that tells of one."""
+    numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds}
+    if commit.score is not None:
+        numbers |= {"scores/loss": commit.score.loss}
+        numbers |= {f"scores/{name}": value for name, value in commit.score.values.items()}
+    of_partitions: dict[str, dict[int, float]] = {}
     for partition, update in commit.updates.items():
-        of_partitions["bookkeeping/weight"][partition] = update.weight
-        of_partitions["bookkeeping/accepted"][partition] = update.refused is None
-        of_partitions["bookkeeping/map_seconds"][partition] = update.seconds
-        for name, value in update.metrics.items():
-            of_partitions[f"metrics/{name}"][partition] = value
-    rows |= of_partitions
-    return rows | {"committed": True}
-
-
-def numbers_digest(before: str, rows: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 over the digest of the round before and a round's numbers, each () or (partition,), by path.
-
-    Where there is none, or NaN, nothing is told, so that it is the same of a commit's rows and of stored ones.
-    """
-    total = hashlib.sha256(before.encode())
-    for path in sorted(rows):
-        row = np.atleast_1d(np.asarray(rows[path], "<f8"))
-        (told,) = np.nonzero(~np.isnan(row))
-        if told.size:
-            total.update(f"\n{path} {told.size}\n".encode())
-            total.update(told.astype("<i8").tobytes() + row[told].tobytes())
-    return total.hexdigest()
-
-
-def commit_digest(before: str, commit: Commit) -> str:
-    """`numbers_digest` of a commit's own rows."""
-    rows = rows_of(commit, width_of(commit))
-    return numbers_digest(before, {path: row for path, row in rows.items() if path != "committed"})
+        told = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
+        paths = {f"bookkeeping/{name}": value for name, value in told.items()}
+        paths |= {f"metrics/{name}": value for name, value in update.metrics.items()}
+        for path, value in paths.items():
+            of_partitions.setdefault(path, {})[partition] = value
+    return {**numbers, **of_partitions}

@@ -14,14 +14,11 @@ from storage.hierarchy.schema import Schema
 from storage.parsing import numbered
 from storage.places.base import Place
 from storage.places.together import together
-from storage.rounds.commits import Commit, check_names, commit_digest
+from storage.rounds.commits import Commit, check_names
 from storage.values.digests import text_digest
 
-SEALED = re.compile(
-    r'(\{.*), "numbers": "([0-9a-f]{64})", "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL
-)
-"""A record as it is stored: its last members are the digest of all numbers so far, the chain of the record before
-it, and its own."""
+SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
+"""A record as it is stored: its last members are the chain of the record before it, and its own."""
 
 
 UNSTORED = ', "stored": false, "seconds": '
@@ -34,10 +31,9 @@ ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
 
 @dataclass(frozen=True)
 class Link:
-    """A sealed record: its text, the digest of all numbers so far, the chain of the record before, and its own."""
+    """A sealed record: its text, the chain of the record before, and its own."""
 
     text: str
-    numbers: str
     before: str
     chain: str
 
@@ -47,18 +43,17 @@ class Link:
         return UNSTORED not in self.text
 
 
-FIRST = Link("", "", "", "")
+FIRST = Link("", "", "")
 """What the first record follows."""
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """What a log has, as its names tell: rounds with a record, those of them with any content, the newest whole
-    one (None where there is none), and the rounds whose records were set aside; each ascends.
+    """What a log has, as its names tell: rounds with a record, the newest whole one (None where there is none),
+    and the rounds whose records were set aside; each ascends.
     """
 
     rounds: list[int]
-    filled: list[int]
     newest: int | None
     aside: list[int]
 
@@ -66,8 +61,7 @@ class Shelf:
 class CommitLog:
     """The commit records of the run at a place, one JSON content a round.
 
-    Each is sealed by its chain: the digest of `run`, its round, the chain of the record before, the digest of all
-    numbers so far (`numbers_digest`) and what it says.
+    Each is sealed by its chain: the digest of `run`, its round, the chain of the record before and what it says.
     What is read is verified, and one line vouches for all that was before. `run` is the digest of the attributes;
     where there is a `schema`, records tell of its tensors and partitions.
     """
@@ -78,24 +72,18 @@ class CommitLog:
         self._schema = schema
         self._tensors = frozenset(schema.state(1)) if schema else frozenset()
         self._ours: int | None = None
-        self._newest: tuple[int, Link] | None = None
 
     def look(self) -> Shelf:
         """What lies there; raises `StoreDamaged` where no record is of the run's attributes."""
-        sizes = self.place.at("commits").sizes()
-        rounds = numbered(sizes)
-        newest = self._newest = self.first_whole(reversed(rounds))
+        names = self.place.names("commits")
+        rounds = numbered(names)
+        newest = next((round for round in reversed(rounds) if self._whole_link(round)), None)
         if newest is None and rounds:
             raise StoreDamaged(
                 f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
                 "one or the other was changed, restore it from a copy"
             )
-        return Shelf(
-            rounds,
-            [round for round in rounds if sizes[f"{round}.json"]],
-            newest[0] if newest else None,
-            _set_aside(sizes),
-        )
+        return Shelf(rounds, newest, _set_aside(names))
 
     def rounds(self) -> list[int]:
         """The rounds of which there is a record, whole or not, ascending."""
@@ -155,16 +143,6 @@ class CommitLog:
             there = f"it has rounds {rounds[0]} to {rounds[-1]}"
         return RoundMissing(f"no committed round {round} in {self.place}; {there}")
 
-    def last_whole(self, rounds: Sequence[int]) -> tuple[int, Link] | None:
-        """The last of the rounds, which ascend, whose record is whole, and its record, read once by who looked."""
-        if self._newest and rounds[-1] == self._newest[0]:
-            return self._newest
-        return self.first_whole(reversed(rounds))
-
-    def first_whole(self, rounds: Iterable[int]) -> tuple[int, Link] | None:
-        """The first of the rounds, in the order given, whose record is whole, and its record."""
-        return next(((round, link) for round in rounds if (link := self._whole_link(round))), None)
-
     def whole(self, rounds: Sequence[int]) -> list[int]:
         """Those of the rounds, which ascend, whose records are whole and are those that the next ones follow."""
         return list(self.links(rounds))
@@ -188,9 +166,8 @@ class CommitLog:
         last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
         """
         text, before = commit.to_json(), before or self.link_before(commit.round)
-        numbers = commit_digest(before.numbers, commit)
-        chain = self._chain(commit.round, before.chain, numbers, text)
-        content = f'{text[:-1]}, "numbers": "{numbers}", "before": "{before.chain}", "chain": "{chain}"}}'
+        chain = self._chain(commit.round, before.chain, text)
+        content = f'{text[:-1]}, "before": "{before.chain}", "chain": "{chain}"}}'
         if self.place.create(_key(commit.round), content.encode(), durable=fsync):
             self._ours = commit.round
             return commit
@@ -228,8 +205,8 @@ class CommitLog:
         if content is None:
             raise self.missing(round, self.rounds())
         parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
-        link = parts and Link(parts[1] + "}", parts[2], parts[3], parts[4])
-        if not link or self._chain(round, link.before, link.numbers, link.text) != link.chain:
+        link = parts and Link(parts[1] + "}", parts[2], parts[3])
+        if not link or self._chain(round, link.before, link.text) != link.chain:
             raise StoreDamaged(
                 f"{self.place}/{_key(round)} is no commit record, or not the one that was written for this round "
                 "of this run; restore it from a copy, or `roundweave resume` goes on without it"
@@ -245,8 +222,8 @@ class CommitLog:
         except StoreError:
             return None
 
-    def _chain(self, round: int, before: str, numbers: str, text: str) -> str:
-        return text_digest("\n".join((self.run, str(round), before, numbers, text)))
+    def _chain(self, round: int, before: str, text: str) -> str:
+        return text_digest("\n".join((self.run, str(round), before, text)))
 
     def link_before(self, round: int) -> Link:
         """The sealed record before that of a round, which its own follows; `FIRST` for the first."""

@@ -9,7 +9,6 @@ from storage.errors import RoundMissing, StoreDamaged
 from storage.hierarchy.chunks import CHUNK, chunk_bytes
 from storage.parsing import numbered
 from storage.rounds.commits import Commit
-from storage.rounds.packed import unpack
 from storage.rounds.pruned import Pruned, base_of, forget_pruned
 from storage.rounds.store import RoundStore
 
@@ -18,10 +17,10 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     """The newest round that is whole, and those that were set aside: later ones, and those of damaged records.
 
     Only the holder of the lease may call this: it deletes what a killed writer or a power loss left half-written,
-    and makes anew what the schema and the records decide. Raises `StoreDamaged` where no round is whole.
+    and makes anew what the schema and the records decide, for as many rounds as the store has room for. Raises
+    `StoreDamaged` where no round is whole.
     """
     store.place.sweep()
-    unpack(store.tensors)
     cut = cut_short(store)
     last = newest_whole(store, cut.values())
     for key in cut:
@@ -33,7 +32,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     store.tensors.describe()
     store.splits.drop(kept)
     # Records go last: numbers of rounds without one are those of a record that somebody took away.
-    store.history.rebuild(kept)
+    store.numbers.rebuild(kept)
     aside = store.log.set_aside(last)
     store.place.flush()
     return last, aside

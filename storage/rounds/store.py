@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import NAME, create_documents, create_root, read_document, told_rows
+from storage.hierarchy.documents import NAME, create_root, read_document, told_rows
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import schema_problem
 from storage.parsing import numbered
@@ -19,8 +19,8 @@ from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, UpdateRecord, check_names
-from storage.rounds.history import History
 from storage.rounds.log import CommitLog, Link
+from storage.rounds.numbers import Numbers
 from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
 from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
@@ -28,7 +28,7 @@ from storage.values.state import State, Update
 
 
 class RoundStore:
-    """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and the `history` of numbers.
+    """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and copies of their `numbers`.
 
     `rounds`, the number it has room for, is read when it is opened, where it is not to be more; so is the log's
     `shelf`.
@@ -51,7 +51,7 @@ class RoundStore:
         self.rounds = max(rounds, newest, self._room(newest))
         self.tensors = StoredTensors(self.log, self.schema, self.rounds + 1, fsync)
         self.splits = Splits(self.log, fsync)
-        self.history = History(self.log, self.schema, self.rounds + 1, fsync)
+        self.numbers = Numbers(self.log, self.schema, self.rounds + 1, fsync)
 
     def _room(self, newest: int) -> int:
         """How many rounds there is room for: where that cannot be read, for those that are there."""
@@ -93,31 +93,20 @@ class RoundStore:
         try:
             with place.aside() as aside:
                 create_root(aside, root)
-                create_documents(aside, schema.arrays(rounds + 1).values())
-                store = cls(aside)
-                store.history.write_rounds()
+                store = cls(aside, rounds=rounds)
+                store.tensors.describe()
                 store.tensors.write_state(initial)
                 for partition, update in carried.items():
                     store.tensors.write_update(0, partition, update)
                 records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
                 commit = store.describe(initial, "initial", 0)
-                store.commit(replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0)))
+                commit = replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0))
+                store.numbers.rebuild([store.commit(commit)])
                 aside.sync()
         except PlaceTaken as error:
             raise ExperimentDiffers(f"{error}; give the new run another name") from error
         place.sync()
         return cls(place, fsync)
-
-    def extend(self, rounds: int) -> RoundStore:
-        """The store with room for so many rounds; it never shrinks."""
-        if rounds <= self.rounds and told_rows(self.place, "commits") == self.rounds + 1:
-            return self
-        longer = RoundStore(self.place, self.fsync, rounds)
-        longer.tensors.describe()
-        # Of the history `commits` comes last, which tells how many rounds there are: an extension cut short is
-        # done again.
-        longer.history.describe()
-        return longer
 
     def describe(self, state: State, token: str, epoch: int, digests: Mapping[str, str] | None = None) -> Commit:
         """The commit of a state, vectors (element,), as yet without its updates.
@@ -129,16 +118,13 @@ class RoundStore:
             round=state.round, token=token, epoch=epoch, state=state_digest(tensors, state.round), tensors=tensors
         )
 
-    def commit(self, commit: Commit, before: Link | None = None, more: bool = False) -> Commit:
+    def commit(self, commit: Commit, before: Link | None = None) -> Commit:
         """Make a round exist, whose tensors are written; `before` is the sealed record before it, where known.
 
-        Where `more` are made at once, the numbers of all are written with the last one's.
         Raises `WriterFenced` when another writer was first, `UsageError` for a metric that cannot be kept.
         """
         check_names(commit)
-        kept = self.log.create(commit, self.fsync, before)
-        self.history.add(kept, ours=kept is commit, more=more)
-        return kept
+        return self.log.create(commit, self.fsync, before)
 
 
 def _sound(place: Place, value: Any) -> Schema:

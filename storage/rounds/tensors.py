@@ -15,7 +15,6 @@ from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
 from storage.hierarchy.chunks import chunk_key, missing_chunk, read_chunk, read_parts, stream_chunk, write_chunk
 from storage.hierarchy.documents import replace_documents
 from storage.hierarchy.schema import ArraySpec, Schema
-from storage.hierarchy.shards import read_packed
 from storage.places.together import together
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
@@ -122,9 +121,8 @@ class StoredTensors:
     def read_rows(self, commit: Commit, path: str, rows: int) -> Iterator[torch.Tensor]:
         """One tensor of a committed state, (row, *), so many rows at a time; raises as `read_tensor`."""
         spec, index = self.arrays[path], self._index(commit, path)
-        if not self.place.has(chunk_key(spec, index)):  # in a shard, or missing
-            yield from self.read_tensor(commit, path).split(rows)
-            return
+        if not self.place.has(chunk_key(spec, index)):
+            self.read_tensor(commit, path)  # which raises what is wrong
         shape = spec.shape[1:] if index else spec.shape
         digest = TensorDigest(path, spec.dtype, shape)
         for part in read_parts(self.place, spec, index, rows * prod(shape[1:])):
@@ -222,8 +220,6 @@ class StoredTensors:
     def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
         """A chunk that a record says is there, and `whose` it is; raises `RoundPruned`, `StoreDamaged`."""
         array = read_chunk(self.place, spec, index)
-        if array is None:
-            array = read_packed(self.place, spec, index)
         if array is None:
             self._check_pruned(spec, index)
             raise missing_chunk(self.place, spec, index, whose)

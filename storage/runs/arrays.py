@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,11 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from storage.errors import TensorMissing, nearest
-from storage.hierarchy.schema import Schema
+from storage.hierarchy.schema import NUMBERS, Schema
 from storage.rounds.commits import Commit
+from storage.rounds.numbers import History
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
-from storage.rounds.widths import widened
 from storage.values.digests import match_tensors
 from storage.values.layout import Layout
 from storage.values.state import Update
@@ -88,7 +89,7 @@ class Arrays:
 
     def data_set(self) -> xr.Dataset:
         """State and numbers by short names, see `SHORT`."""
-        variables = self.state() | self.history()
+        variables = self.state() | self.numbers()
         taken = {*self.coordinates(), *(dim for variable in variables.values() for dim in variable.dims)}
         named = {}
         for path in sorted(variables, key=_rank):
@@ -101,7 +102,7 @@ class Arrays:
     def data_tree(self) -> xr.DataTree:
         """All that is stored, in groups; what has the name of a coordinate gets a ``_`` behind it."""
         groups: dict[str, dict[str, xr.Variable]] = {}
-        everything = self.state() | self.updates() | self.matches() | self.history() | self.splits()
+        everything = self.state() | self.updates() | self.matches() | self.numbers() | self.splits()
         for path, variable in everything.items():
             group, _, name = path.rpartition("/")
             groups.setdefault(group, {})[f"{name}_" if name in self.coordinates() else name] = variable
@@ -195,23 +196,24 @@ class Arrays:
         read = self.store.splits.read
         return {f"partitions/{n}": xr.Variable(("example",), read(told[n])) for n in sorted(told)}
 
-    def history(self) -> dict[str, xr.Variable]:
+    def numbers(self) -> dict[str, xr.Variable]:
         """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""
-        numbers = self.store.history.read(self.rounds[-1] + 1)
-        return {path: self._numbers(values[list(self.rounds)]) for path, values in numbers.items()}
+        history = History(self.store.log, self.schema, self.rounds)
+        block = functools.lru_cache(maxsize=1)(history.block)
+        paths = [*(path for path in NUMBERS if "/" in path), *history.paths()]
+        return {path: self._number(path, block) for path in paths}
 
-    def _numbers(self, values: np.ndarray) -> xr.Variable:
-        """Numbers, (round,) or (round, partition), of which those of many partitions may take much memory."""
-        if values.ndim == 1:
-            return xr.Variable(("round",), values)
-        sizes = (len(values), self.schema.partitions)
+    def _number(self, path: str, block: Callable[[int], dict[str, np.ndarray]]) -> xr.Variable:
+        """The numbers of one path, of which those of many partitions may take much memory."""
+        dims, rows = self.schema.number(path, 1).dims, self.schema.block
+        shape = (self.schema.partitions,) * (len(dims) - 1)
 
         def read(row: int) -> np.ndarray:
-            whole: np.ndarray = widened(values[[row]], sizes[1])[0]
-            return whole
+            index, place = divmod(self.rounds[row], rows)
+            chunk = block(index).get(path)
+            return np.full(shape, np.nan) if chunk is None else chunk[place]
 
-        rows = indexing.LazilyIndexedArray(StoredRows(sizes, values.dtype, 1, read))
-        return xr.Variable(("round", "partition"), rows)
+        return _lazy((len(self.rounds), *shape), dims, "float64", 1, read)
 
 
 WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128")

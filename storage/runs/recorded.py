@@ -13,7 +13,7 @@ from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import read_lease
 from storage.rounds.log import Link
-from storage.rounds.packed import is_packed
+from storage.rounds.numbers import History
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.attributes import checked_attributes
@@ -39,9 +39,9 @@ class RecordedRun:
         self._rounds, self._done = shelf.rounds, shelf.newest
         self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
         self._lease = read_lease(self._place)
-        self._scored = self._store.history.names("scores")
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
+        self._numbers: History | None = None
         return self
 
     @property
@@ -119,11 +119,6 @@ class RecordedRun:
         return list(filter(self.absent.has_state, self.committed))
 
     @property
-    def packed(self) -> bool:
-        """Whether its tensors lie in shards."""
-        return is_packed(self._store.log)
-
-    @property
     def lost(self) -> list[int]:
         """The rounds without a whole record; those after `done` are done again when the run goes on."""
         before = set(range(self.done)) - set(self.committed)
@@ -166,7 +161,17 @@ class RecordedRun:
     @property
     def scores(self) -> list[str]:
         """The names of its scores besides the loss."""
-        return [name for name in self._scored if name != "loss"]
+        paths = (path.partition("/") for path in self._history.paths())
+        return [name for group, _, name in paths if group == "scores" and name != "loss"]
+
+    @property
+    def _history(self) -> History:
+        """The numbers of all rounds."""
+        if self._numbers is None:
+            done = self.done
+            rounds = [round for round in self._rounds if round <= done]
+            self._numbers = History(self._store.log, self._store.schema, rounds)
+        return self._numbers
 
     @property
     def tensors(self) -> list[str]:

@@ -84,9 +84,7 @@ class Run(RecordedRun):
         A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
         is that of a score or of the bookkeeping, its column is ``map_<name>``.
         """
-        done = self.done
-        recorded = [round for round in self._store.shelf.filled if round <= done]
-        return history_table(self._store.history, self._scored, recorded)
+        return history_table(self._history)
 
     def arrivals(self) -> pd.DataFrame:
         """A row for each update that came to a parameter server, none where rounds waited for all partitions.

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from storage.errors import RoundMissing, UsageError, nearest
+from storage.hierarchy.schema import REPORTED
 from storage.rounds.commits import Commit
-from storage.rounds.history import History
+from storage.rounds.numbers import History
 from storage.runs.round import Round
 from storage.values.tensors import Vectors
 
@@ -22,30 +23,37 @@ LOWEST = ("loss", "mae")
 """The scores of which the lowest is the best."""
 
 
-def history_table(history: History, scores: Sequence[str], recorded: Sequence[int]) -> pd.DataFrame:
-    """A row for each of the rounds, which have records: see `Run.history`; of the loss without scores, too."""
+def history_table(history: History) -> pd.DataFrame:
+    """A row for each of the rounds: see `Run.history`."""
     import pandas as pd
 
-    rows = recorded[-1] + 1
-    numbers = history.read(rows, recorded)  # (round,) or (round, partition)
-    scores, metrics = sorted({*scores, *_reported("scores", numbers)}), _reported("metrics", numbers)
-    columns = {"loss": np.full(rows, np.nan)} | {name: numbers[f"scores/{name}"] for name in scores}
-    columns["seconds"] = numbers["bookkeeping/seconds"]
-    accepted = numbers["bookkeeping/accepted"]
-    weight = np.where(accepted == 1, numbers["bookkeeping/weight"], 0.0)
-    for name, column in _columns(metrics, set(columns) | COUNTS).items():
-        columns[column] = _weighted_mean(numbers[f"metrics/{name}"], weight)
-    columns["examples"] = weight.sum(axis=1)
-    columns["accepted"] = np.nansum(accepted, axis=1)
-    columns["refused"] = np.sum(accepted == 0, axis=1)
-    table = pd.DataFrame(columns, index=pd.RangeIndex(rows, name="round"))
-    return table.loc[list(recorded)].astype(dict.fromkeys(("examples", "accepted", "refused"), int))
+    names: dict[str, list[str]] = {group: [] for group in REPORTED}
+    for path in history.paths():
+        group, _, name = path.partition("/")
+        names[group].append(name)
+    scores = ["loss", *(name for name in names["scores"] if name != "loss")]
+    metrics = _columns(names["metrics"], {*scores, "seconds"} | COUNTS)
+    return pd.concat([_block_table(rounds, told, scores, metrics) for rounds, told in history.blocks()])
 
 
-def _reported(group: str, numbers: Mapping[str, np.ndarray]) -> list[str]:
-    """The names of a group's numbers, (round,) or (round, partition) by path, of which a round tells."""
-    told = (path.partition("/") for path, table in numbers.items() if not np.isnan(table).all())
-    return sorted(name for kind, _, name in told if kind == group)
+def _block_table(
+    rounds: list[int], told: Mapping[str, np.ndarray], scores: Sequence[str], metrics: Mapping[str, str]
+) -> pd.DataFrame:
+    """The rows of a block of rounds, of which numbers are told by path, (round,) or (round, partition)."""
+    import pandas as pd
+
+    nothing, nobody = np.full(len(rounds), np.nan), np.empty((len(rounds), 0))
+    columns = {name: told.get(f"scores/{name}", nothing) for name in scores}
+    columns["seconds"] = told["bookkeeping/seconds"]
+    accepted = told.get("bookkeeping/accepted", nobody)
+    weight = np.where(accepted == 1, told.get("bookkeeping/weight", nobody), 0.0)
+    for name, column in metrics.items():
+        metric = told.get(f"metrics/{name}")
+        columns[column] = nothing if metric is None else _weighted_mean(metric, weight)
+    counts = {"examples": weight.sum(axis=1), "accepted": (accepted == 1).sum(axis=1)}
+    counts["refused"] = (accepted == 0).sum(axis=1)
+    whole = {name: count.astype(int) for name, count in counts.items()}
+    return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
 
 
 COUNTS = {"examples", "accepted", "refused"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -10,8 +11,11 @@ from storage.hierarchy.chunks import checked
 from storage.places.base import PARTIAL, Place
 from storage.rounds.lease import Lease, check_at_rest, read_lease
 from storage.rounds.store import RoundStore
-from storage.upkeep.packing import Step
 from storage.upkeep.verifying.verify import verify
+
+Step = Callable[[int, int], None]
+"""Is told how much is done, and of how much."""
+
 
 THREADS = 8
 """So many contents are copied at once, as places far away take their time for each."""
@@ -75,6 +79,6 @@ def _copy_content(source: Place, target: Place, key: str) -> int:
 
 
 def _is_chunk(key: str) -> bool:
-    """Whether what is at a key ends in a checksum of all before it; shards have one for each of their parts."""
+    """Whether what is at a key ends in a checksum of all before it."""
     path, _, numbers = key.rpartition("/c/")
     return key.endswith("/c") or (bool(path) and all(map(str.isdecimal, numbers.split("/"))))

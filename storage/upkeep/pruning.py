@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import chunk_bytes
 from storage.hierarchy.schema import ArraySpec
-from storage.hierarchy.shards import packed_chunks, plain_chunks
 from storage.rounds.commits import Commit
-from storage.rounds.packed import is_packed
+from storage.rounds.lease import hold_lease, read_lease
 from storage.rounds.pruned import Pruned, base_of, there, write_pruned
 from storage.rounds.recovery import cut_short, newest_whole
 from storage.rounds.store import RoundStore
 from storage.upkeep.keeping import Asked, Keep, never
-from storage.upkeep.packing import held, pack
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -
     for spec in store.tensors.arrays.values():
         if spec.over_rounds:
             _delete(store, spec, pruned)
-    if is_packed(store.log):
-        pack(store)
 
 
 def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
@@ -59,6 +57,16 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
         goes = _goes(store, keep, newest)
         prune(store, keep, newest)
     return goes
+
+
+@contextmanager
+def held(store: RoundStore) -> Iterator[None]:
+    """Hold a run at rest, so that nobody goes on with it; raises `RunBusy`."""
+    former = read_lease(store.place)
+    rounds, failure = (former.rounds, former.failure) if former else (0, None)
+    with hold_lease(store.place, secrets.token_hex(4), rounds, failure):
+        store.place.sweep()
+        yield
 
 
 def _newest(store: RoundStore) -> Commit:
@@ -84,9 +92,20 @@ def _going(store: RoundStore, pruned: Pruned) -> Iterator[tuple[int, int]]:
     """The round and the bytes of each chunk that is there and goes."""
     for spec in store.tensors.arrays.values():
         if spec.over_rounds:
-            for index in {*plain_chunks(store.place, spec), *packed_chunks(store.place, spec)}:
+            for index in _chunks(store, spec):
                 if not pruned.has_chunk(spec, index):
                     yield index[0], chunk_bytes(spec)
+
+
+def _chunks(store: RoundStore, spec: ArraySpec) -> Iterator[tuple[int, ...]]:
+    """The chunks of an array that are there."""
+    top = f"{spec.path}/c"
+    for round in filter(str.isdecimal, store.place.names(top)):
+        if spec.by_partition:
+            partitions = filter(str.isdecimal, store.place.names(f"{top}/{round}"))
+            yield from ((int(round), int(partition)) for partition in partitions)
+        else:
+            yield (int(round),)
 
 
 def _delete(store: RoundStore, spec: ArraySpec, pruned: Pruned) -> None:

@@ -124,7 +124,9 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
         best=scored.loss if scored else None,
         time=time.time(),
     )
-    return target.commit(kept)
+    committed = target.commit(kept)
+    target.numbers.catch_up()
+    return committed
 
 
 def _fetched_by_all(server: ServerRecord) -> ServerRecord:

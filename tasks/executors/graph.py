@@ -125,7 +125,7 @@ class GraphExecutor:
         def advice(round: int) -> str:
             return f"rounds to {round - 1} are kept, `roundweave resume` goes on"
 
-        course = Course("commit", self._window, advice, store.history.has, store.log.read)
+        course = Course("commit", self._window, advice, store.log.has, store.log.read)
         for commit in self._through(course, job, range(first, last + 1)):
             yield commit
             if commit.stop:

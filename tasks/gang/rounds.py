@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,9 +28,6 @@ from tasks.keeping.in_shares import InShares
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
-
-NUMBERS_SECONDS = 0.25
-"""The numbers of rounds are written so often, and read from the records until then: they are many small files."""
 
 Data = tuple[int, list[Partition]]
 """The number of a split, and the examples of a block under it."""
@@ -203,7 +199,6 @@ class _Writer:
         self._job = job
         self._pen = pen
         self._told = told
-        self._settled = 0.0
         self._commit: Future[Commit] | None = None
 
     @property
@@ -221,27 +216,20 @@ class _Writer:
         return self._commit.result().round if self._commit else 0
 
     def _write(self, computed: Computed, previous: Commit | None) -> Commit:
-        more = time.monotonic() < self._settled + NUMBERS_SECONDS
         commit = commit_round(
             self._job,
             computed.outcome,
             computed.tallies,
             previous,
             closing=False,
-            more=more,
             made=computed.made,
         )
-        if not more:
-            self._settled = time.monotonic()
         self._told(commit.round)
         return commit
 
 
 @contextmanager
 def _writer(job: Job, told: Told) -> Iterator[_Writer]:
-    """Within, rounds are committed; at the end all numbers are written, too."""
+    """Within, rounds are committed; at the end all are."""
     with ThreadPoolExecutor(1) as pen:
-        try:
-            yield _Writer(job, pen, told)
-        finally:
-            pen.submit(job.attempt.open().history.settle).result()
+        yield _Writer(job, pen, told)

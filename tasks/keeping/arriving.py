@@ -144,9 +144,7 @@ def commit_intakes(
         updates = list(map(at, refs))
         outcome = serve(job.work, outcome, intake, updates)
         previous, closing = commits[-1] if commits else None, outcome.state.round == last
-        commits.append(
-            commit_served(job, outcome, updates, scores, previous, closing, more=len(commits) + 1 < len(intakes))
-        )
+        commits.append(commit_served(job, outcome, updates, scores, previous, closing))
         if commits[-1].stop:
             break
     remember(job.attempt.open(), outcome)
@@ -160,11 +158,10 @@ def commit_served(
     tallies: Sequence[Sequence[Tally]],
     previous: Commit | None,
     closing: bool,
-    more: bool = False,
 ) -> Commit:
     """Keep the updates that landed in a round and the state after it, and make the round exist.
 
-    `closing` and `more` are as in `commit_round`.
+    `closing` is as in `commit_round`.
     """
     updates = {each.partition: each.update for each in pushed}
-    return commit_round(job, after, tallies, previous, closing, updates, more)
+    return commit_round(job, after, tallies, previous, closing, updates)

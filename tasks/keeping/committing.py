@@ -182,14 +182,12 @@ def commit_round(
     previous: Commit | None,
     closing: bool,
     updates: Mapping[int, Update] = MappingProxyType({}),
-    more: bool = False,
     made: Made = MADE,
 ) -> Commit:
     """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
 
     Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
-    those, by partition, that were not kept when they were mapped. `more` says that others follow at once, and
-    `made` how it was made.
+    those, by partition, that were not kept when they were mapped. `made` says how it was made.
     """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
@@ -219,7 +217,7 @@ def commit_round(
         time=now,
     )
     commit = _with_best(attempt, commit, previous)
-    return store.commit(commit, before, more and not commit.stop)
+    return store.commit(commit, before)
 
 
 def _keep_state(store: RoundStore, after: Outcome, stored: bool) -> None:

@@ -46,6 +46,7 @@ def keep_merge(
     state = replace(_state(layout, merged), round=1)
     store.tensors.write_state(state)
     store.commit(replace(store.describe(state, "merge", 0), updates=records, score=scored))
+    store.numbers.catch_up()
     return store
 
 

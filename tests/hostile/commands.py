@@ -46,8 +46,6 @@ CHANGING: dict[str, tuple[str, ...]] = {
     "cp": ("cp", "{run}", "copies"),
     "fork": ("train", "--from", "{run}@last", "--executor", "inline", "--rounds", "1", "--root", "made"),
     "resume": ("resume", "{run}", "--executor", "inline", "--rounds", "3", "--root", "{root}"),
-    "pack": ("pack", "{run}"),
-    "pack --undo": ("pack", "{run}", "--undo"),
     "prune": ("prune", "{run}", "--keep", "last:1"),
     "rm": ("rm", "{run}", "--yes"),
 }

@@ -25,7 +25,7 @@ def _ask(path: str, *asked: Callable) -> None:
 
 RECORDED = (
     *("name", "status", "rounds", "done", "partitions", "committed", "kept", "absent", "lost", "digest", "chain"),
-    *("stop", "failure", "damaged", "scores", "packed", "created", "algorithm"),
+    *("stop", "failure", "damaged", "scores", "created", "algorithm"),
 )
 
 

@@ -11,6 +11,7 @@ import torch
 
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Arrival, Commit, Hand, Score, ServerRecord, UpdateRecord
+from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
@@ -111,7 +112,15 @@ class Tiny:
     def train(self, store: RoundStore, rounds: int) -> RoundStore:
         for round in range(1, rounds + 1):
             store.commit(self.write(store, round))
+        store.numbers.catch_up()
         return store
+
+
+def lengthened(store: RoundStore, rounds: int) -> RoundStore:
+    """The run of a store as a writer takes it up that is to make it so long."""
+    store = RoundStore(store.place, store.fsync, rounds)
+    recover(store)
+    return store
 
 
 @pytest.fixture

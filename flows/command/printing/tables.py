@@ -127,8 +127,6 @@ def _remarks(run: Run) -> list[str]:
         remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
     if run.absent.rounds:
         remarks.append(f"kept: the states of {_kept(run.kept)}, {_sent(run)}")
-    if run.packed:
-        remarks.append("packed: its tensors lie in shards of many rounds; going on unpacks them")
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
     if score and score.examples < held_out:
         left_out = held_out - score.examples

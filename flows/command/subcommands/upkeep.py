@@ -1,4 +1,4 @@
-"""`roundweave verify`, `prune`, `pack`, `cp` and `rm`: is a run sound, what is kept of it, copies, its end."""
+"""`roundweave verify`, `prune`, `cp` and `rm`: is a run sound, what is kept of it, copies, its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from storage.runs.names import SUFFIX, find_run, run_address, run_name
 from storage.runs.run import Run, open_run
 from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.packing import pack_run, unpack_run
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.removing import remove_run
 from storage.upkeep.verifying.verify import Verification, verify
@@ -80,25 +79,6 @@ def prune_command(
         said = gone if goes.rounds else f"with --keep {keep} nothing is to be pruned"
         numbers = {"rounds": list(goes.rounds), "bytes": goes.bytes, "dry_run": dry_run}
         _say(stored, said, as_json, **numbers)
-
-
-def pack_command(
-    run: RunName,
-    undo: Annotated[bool, typer.Option("--undo", help="a file for each tensor of a round again")] = False,
-    root: Root = None,
-    as_json: Json = False,
-) -> None:
-    """Gather the tensors of many rounds in few files, which zarr and xarray read as before."""
-    with clear_errors(as_json, "interrupted; the run is whole, pack again to end it"):
-        stored = open_run(run, root)
-        store = _store(stored)
-        before = len(store.place.sizes())
-        with _bar("packing") as step:
-            changed = unpack_run(store) if undo else pack_run(store, step)
-        after = len(store.place.sizes())
-        as_it_was = f"it is {'not packed' if undo else 'packed already'}; {after} files"
-        said = f"{before} files are now {after}" if changed else as_it_was
-        _say(stored, said, as_json, files_before=before, files=after)
 
 
 def cp_command(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from storage.errors import StoreDamaged
-from storage.hierarchy.chunks import CHUNK
 from storage.hierarchy.documents import LARGEST, NAME, documents, root_document, told_rows
-from storage.hierarchy.schema import ArraySpec, split_array
-from storage.hierarchy.shards import sharded
+from storage.hierarchy.schema import REPORTED, ArraySpec, split_array
 from storage.parsing import numbered
 from storage.places.base import Place
-from storage.rounds import packed as packing
-from storage.rounds.commits import reported_by
+from storage.rounds.commits import Commit, numbers_of
 from storage.rounds.lease import LEASES, read_claim
+from storage.upkeep.verifying.numbers import last_copied
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
@@ -26,11 +25,12 @@ def descriptions(stored: Stored) -> Looked:
 
 def _look(stored: Stored) -> Looked:
     unfinished = _being_extended(stored)
-    forms = [form for rounds in (stored.store.rounds, *unfinished) for form in _forms(stored, rounds)]
+    commits = {**stored.commits, **stored.later()}
+    forms = [documents(_arrays(stored, commits, rounds)) for rounds in (stored.store.rounds, *unfinished)]
     wanted = {NAME: [root_document(stored.store.attributes)]}
     for key in {key for form in forms for key in form}:
         wanted[key] = [form[key] for form in forms if key in form]
-    unwritten = _yet_unwritten(stored)
+    unwritten = _yet_unwritten(commits, last_copied(stored))
     findings, notes = [], []
     for key, allowed in wanted.items():
         finding = refused(stored.place, key, partial(_check, stored.place, key, allowed))
@@ -51,37 +51,26 @@ def _check(place: Place, key: str, allowed: list[bytes]) -> None:
         raise StoreDamaged("it is not what was written for this run")
 
 
-def _forms(stored: Stored, rounds: int) -> list[dict[str, bytes]]:
-    """The documents that there may be with room for so many rounds: arrays may be plain, or gathered in shards."""
-    gathered = {shard.spec.path for shard in stored.shards.values()}
-    plain = {parts[1] for parts in map(CHUNK.fullmatch, stored.sizes) if parts}
-    arrays, packed = _arrays(stored, rounds), list[ArraySpec]()
-    for array in list(arrays):
-        form = sharded(array)
-        if form and (array.path in gathered or (packing.KEY in stored.sizes and array.path not in plain)):
-            packed.append(form)
-        # Those of both are being packed, those of none may have been.
-        if array.path in gathered and array.path not in plain:
-            arrays.remove(array)
-    return [documents(arrays), documents(packed)] if packed else [documents(arrays)]
-
-
-def _arrays(stored: Stored, rounds: int) -> list[ArraySpec]:
+def _arrays(stored: Stored, commits: Mapping[int, Commit], rounds: int) -> list[ArraySpec]:
     """All arrays that the records tell of, with room for so many rounds."""
-    schema, commits = stored.store.schema, [*stored.commits.values(), *stored.later.values()]
-    splits = {commit.split.number: commit.split.examples for commit in commits if commit.split}
+    schema = stored.store.schema
+    splits = {commit.split.number: commit.split.examples for commit in commits.values() if commit.split}
     return [
         *schema.arrays(rounds + 1).values(),
-        *(schema.reported(path, rounds + 1) for path in sorted(reported_by(commits))),
+        *(schema.number(path, rounds + 1) for path in sorted(_reported(commits.values()))),
         *(split_array(number, examples) for number, examples in sorted(splits.items())),
     ]
 
 
-def _yet_unwritten(stored: Stored) -> set[str]:
-    """The documents of numbers that the newest rounds are the first to tell of: their record comes before them."""
-    newest = [*stored.later.values(), *(c for c in stored.commits.values() if c.round == stored.newest)]
-    earlier = (commit for commit in stored.commits.values() if commit.round < stored.newest)
-    first = reported_by(newest) - reported_by(earlier)
+def _reported(commits: Iterable[Commit]) -> set[str]:
+    """The arrays of the metrics and scores that commits tell of."""
+    return {path for commit in commits for path in numbers_of(commit) if path.partition("/")[0] in REPORTED}
+
+
+def _yet_unwritten(commits: Mapping[int, Commit], copied: int) -> set[str]:
+    """The documents of numbers that rounds after the last one `copied` are the first to tell of."""
+    first = _reported(c for c in commits.values() if c.round > copied)
+    first -= _reported(c for c in commits.values() if c.round <= copied)
     return {f"{part}/{NAME}" for path in first for part in (path, path.partition("/")[0])}
 
 

@@ -1,88 +1,28 @@
-"""Verifying the numbers by round: they are copies of what the records say."""
+"""Verifying the arrays of numbers: they are copies of what the records say."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import CHUNK, chunk_key, empty_chunk, read_chunk
-from storage.hierarchy.schema import REPORTED, ArraySpec
-from storage.parsing import MOST_TOLD
-from storage.rounds.commits import width_of
-from storage.rounds.widths import narrow, widened
+from storage.hierarchy.schema import NUMBERS, ArraySpec
+from storage.rounds.commits import numbers_of
+from storage.rounds.numbers import KEY, put, read_copied
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """A chunk of an array of numbers; `content` is None where it is missing, or `unread` tells what is wrong."""
-
-    array: ArraySpec
-    index: int
-    content: np.ndarray | None = None
-    unread: Finding | None = None
-
-    @property
-    def key(self) -> str:
-        """Where it lies."""
-        return chunk_key(self.array, (self.index,))
-
-    @property
-    def rounds(self) -> np.ndarray:
-        """The round of each of its rows, int64 (round,)."""
-        return np.arange(self.array.chunks[0]) + self.index * self.array.chunks[0]
-
-
-def read_numbers(stored: Stored) -> list[Chunk]:
-    """The chunks of numbers that lie there."""
-    chunks = []
-    for key in stored.sizes:
-        parts = CHUNK.fullmatch(key)
-        array = _array(stored, parts[1]) if parts else None
-        if parts and array and int(parts[2]) * array.chunks[0] < array.shape[0]:
-            chunk = Chunk(array, int(parts[2]))
-            chunks += [_read(stored, chunk)] if chunk.key == key else []
-    return chunks
-
-
-def _array(stored: Stored, path: str) -> ArraySpec | None:
-    rows = stored.store.history.rows
-    if path.partition("/")[0] in REPORTED and path.count("/") == 1:
-        return stored.store.schema.reported(path, rows)
-    return stored.store.schema.history(rows).get(path)
-
-
-def _read(stored: Stored, chunk: Chunk) -> Chunk:
-    content: list[np.ndarray | None] = [None]
-
-    def read() -> None:
-        whole = read_chunk(stored.place, chunk.array, (chunk.index,))
-        content[0] = None if whole is None else _shortened(narrow(whole), stored)
-
-    unread = refused(stored.place, chunk.key, read)
-    return Chunk(chunk.array, chunk.index, content[0], unread)
-
-
-def _shortened(chunk: np.ndarray, stored: Stored) -> np.ndarray:
-    """A chunk of a million partitions and more, none of which has a record: whether it tells of them."""
-    width = max(map(width_of, stored.commits.values()), default=0)
-    if chunk.ndim == 1 or chunk.shape[1] <= max(MOST_TOLD, width):
-        return chunk
-    return np.where(np.isnan(chunk[:, width:]).all(axis=1), np.nan, 0.0)[:, None].repeat(width + 1, axis=1)
-
-
-def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
-    """Each chunk of numbers against the records, of which those of the newest rounds may not be written yet."""
-    told = stored.store.history.told([*stored.commits.values(), *stored.later.values()])
-    there = {(chunk.array.path, chunk.index): chunk for chunk in chunks}
-    paths, written = {path for path, _ in told}, _written(stored, chunks)
-    looks = [_coordinates(stored, [chunk for chunk in chunks if chunk.array.path == "round"])]
-    for path, index in sorted(told.keys() | {place for place in there if place[0] in paths}):
-        array = _array(stored, path)
-        if array is not None:
-            chunk = there.get((path, index), Chunk(array, index))
-            looks.append(_look_at(stored, chunk, told.get((path, index), empty_chunk(array, 0)), written))
+def numbers(stored: Stored) -> Looked:
+    """Each chunk of numbers against the records, of which those of the newest rounds may not be copied yet."""
+    there, looks = _there(stored), [_coordinates(stored), _left_out(stored)]
+    copied = last_copied(stored)
+    for index in sorted({*there, *(round // stored.store.schema.block for round in stored.commits)}):
+        told = _told(stored, index)
+        for path in sorted(there.get(index, set()) | told.keys()):
+            looks.append(_look_at(stored, path, index, told.get(path), copied))
     return Looked(
         frozenset(key for look in looks for key in look.keys),
         tuple(finding for look in looks for finding in look.findings),
@@ -90,65 +30,116 @@ def numbers(stored: Stored, chunks: list[Chunk]) -> Looked:
     )
 
 
-def _written(stored: Stored, chunks: list[Chunk]) -> int:
-    """The last round that `committed` tells of, whose row is written last; the records tell later ones."""
-    told = [chunk for chunk in chunks if chunk.array.path == "committed"]
-    rounds = [chunk.rounds[chunk.content.astype(bool)] for chunk in told if chunk.content is not None]
-    return int(max((row for rows in rounds for row in rows), default=stored.newest))
+def _left_out(stored: Stored) -> Looked:
+    """Numbers that what says which are copied does not tell of."""
+    said, block = read_copied(stored.store.log), stored.store.schema.block
+    copied = [commit for round, commit in stored.commits.items() if said and round <= said.round]
+    told = {(path, commit.round // block) for commit in copied for path in numbers_of(commit)}
+    out = sorted(path for path, index in told if said and said.since.get(path, index + 1) > index)
+    return Looked(findings=tuple(Finding(KEY, f"it leaves out {path}") for path in out[:1]))
 
 
-def _look_at(stored: Stored, chunk: Chunk, told: np.ndarray, written: int) -> Looked:
-    """A chunk of numbers, and what the records make it, where those after the `written` round may lack."""
-    keys = frozenset([chunk.key])
-    if chunk.unread:
-        return Looked(keys, (chunk.unread,))
-    content = empty_chunk(chunk.array, 0) if chunk.content is None else chunk.content
-    width = max(content.shape[-1], told.shape[-1])
-    content, told, empty = (widened(each, width) for each in (content, told, empty_chunk(chunk.array, 0)))
-    differs, unwritten = ~_alike(content, told), _alike(content, empty)
+def _there(stored: Stored) -> dict[int, set[str]]:
+    """The arrays with a chunk of a block of rounds, by the block; those that no record tells of are left out."""
+    known = {path for commit in stored.commits.values() for path in numbers_of(commit)}
+    known |= {"committed", *(path for path in NUMBERS if "/" in path)}
+    there: dict[int, set[str]] = {}
+    for key in stored.sizes:
+        parts = CHUNK.fullmatch(key)
+        if parts and parts[1] in known and int(parts[2]) * stored.store.schema.block <= stored.store.rounds:
+            index = int(parts[2])
+            if key == chunk_key(_spec(stored, parts[1]), (index,)):
+                there.setdefault(index, set()).add(parts[1])
+    return there
+
+
+def _spec(stored: Stored, path: str) -> ArraySpec:
+    return stored.store.schema.number(path, stored.store.rounds + 1)
+
+
+def _rounds(stored: Stored, index: int) -> np.ndarray:
+    """The rounds of a block, int64 (round,)."""
+    block = stored.store.schema.block
+    return np.arange(index * block, (index + 1) * block)
+
+
+def _told(stored: Stored, index: int) -> dict[str, np.ndarray]:
+    """The chunks of a block of rounds as the records have them, by array."""
+    chunks: dict[str, np.ndarray] = {}
+    for round, commit in stored.commits.items():
+        if round // stored.store.schema.block == index:
+            put(chunks, stored.store.schema, commit)
+    return chunks
+
+
+def last_copied(stored: Stored) -> int:
+    """The last round that `committed` tells of, which is written last, or that is said to be copied; else -1."""
+    spec, said = _spec(stored, "committed"), read_copied(stored.store.log)
+    for index in sorted((index for index, paths in _there(stored).items() if spec.path in paths), reverse=True):
+        chunk = _read(stored, spec, index)
+        if isinstance(chunk, np.ndarray) and chunk.any():
+            return max(int(_rounds(stored, index)[chunk][-1]), said.round if said else -1)
+    return said.round if said else -1
+
+
+def _read(stored: Stored, spec: ArraySpec, index: int) -> np.ndarray | Finding:
+    """A chunk as it is stored, empty where it is missing; what is wrong where it cannot be read."""
+    chunks = [empty_chunk(spec)]
+
+    def read() -> None:
+        chunk = read_chunk(stored.place, spec, (index,))
+        chunks.extend([] if chunk is None else [chunk])
+
+    return refused(stored.place, chunk_key(spec, (index,)), read) or chunks[-1]
+
+
+def _look_at(stored: Stored, path: str, index: int, told: np.ndarray | None, copied: int) -> Looked:
+    """A chunk of numbers, and what the records make it, where those after the last one `copied` may lack."""
+    spec = _spec(stored, path)
+    key, empty, content = chunk_key(spec, (index,)), empty_chunk(spec), _read(stored, spec, index)
+    if isinstance(content, Finding):
+        return Looked(frozenset([key]), (content,))
+    rounds, lost = _rounds(stored, index), {*stored.rounds, *range(stored.newest)} - stored.commits.keys()
     # Nobody vouches for rows of rounds that are lost.
-    lost = {*stored.rounds, *range(stored.newest)} - stored.commits.keys()
-    differs &= ~np.isin(chunk.rounds, list(lost))
-    behind = differs & unwritten & ((chunk.rounds >= stored.newest) | (chunk.rounds > written))
-    wrong = chunk.rounds[differs & ~behind]
-    lacks = f"it lacks round {chunk.rounds[behind][0]}" if behind.any() else ""
-    notes = [Finding(chunk.key, f"{lacks} and what follows, until the run goes on")] if lacks else []
-    return Looked(keys, tuple(_wrong(stored, chunk, wrong.tolist())), tuple(notes))
+    differs = ~_alike(content, empty if told is None else told) & ~np.isin(rounds, list(lost))
+    behind = differs & _alike(content, empty) & (rounds > copied)
+    wrong = rounds[differs & ~behind].tolist()
+    if wrong and wrong[-1] > stored.newest and (later := stored.later()):
+        again = replace(stored, commits={**stored.commits, **later})
+        return _look_at(again, path, index, _told(again, index).get(path), copied)
+    lacks = f"it lacks round {rounds[behind][0]} and what follows, until the run goes on" if behind.any() else ""
+    return Looked(frozenset([key]), _wrong(stored, key, path, wrong), (Finding(key, lacks),) if lacks else ())
 
 
-def _wrong(stored: Stored, chunk: Chunk, rounds: list[int]) -> list[Finding]:
-    """What is wrong in rows of a chunk that differ from their records, or have none."""
-    if not rounds:
-        return []
-    if chunk.content is None:
-        return [Finding(chunk.key, "it is missing")]
-    alone = [round for round in rounds if round > stored.newest and round not in stored.later]
-    if not alone:
-        return [Finding(chunk.key, f"its row of round {rounds[0]} is not what the record says")]
-    found = [Finding(chunk.key, f"it has a row of round {alone[0]}, of which there is no record")]
-    if chunk.array.path == "committed":
-        found += [
-            Finding(f"commits/{round}.json", f"it is missing, where {chunk.key} tells of it") for round in alone
-        ]
-    return found
+def _wrong(stored: Stored, key: str, path: str, rounds: list[int]) -> tuple[Finding, ...]:
+    """What is to be told of rows of these rounds, which are not what the records make them."""
+    alone = [round for round in rounds if round > stored.newest]
+    if alone:
+        told = f"it is missing, where {key} tells of it"
+        records = [Finding(f"commits/{round}.json", told) for round in alone] if path == "committed" else []
+        return Finding(key, f"it has a row of round {alone[0]}, of which there is no record"), *records
+    return tuple(Finding(key, f"its row of round {n} is not what the record says") for n in rounds[:1])
 
 
 def _alike(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Which rows of two chunks are equal, bool (round,); NaN equals NaN."""
-    # What is not itself is NaN.
-    equal = (left == right) | ((left != left) & (right != right))  # noqa: PLR0124
+    equal = (left == right) | (np.isnan(left) & np.isnan(right))
     rows: np.ndarray = equal.reshape(len(left), -1).all(axis=1)
     return rows
 
 
-def _coordinates(stored: Stored, chunks: list[Chunk]) -> Looked:
+def _coordinates(stored: Stored) -> Looked:
     """The coordinate of rounds, which counts them."""
-    array = stored.store.schema.history(stored.store.history.rows)["round"]
-    indices = range(min(-(-array.shape[0] // array.chunks[0]), len(chunks) + 1))
-    findings = [chunk.unread for chunk in chunks if chunk.unread]
-    for chunk in chunks:
-        if chunk.content is not None and not np.array_equal(chunk.content, chunk.rounds):
-            findings.append(Finding(chunk.key, "it does not count the rounds"))
-    missing = {chunk_key(array, (index,)) for index in indices} - {chunk.key for chunk in chunks}
-    findings += [Finding(key, "it is missing") for key in missing]
-    return Looked(frozenset(chunk.key for chunk in chunks), tuple(findings))
+    spec = _spec(stored, "round")
+    indices = range(-(-spec.shape[0] // spec.chunks[0]))
+    checks = {chunk_key(spec, (index,)): partial(_check_coordinate, stored, spec, index) for index in indices}
+    found = [refused(stored.place, key, check) for key, check in checks.items()]
+    return Looked(frozenset(checks), tuple(filter(None, found)))
+
+
+def _check_coordinate(stored: Stored, spec: ArraySpec, index: int) -> None:
+    chunk, first = read_chunk(stored.place, spec, (index,)), index * spec.chunks[0]
+    if chunk is None:
+        raise StoreDamaged("it is missing")
+    if not np.array_equal(chunk, np.arange(first, first + len(chunk))):
+        raise StoreDamaged("it does not count the rounds")

@@ -1,4 +1,4 @@
-"""What is verified beside the commits' array: records, those that were set aside, and the claims of writers."""
+"""What is verified beside the commits' array: records, those set aside, what was pruned, the claims of writers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import partial
 from storage.errors import StoreDamaged, spans
 from storage.parsing import numbered
 from storage.places.base import Place
-from storage.rounds import log, pruned
-from storage.rounds.commits import commit_digest
+from storage.rounds import log, numbers, pruned
 from storage.rounds.lease import LEASES, read_claim
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
@@ -18,15 +17,11 @@ ASIDES = (log.ASIDE, pruned.ASIDE)
 
 
 def records(stored: Stored) -> Looked:
-    """The commit records: each is whole and the one that the next follows, and none is missing.
-
-    The numbers for which one vouches are those that it and the ones before say.
-    """
+    """The commit records: each is whole and the one that the next follows, and none is missing."""
     gaps = spans(set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0})
     missing = [Finding(f"commits/{first}.json", _missing(first, last)) for first, last in gaps]
     other = [_damage(stored, round) for round in stored.unread]
-    untold = [Finding(f"commits/{round}.json", "it vouches for other numbers") for round in _other_numbers(stored)]
-    return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other, *untold))
+    return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other))
 
 
 def _missing(first: int, last: int) -> str:
@@ -35,20 +30,20 @@ def _missing(first: int, last: int) -> str:
     return f"it is missing, as are those up to commits/{last}.json, and the rounds are lost"
 
 
-def _other_numbers(stored: Stored) -> list[int]:
-    """The rounds whose records seal a digest of numbers that is not of what they and those before say."""
-    follows = {round: stored.links.get(round - 1, log.FIRST if round == 0 else None) for round in stored.links}
-    return [
-        round
-        for round, before in follows.items()
-        if before and commit_digest(before.numbers, stored.commits[round]) != stored.links[round].numbers
-    ]
-
-
 def _damage(stored: Stored, round: int) -> Finding:
     key = f"commits/{round}.json"
     unread = refused(stored.place, key, partial(stored.store.log.read, round))
     return unread or Finding(key, "it is not the record that the next one follows")
+
+
+def said(stored: Stored) -> Looked:
+    """What says which rounds were pruned, and which numbers copied: it is of this history."""
+    checks = {
+        pruned.KEY: partial(pruned.check_pruned, stored.store.log),
+        numbers.KEY: partial(numbers.check_copied, stored.store.log),
+    }
+    found = [refused(stored.place, key, check) for key, check in checks.items()]
+    return Looked(frozenset(checks), tuple(filter(None, found)))
 
 
 def claims(stored: Stored) -> Looked:

@@ -7,7 +7,6 @@ import re
 from storage.hierarchy.chunks import CHUNK
 from storage.hierarchy.documents import NAME
 from storage.hierarchy.schema import REPORTED, ArraySpec
-from storage.parsing import numbered
 from storage.upkeep.verifying.stored import Finding, Looked, Stored
 
 HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial")
@@ -32,8 +31,6 @@ def _left(stored: Stored, key: str) -> str | None:
     """Why a writer may have left it there; None for what none does."""
     if HALF_WRITTEN.fullmatch(key):
         return "it is half-written, by a writer that is at work or was killed"
-    if any(round > stored.newest for round in numbered([key.removeprefix("commits/")])):
-        return "it was committed in the meantime"
     if parts := SPLIT.fullmatch(key):
         used = [commit.split.number for commit in stored.commits.values() if commit.split]
         return "no committed round uses this split yet" if int(parts[1] or 0) > max(used, default=-1) else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from storage.errors import NotARun, PlaceError, RoundPruned, RoundweaveError, StoreError, UsageError
+from storage.hierarchy.chunks import chunk_key
 from storage.hierarchy.schema import ArraySpec
 from storage.places.addresses import Where
 from storage.places.base import Place
@@ -16,16 +17,13 @@ from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
 from storage.upkeep.verifying.contents import Sealed, sealed_chunks
 from storage.upkeep.verifying.descriptions import descriptions
-from storage.upkeep.verifying.kept import kept
-from storage.upkeep.verifying.numbers import numbers, read_numbers
-from storage.upkeep.verifying.records import claims, records, set_aside
-from storage.upkeep.verifying.shards import shards
+from storage.upkeep.verifying.numbers import numbers
+from storage.upkeep.verifying.records import claims, records, said, set_aside
 from storage.upkeep.verifying.stored import (
     Finding,
     Looked,
     Stored,
     read_known,
-    read_shards,
     refused,
     whole_commits,
 )
@@ -111,18 +109,12 @@ def _unopened(place: Place, error: StoreError) -> Verification:
 
 def _looked(store: RoundStore) -> tuple[Stored, list[Looked]]:
     """The run as it is, and what each look at it tells."""
-    rounds = store.log.rounds()
-    # A round's files are there before its record, so what is listed after the records has all of theirs.
-    whole, sizes = whole_commits(store, rounds), store.place.sizes()
-    stored = Stored(store, rounds, *whole, sizes, read_shards(store, sizes), read_known(store))
+    # A record is there before its numbers, so what is listed before the records has no others.
+    sizes, rounds = store.place.sizes(), store.log.rounds()
+    stored = Stored(store, rounds, *whole_commits(store, rounds), sizes, read_known(store))
     every = [sealed for sealed in sealed_chunks(store, stored.commits) if _stays(stored, sealed)]
-    looks = [records(stored), claims(stored), set_aside(stored), kept(stored)]
-    looks += [_chunks(stored, every), shards(stored, every)]
-    chunks = read_numbers(stored)
-    # A record is there before its numbers, so what is listed after the numbers has the records of them all.
-    later = [round for round in store.log.rounds() if round not in rounds]
-    stored = replace(stored, later=whole_commits(store, later)[1])
-    looks += [numbers(stored, chunks), descriptions(stored)]
+    looks = [look(stored) for look in (records, claims, set_aside, said, numbers, descriptions)]
+    looks.append(_chunks(stored, every))
     return stored, [*looks, strangers(stored, frozenset().union(*(look.keys for look in looks)))]
 
 
@@ -146,7 +138,7 @@ def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
     except RoundPruned:
         pass  # while this verifies it
     except RoundweaveError:
-        checks = [(stored.lies_at(array, sealed.index), _alone(stored, array, sealed)) for array in sealed.arrays]
+        checks = [(chunk_key(array, sealed.index), _alone(stored, array, sealed)) for array in sealed.arrays]
         together = f", or another of {len(checks)} with one digest" if len(checks) > 1 else ""
         broken = [finding for _, finding in checks if finding]
         return broken or [Finding(key, f"it is not what was committed{together}") for key, _ in checks]
@@ -155,7 +147,7 @@ def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
 
 def _alone(stored: Stored, array: ArraySpec, sealed: Sealed) -> Finding | None:
     """What is wrong with one chunk by itself."""
-    key, tensors = stored.lies_at(array, sealed.index), stored.store.tensors
+    key, tensors = chunk_key(array, sealed.index), stored.store.tensors
     found = refused(stored.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
     return found if found is None or key in stored.sizes else Finding(key, MISSING)
 

@@ -91,8 +91,7 @@ def test_a_recorded_order_has_no_difference_and_another_seed_has(first, train, c
     assert (code, "seed 0 -> 1" in out) == (1, True)
 
 
-def test_it_is_packed_copied_pruned_and_verified(first, capsys, tmp_path: Path) -> None:
-    assert run(capsys, "pack", "first")[0] == 0
+def test_it_is_copied_pruned_and_verified(first, capsys, tmp_path: Path) -> None:
     assert run(capsys, "verify", "first")[0] == 0
     assert run(capsys, "cp", "first", str(tmp_path / "there"))[0] == 0
     assert run(capsys, "prune", "first", "--keep", "last:2")[0] == 0

@@ -1,4 +1,4 @@
-"""`roundweave prune`, `pack`, `cp` and `rm`: what they say, and what they leave."""
+"""`roundweave prune`, `cp` and `rm`: what they say, and what they leave."""
 
 from __future__ import annotations
 
@@ -34,19 +34,6 @@ def test_prune_says_what_went_and_a_dry_one_what_would(first, capsys) -> None:
     assert run(capsys, "prune", "first", "--keep", "last:2")[1] == (
         "first: with --keep last:2 nothing is to be pruned\n"
     )
-
-
-def test_pack_says_how_many_files_there_are_and_undoes_it(first, capsys) -> None:
-    code, out, _ = run(capsys, "pack", "first", "--json")
-    answer = json.loads(out)
-    assert (code, answer["files"]) == (0, len(LocalPlace(first.path).sizes()))
-    assert answer["files"] < answer["files_before"]
-    assert run(capsys, "pack", "first")[1] == f"first: it is packed already; {answer['files']} files\n"
-    packed = Run(first.path)
-    assert packed[packed.tensors[0]].identical(first[first.tensors[0]])
-    code, out, _ = run(capsys, "pack", "first", "--undo")
-    assert (code, out.count("files are now")) == (0, 1)
-    assert LocalPlace(first.path).has("updates/float32/c/2/1/0")
 
 
 @pytest.mark.parametrize("target", ["there", "there/", "there/other.zarr"])
@@ -97,7 +84,7 @@ def test_rm_deletes_no_run_through_a_link(first, capsys, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "arguments",
-    [("prune", "--keep", "last:1"), ("pack",), ("cp", "elsewhere"), ("rm", "--yes")],
+    [("prune", "--keep", "last:1"), ("cp", "elsewhere"), ("rm", "--yes")],
     ids=lambda a: a[0],
 )
 def test_a_run_that_is_written_is_left_alone(first, capsys, arguments: tuple[str, ...]) -> None:
@@ -114,7 +101,6 @@ def test_a_run_that_is_written_is_left_alone(first, capsys, arguments: tuple[str
     ("arguments", "said"),
     [
         (("prune", "first", "--keep", "lats:3"), "keep 'lats:3': nothing is kept so; did you mean last?"),
-        (("pack", "frist"), "did you mean first?"),
         (("cp", "frist", "elsewhere"), "did you mean first?"),
         (("rm", "frist", "--yes"), "did you mean first?"),
     ],

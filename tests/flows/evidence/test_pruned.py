@@ -9,7 +9,6 @@ from flows.exporting.report import write_report
 from storage.errors import RoundMissing
 from storage.rounds.store import RoundStore
 from storage.upkeep.keeping import Keep
-from storage.upkeep.packing import pack_run
 from storage.upkeep.pruning import prune_run
 from tests.flows.command.in_process import run as command
 
@@ -67,12 +66,9 @@ def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:
     assert "its numbers cannot be read: the updates of round 1 of" in out
 
 
-def test_show_tells_what_was_pruned_and_packed(pruned, train, capsys) -> None:
+def test_show_tells_what_was_pruned(pruned, train, capsys) -> None:
     rows = "kept: the states of rounds 0, 4 to 5, and the updates of rounds 4 to 5"
     assert command(capsys, "show", "small")[1].splitlines()[-1] == rows
-    pack_run(RoundStore(pruned.path))
-    shown = command(capsys, "show", "small")[1].splitlines()[-2:]
-    assert shown == [rows, "packed: its tensors lie in shards of many rounds; going on unpacks them"]
     whole = train(**SMALL, name="whole")
     assert "pruned" not in repr(whole)
     size = float(repr(whole).split(" · ")[-1].split()[0])

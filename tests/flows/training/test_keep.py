@@ -1,4 +1,4 @@
-"""Runs that keep less: killed, pruned and packed in any way, they go on to the bits of one that kept all."""
+"""Runs that keep less: killed and pruned in any way, they go on to the bits of one that kept all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from storage.places.local import LocalPlace
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.packing import pack_run
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.stored import Finding
 from storage.upkeep.verifying.verify import verify
@@ -162,7 +161,7 @@ def found(path: Path, cut_short: bool = False) -> list[Finding]:
 
 
 STEPS = st.tuples(
-    st.sampled_from(["train", "train", "killed", "prune", "pack", "dying prune", "dying pack"]),
+    st.sampled_from(["train", "train", "killed", "prune", "dying prune"]),
     st.sampled_from(KEEPS),
     st.integers(0, 3),
     st.integers(1, 150),
@@ -184,12 +183,10 @@ def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_pat
         def work(kind=kind, keep=keep, rounds=rounds) -> None:
             if "prune" in kind:
                 prune_run(RoundStore(path), Keep.of(keep))
-            elif "pack" in kind:
-                pack_run(RoundStore(path))
             else:
                 train(window=3, **fields, rounds=rounds, name="run", keep=keep)
 
-        killed_at(write if kind in ("killed", "dying prune", "dying pack") else 10**9, work)
+        killed_at(write if kind in ("killed", "dying prune") else 10**9, work)
         bury(path)
         run = Run(path)
         assert run.done >= done

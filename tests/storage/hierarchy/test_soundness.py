@@ -18,6 +18,7 @@ from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.values.layout import Layout
 from storage.values.tensors import TensorSpec
+from tests.storage.conftest import lengthened
 
 
 def named(*names: object) -> Schema:
@@ -120,7 +121,7 @@ def test_nothing_is_written_or_read_through_a_link_in_a_run(tiny, tmp_path, insi
     def use() -> None:
         again = RoundStore(store.path)
         recover(again)
-        tiny.train(again.extend(5), 2)
+        tiny.train(lengthened(again, 5), 2)
 
     with pytest.raises(StoreError):
         use()

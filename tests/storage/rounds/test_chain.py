@@ -14,6 +14,7 @@ from storage.errors import RoundMissing, StoreDamaged
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
+from tests.storage.conftest import lengthened
 
 
 def record(store: RoundStore, round: int):
@@ -176,6 +177,6 @@ def test_a_run_whose_documents_are_empty_goes_on(tiny, same) -> None:
             path.write_bytes(b"")
     opened = RoundStore(store.path)
     assert recover(opened) == (2, [])
-    opened.extend(3)
+    opened = lengthened(opened, 3)
     assert {path: path.read_bytes() for path in store.path.rglob("zarr.json")} == before
     assert same(opened.tensors.read_state(2), tiny.state(2))

@@ -23,6 +23,7 @@ from storage.values.digests import match_digest, update_digest
 from storage.values.layout import Layout
 from storage.values.state import Match
 from storage.values.tensors import TensorSpec
+from tests.storage.conftest import lengthened
 
 RECORD = {"config": {"algorithm": {"name": "matched"}}, "created": 1.0}
 HARD = (
@@ -208,7 +209,7 @@ def test_a_group_that_is_not_there_is_named_with_those_that_are(tiny) -> None:
 
 
 def test_extending_makes_room_for_matches(tiny, same) -> None:
-    longer = matched(tiny, HARD, rounds=1).extend(3)
+    longer = lengthened(matched(tiny, HARD, rounds=1), 3)
     assert longer.tensors.arrays["permutations/inner:2"].shape == (4, 2, 2, 4)
     assert alike(longer.tensors.read_match(1, 0), match(HARD, 10), same)
     found = match(HARD, 99)

@@ -1,59 +1,128 @@
-"""Numbers are served only as the records vouch for them."""
+"""Numbers are those of the records, whatever becomes of the arrays that have copies of them."""
 
 from __future__ import annotations
 
-import hashlib
+import json
 import shutil
-import struct
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import read_chunk, write_chunk
-from storage.hierarchy.documents import create_documents
-from storage.places.local import LocalPlace
-from storage.rounds.commits import Commit, Score, UpdateRecord, commit_digest, numbers_digest, rows_of
+from storage.hierarchy.documents import replace_documents
+from storage.rounds.commits import Commit, Score, UpdateRecord, numbers_of
+from storage.rounds.numbers import KEY, read_copied
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
+from storage.values.digests import json_digest
 
-NUMBERS = st.floats(width=64)
+NUMBERS = st.floats(allow_nan=False, width=64)
 REPORTS = st.dictionaries(st.sampled_from(["a", "b c", "seconds"]), NUMBERS, max_size=2)
 
 
-def test_the_digest_is_over_what_is_told() -> None:
-    rows = {"metrics/b": np.array([np.nan, 2.0, 0.5]), "bookkeeping/seconds": 4.0, "scores/loss": np.nan}
-    by_hand = b"before"
-    by_hand += b"\nbookkeeping/seconds 1\n" + struct.pack("<q", 0) + struct.pack("<d", 4.0)
-    by_hand += b"\nmetrics/b 2\n" + struct.pack("<qq", 1, 2) + struct.pack("<dd", 2.0, 0.5)
-    assert numbers_digest("before", rows) == hashlib.sha256(by_hand).hexdigest()
-
-
 @given(st.dictionaries(st.integers(0, 4), REPORTS), st.one_of(st.none(), NUMBERS), NUMBERS)
-def test_a_record_and_its_rows_have_one_digest(reports, loss, seconds) -> None:
+def test_a_record_tells_its_numbers_by_their_arrays(reports, loss, seconds) -> None:
     updates = {p: UpdateRecord("", 3, None, metrics, seconds=1.5) for p, metrics in reports.items()}
     score = None if loss is None else Score(loss, {"f1": loss})
     commit = Commit(1, "writer", 0, "", {}, updates, score=score, seconds=seconds)
-    rows = rows_of(Commit.from_json(commit.to_json()), partitions=5)
-    assert rows.pop("committed") is True
-    assert commit_digest("before", commit) == numbers_digest("before", rows | {"metrics/none": np.full(5, np.nan)})
+    wanted = {"bookkeeping/seconds": seconds}
+    wanted |= {} if loss is None else {"scores/loss": loss, "scores/f1": loss}
+    if reports:
+        numbers = {"weight": 3, "accepted": True, "map_seconds": 1.5}
+        wanted |= {f"bookkeeping/{name}": dict.fromkeys(reports, number) for name, number in numbers.items()}
+    for name in {name for metrics in reports.values() for name in metrics}:
+        wanted[f"metrics/{name}"] = {p: metrics[name] for p, metrics in reports.items() if name in metrics}
+    assert numbers_of(Commit.from_json(commit.to_json())) == wanted
+
+
+@pytest.fixture
+def copied(tiny) -> RoundStore:
+    """A run of three rounds of room for six, whose numbers are copied, and said to be."""
+    store = tiny.train(tiny.create(rounds=6), 3)
+    store.numbers.seal(3)
+    return store
+
+
+def same(store: RoundStore, told: pd.DataFrame) -> bool:
+    """Whether a run's history is what it was."""
+    return bool(Run(store.path).history().equals(told))
+
+
+def test_a_history_of_copies_is_that_of_the_records(copied) -> None:
+    told = Run(copied.path).history()
+    for round in (1, 2):  # which is not looked at
+        (copied.path / f"commits/{round}.json").write_text("{")
+    assert same(copied, told)
+    copied.place.delete(KEY)
+    assert Run(copied.path).history().equals(told.loc[[0, 3]])
+
+
+def test_rounds_after_the_copied_ones_are_read_from_their_records(tiny, copied) -> None:
+    copied.commit(tiny.write(copied, 4))
+    run, whole = Run(copied.path), tiny.train(tiny.create("whole"), 3)
+    assert run.history()["loss"].tolist()[1:] == [1.0, 1 / 2, 1 / 3, 1 / 4]
+    assert run.ds["train_loss"].values[-1].tolist() == [4, 5]
+    copied.numbers.catch_up()
+    assert run.refresh().history()["loss"][4] == 1 / 4
+    copied.place.delete(KEY)
+    assert run.refresh().history().loc[:3].equals(Run(whole.path).history())
+
+
+def said(**value: object) -> str:
+    """What says up to which round numbers are copied, as anybody can write it."""
+    return json.dumps(value | {"digest": json_digest(value)})
+
+
+DAMAGE: dict[str, Callable[[RoundStore], object]] = {
+    "a chunk is missing": lambda store: (store.path / "scores/loss/c/0").unlink(),
+    "a metric is missing": lambda store: shutil.rmtree(store.path / "metrics"),
+    "that rounds are committed is missing": lambda store: (store.path / "committed/c/0").unlink(),
+    "a chunk is empty": lambda store: (store.path / "bookkeeping/weight/c/0/0").write_bytes(b""),
+    "what says so is empty": lambda store: (store.path / KEY).write_bytes(b""),
+    "what says so is of another history": lambda store: (store.path / KEY).write_text(
+        (store.path / KEY).read_text().replace(read_copied(store.log).chain, "0" * 64)
+    ),
+    "what says so leads elsewhere": lambda store: (store.path / KEY).write_text(
+        said(round=3, chain=store.log.chain(3), since={"../../metrics/x": 0})
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_missing_or_damaged_is_read_from_the_records_and_made_anew(copied, damage) -> None:
+    told = Run(copied.path).history()
+    damage(copied)
+    assert same(copied, told)
+    assert not Run(copied.path).verify().sound
+    assert recover(RoundStore(copied.path)) == (3, [])
+    assert same(copied, told)
+    assert Run(copied.path).verify().findings == ()
+
+
+@pytest.mark.parametrize("path", ["scores/loss/c/0", "metrics/train_loss/c/0/0", "committed/c/0"])
+def test_a_flipped_bit_is_not_shown(copied, flip, path) -> None:
+    told = Run(copied.path).history()
+    flip(copied.path / path)
+    assert same(copied, told)
+    assert Run(copied.path).ds["loss"].values[3] == 1 / 3
 
 
 def edit(store: RoundStore, path: str, round: int, number: float) -> None:
     """Change a number by the rules of the format, its checksum included."""
-    spec = store.history.arrays()[path]
+    spec = store.schema.number(path, store.rounds + 1)
     chunk = read_chunk(store.place, spec, (0,)).copy()
     chunk[round] = number
     write_chunk(store.place, spec, (0,), chunk)
 
 
 def add_metric(store: RoundStore) -> None:
-    spec = store.schema.reported("metrics/invented", store.rounds + 1)
-    create_documents(store.place, [spec])
+    spec = store.schema.number("metrics/invented", store.rounds + 1)
+    replace_documents(store.place, [spec])
     write_chunk(store.place, spec, (0,), np.ones(spec.chunks))
 
 
@@ -63,115 +132,53 @@ EDITS: dict[str, Callable[[RoundStore], None]] = {
     "a loss of the start": lambda store: edit(store, "scores/loss", 0, 9.0),
     "a metric": lambda store: edit(store, "metrics/train_loss", 2, 0.0),
     "a verdict": lambda store: edit(store, "bookkeeping/accepted", 2, 0.0),
-    "seconds of a map": lambda store: edit(store, "bookkeeping/map_seconds", 2, 0.0),
     "a number that is gone": lambda store: edit(store, "metrics/train_loss", 2, np.nan),
-    "a metric that is gone": lambda store: shutil.rmtree(store.path / "metrics/train_loss"),
     "a metric that nobody reported": add_metric,
+    "what is said to be copied": lambda store: store.place.write(
+        KEY, said(round=3, chain=store.log.chain(3), since={"scores/loss": 9}).encode()
+    ),
 }
 
 
 @pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
-def test_numbers_that_were_edited_are_not_served(tiny, change) -> None:
-    store = tiny.train(tiny.create(), 3)
-    told = Run(store.path).history()
-    change(store)
-    run = Run(store.path)
-    for read in (run.history, run.best, lambda: run.ds, lambda: run.tree):
-        with pytest.raises(
-            StoreDamaged, match=r"numbers by round are not what .* tell; `roundweave verify` names"
-        ):
-            read()
-    assert not run.verify().sound
-    assert recover(RoundStore(store.path)) == (3, [])
-    assert Run(store.path).history().equals(told)
-
-
-def test_rows_after_the_last_record_are_nobodys(tiny) -> None:
-    store = tiny.train(tiny.create(), 2)
-    edit(store, "scores/loss", 3, 0.125)
-    assert Run(store.path).history().index.tolist() == [0, 1, 2]
+def test_numbers_that_were_edited_are_found_and_made_anew(copied, change) -> None:
+    told = Run(copied.path).history()
+    change(copied)
+    assert not Run(copied.path).verify().sound
+    assert recover(RoundStore(copied.path)) == (3, [])
+    assert same(copied, told)
 
 
 @pytest.mark.parametrize("lost", [(2,), (2, 4), (1, 2, 3)])
-def test_a_lost_round_has_no_numbers_and_the_others_are_vouched_for(tiny, lost) -> None:
+def test_a_lost_round_has_no_numbers(tiny, lost) -> None:
     store = tiny.train(tiny.create(rounds=6), 6)
+    store.numbers.seal(6)
     told = Run(store.path).history()
     for round in lost:
         (store.path / f"commits/{round}.json").unlink()
     kept = [round for round in range(7) if round not in lost]
     assert Run(store.path).history().equals(told.loc[kept])
-    assert np.isnan(RoundStore(store.path).history.read()["scores/loss"][list(lost)]).all()
-    edit(store, "scores/loss", 6, 0.125)
-    with pytest.raises(StoreDamaged, match="numbers by round"):
-        Run(store.path).history()
+    assert recover(RoundStore(store.path)) == (6, [])
+    assert Run(store.path).history().equals(told.loc[kept])
+    assert Run(store.path).ds["loss"].sizes["round"] == len(kept)
 
 
-def test_a_damaged_record_is_vouched_for_by_the_next(tiny, flip) -> None:
-    store = tiny.train(tiny.create(rounds=6), 6)
-    told = Run(store.path).history()
-    flip(store.path / "commits/3.json")
-    assert Run(store.path).history().equals(told)
-    edit(store, "scores/loss", 3, 0.125)
-    with pytest.raises(StoreDamaged, match="numbers by round"):
-        Run(store.path).history()
-
-
-def test_nobody_vouches_for_a_damaged_record_before_a_lost_one(tiny, flip) -> None:
-    store = tiny.train(tiny.create(rounds=6), 6)
-    told = Run(store.path).history()
-    flip(store.path / "commits/2.json")
-    (store.path / "commits/3.json").unlink()
-    numbers = RoundStore(store.path).history.read()["scores/loss"]
-    assert np.isnan(numbers[[0, 2, 3]]).all()
-    assert numbers[[1, 4, 5, 6]].tolist() == told["loss"][[1, 4, 5, 6]].tolist()
-
-
-def test_a_record_that_vouches_for_other_numbers_is_named(tiny, monkeypatch) -> None:
-    store = tiny.train(tiny.create(), 1)
-    with monkeypatch.context() as forging:
-        forging.setattr("storage.rounds.log.commit_digest", lambda before, commit: "0" * 64)
-        store.commit(tiny.write(store, 2))
-    store.commit(tiny.write(store, 3))
-    run = Run(store.path)
-    assert [str(finding) for finding in run.verify().findings] == ["commits/2.json: it vouches for other numbers"]
-    with pytest.raises(StoreDamaged, match="numbers by round"):
-        run.history()
-
-
-@pytest.mark.parametrize("seen", [0, 1])
-def test_what_a_writer_did_not_come_to_is_as_its_record_has_it(tiny, seen) -> None:
-    """A writer that is killed after its record: not even the arrays of its metrics and scores are there."""
-    store = tiny.train(tiny.create(), seen)
-    commit = tiny.write(store, seen + 1)
-    store.log.create(commit)
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.sampled_from(["commit", "copy", "say", "again"]), max_size=12))
+def test_a_history_is_that_of_the_records_whatever_was_copied(tiny_in, tmp_path_factory, steps) -> None:
+    tiny = tiny_in(tmp_path_factory.mktemp("copied"))
+    store, done = tiny.train(tiny.create(rounds=13), 1), 1
+    for step in steps:
+        if step == "commit":
+            done += 1
+            store.commit(tiny.write(store, done))
+        elif step == "copy":
+            store.numbers.catch_up()
+        elif step == "say":
+            store.numbers.seal(store.numbers.last)
+        else:
+            store = RoundStore(store.path)
+            recover(store)
     history = Run(store.path).history()
-    assert history["loss"][seen + 1] == commit.score.loss
-    assert history["train_loss"][seen + 1] == pytest.approx((10 * (seen + 1) + 11 * (seen + 2)) / 21)
-
-
-@pytest.mark.parametrize("late", ["committed", "bookkeeping/seconds", "metrics", "scores"])
-def test_a_reader_sees_a_whole_row_whenever_the_writer_comes_to_it(tiny, monkeypatch, late) -> None:
-    """The row is written in the middle of reading: once so much of it has been looked at."""
-    store = tiny.create()
-    commit = tiny.write(store, 1)
-    store.log.create(commit)
-    run, looked = Run(store.path), []
-
-    def looking(name):
-        look = getattr(LocalPlace, name)
-
-        def then_written(self, key, *others, **options):
-            seen = look(self, key, *others, **options)
-            if key.startswith(late) and not looked:
-                looked.append(key)
-                store.history.add(commit, ours=False)
-            return seen
-
-        return then_written
-
-    with monkeypatch.context() as racing:
-        for name in ("read", "names"):
-            racing.setattr(LocalPlace, name, looking(name))
-        history = run.history()
-    assert looked
-    assert history["loss"][1] == commit.score.loss
+    assert history["loss"].tolist()[1:] == [1 / round for round in range(1, done + 1)]
+    assert history["train_loss"].tolist()[1:] == [(10 * r + 11 * (r + 1)) / 21 for r in range(1, done + 1)]

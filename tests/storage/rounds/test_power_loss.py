@@ -24,7 +24,6 @@ from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.packing import pack_run, unpack_run
 from storage.upkeep.pruning import prune
 from storage.upkeep.verifying.verify import verify
 
@@ -256,29 +255,6 @@ def test_a_round_goes_only_once_a_later_one_to_go_on_from_is_synced(train, monke
     assert gone
 
 
-def test_a_run_that_is_packed_or_unpacked_is_whole_where_deletions_survive_and_nothing_that_was_not_synced(
-    tiny, disk, tmp_path, same
-) -> None:
-    store = tiny.train(tiny.create(rounds=5), 5)
-    LocalPlace(tmp_path).sync()
-    for number, work in enumerate((pack_run, unpack_run)):
-        work(store)
-        left = tmp_path / f"left{number}" / "tiny.zarr"
-        disk.named(store.path, left)
-        assert recover(RoundStore(left)) == (5, [])
-        for round in range(1, 6):
-            assert same(RoundStore(left).tensors.read_state(round), tiny.state(round))
-            assert same(RoundStore(left).tensors.read_update(round, 1), tiny.update(round, 1))
-
-
-def test_what_a_power_loss_left_of_an_unpacking_is_unpacked_again(tiny) -> None:
-    store = tiny.train(tiny.create(rounds=5), 5)
-    pack_run(store)
-    store.place.write("updates/float32/c/3/1/0", b"")
-    assert recover(RoundStore(store.path)) == (5, [])
-    assert verify(store.path).sound
-
-
 def test_records_that_survive_without_their_tensors_are_not_gone_on_from(tiny, same) -> None:
     """Records of several rounds are there, and the files of what they tell of are empty."""
     store = tiny.train(tiny.create(rounds=5), 5)
@@ -312,6 +288,7 @@ def test_a_round_of_which_a_file_was_cut_short_is_done_again_with_those_after_it
         assert not verify(store.path).findings
         for round in (3, 4, 5):
             opened.commit(tiny.write(opened, round))
+        opened.numbers.catch_up()
         assert verify(store.path).sound
         assert {key: bytes(store.place.read(key)) for key in whole} == whole
         assert recover(RoundStore(store.path)) == (5, [])
@@ -334,14 +311,14 @@ def test_what_was_cut_short_and_is_of_no_round_does_not_end_one(tiny) -> None:
 
 
 def test_numbers_that_are_behind_their_records_are_a_note_and_no_damage(train, base) -> None:
-    """As ranks leave them, which write the numbers of many rounds at once, after their records."""
+    """As a killed writer leaves them: the numbers of a window of rounds are copied at its end."""
     run = train(**FIELDS, rounds=5, root=base / "runs", name="a")
     store = RoundStore(run.path)
     numbers = re.compile(r"((bookkeeping|scores|metrics)/\w+|committed)/c/0.*")
     keys = [key for key in store.place.sizes() if numbers.fullmatch(key)]
     whole = {key: bytes(store.place.read(key)) for key in keys}
     store.log.set_aside(2)
-    store.history.rebuild([store.log.read(round) for round in range(3)])
+    store.numbers.rebuild([store.log.read(round) for round in range(3)])
     behind = {key: bytes(store.place.read(key)) for key in keys}
     for aside in (run.path / "commits").glob("damaged-*.json"):
         aside.rename(aside.with_name(f"{aside.name.split('-')[1]}.json"))

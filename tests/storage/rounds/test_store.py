@@ -25,6 +25,7 @@ from storage.values.digests import tensor_digest
 from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import TensorSpec
+from tests.storage.conftest import lengthened
 
 WEIGHT = "params/fc.weight/c/{}/0/0"
 
@@ -121,12 +122,13 @@ def test_a_row_past_the_end_is_refused(tiny) -> None:
 
 def test_extending_keeps_the_rows_and_makes_room(tiny, same) -> None:
     store = tiny.train(tiny.create(rounds=2), 2)
-    longer = store.extend(METRIC_ROWS + 6)
+    longer = lengthened(store, METRIC_ROWS + 6)
     assert longer.rounds == RoundStore(store.path).rounds == METRIC_ROWS + 6
     assert all(same(longer.tensors.read_state(round), tiny.state(round)) for round in range(3))
     last = tiny.state(METRIC_ROWS + 6)
     longer.tensors.write_state(last)
     longer.commit(longer.describe(last, "writer", 1))
+    longer.numbers.catch_up()
     assert same(longer.tensors.read_state(METRIC_ROWS + 6), last)
     root = xr.open_zarr(store.path, consolidated=False)
     assert root["round"].values.tolist() == list(range(METRIC_ROWS + 7))
@@ -134,9 +136,9 @@ def test_extending_keeps_the_rows_and_makes_room(tiny, same) -> None:
 
 
 def test_extending_to_what_is_there_or_less_changes_no_file(tiny) -> None:
-    store = tiny.train(tiny.create(rounds=3), 2).extend(5)
+    store = lengthened(tiny.train(tiny.create(rounds=3), 2), 5)
     before = {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()}
-    assert store.extend(5).rounds == store.extend(2).rounds == RoundStore(store.path).extend(5).rounds == 5
+    assert lengthened(store, 5).rounds == lengthened(store, 2).rounds == 5
     assert {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()} == before
 
 
@@ -169,9 +171,10 @@ def test_extending_that_was_cut_short_is_finished_the_next_time(tiny, monkeypatc
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(LocalPlace, "write", dying)
-        store.extend(METRIC_ROWS)
-    longer = RoundStore(store.path).extend(METRIC_ROWS)
-    arrays = store.schema.arrays(METRIC_ROWS + 1) | longer.history.arrays()
+        lengthened(store, METRIC_ROWS)
+    lengthened(store, METRIC_ROWS)
+    arrays = store.schema.arrays(METRIC_ROWS + 1)
+    arrays |= {path: store.schema.number(path, METRIC_ROWS + 1) for path in ("scores/loss", "metrics/train_loss")}
     shapes = {path: tuple(json.loads((store.path / path / "zarr.json").read_text())["shape"]) for path in arrays}
     assert shapes == {path: spec.shape for path, spec in arrays.items()}
     numbers = xr.open_zarr(store.path, consolidated=False)["round"].values
@@ -221,7 +224,7 @@ def test_a_flipped_bit_outside_the_tensors_does_not_end_the_run(tiny, flip, path
     flip(store.path / path)
     assert recover(store) == (2, [])
     store.commit(tiny.write(store, 3))
-    assert store.history.read()["scores/loss"][3] == 1 / 3
+    assert Run(store.path).history()["loss"][3] == 1 / 3
 
 
 def test_whole_rounds_are_left_alone(tiny) -> None:
@@ -308,8 +311,7 @@ def test_a_writer_that_comes_too_late_changes_nothing_of_the_round(tiny) -> None
     late = replace(tiny.write(store, 1), score=Score(99.0, {"accuracy": 0.0}, 8), seconds=77.0, epoch=-1)
     with pytest.raises(WriterFenced):
         store.commit(late)
-    assert store.history.read()["scores/loss"][1] == 1.0
-    assert store.history.read()["bookkeeping/seconds"][1] == 2.0
+    assert Run(store.path).history().loc[1, ["loss", "seconds"]].tolist() == [1.0, 2.0]
 
 
 def test_committing_the_same_work_again_gives_the_first_record(tiny) -> None:
@@ -325,6 +327,7 @@ def test_xarray_opens_the_whole_tree_and_drops_what_is_not_committed(tiny) -> No
     store = tiny.create()
     for round in (1, 2):
         store.commit(tiny.write(store, round))
+    store.numbers.catch_up()
     tiny.write(store, 3)
     with xr.open_datatree(store.path, engine="zarr", consolidated=False) as tree:
         assert tree["committed"].values.tolist() == [round in store.log.rounds() for round in range(4)]
@@ -339,7 +342,7 @@ def test_xarray_opens_the_whole_tree_and_drops_what_is_not_committed(tiny) -> No
 def test_every_array_opens_in_zarr_and_has_the_values_that_were_written(tiny) -> None:
     store = tiny.train(tiny.create(), 3)
     group = zarr.open_group(store.path, mode="r", zarr_format=3, use_consolidated=False)
-    for path, spec in (store.tensors.arrays | store.history.arrays()).items():
+    for path, spec in store.schema.arrays(4).items():
         assert group[path].shape == spec.shape
         assert group[path].metadata.dimension_names == spec.dims
         group[path][...]
@@ -347,13 +350,19 @@ def test_every_array_opens_in_zarr_and_has_the_values_that_were_written(tiny) ->
     assert group["buffers/mask"][1].tolist() == tiny.state(1).buffers["bool"].tolist()
 
 
+def numbers(store: RoundStore, path: str) -> np.ndarray:
+    """The numbers as zarr has them."""
+    return zarr.open_array(store.path / path, mode="r")[...]
+
+
 def test_metrics_of_a_round_are_those_of_its_commit(tiny) -> None:
     store = tiny.create()
     store.commit(tiny.write(store, 1, refused=(0,)))
     store.commit(tiny.write(store, 2, score=None))
-    np.testing.assert_array_equal(store.history.read()["scores/loss"], [np.nan, 1.0, np.nan, np.nan])
-    np.testing.assert_array_equal(store.history.read()["scores/accuracy"], [np.nan, 0.25, np.nan, np.nan])
-    np.testing.assert_array_equal(store.history.read()["bookkeeping/seconds"], [0.0, 2.0, 2.0, np.nan])
+    store.numbers.catch_up()
+    np.testing.assert_array_equal(numbers(store, "scores/loss"), [np.nan, 1.0, np.nan, np.nan])
+    np.testing.assert_array_equal(numbers(store, "scores/accuracy"), [np.nan, 0.25, np.nan, np.nan])
+    np.testing.assert_array_equal(numbers(store, "bookkeeping/seconds"), [0.0, 2.0, 2.0, np.nan])
     nobody = [np.nan, np.nan]
     wanted = {
         "metrics/train_loss": [nobody, [1, 2], [2, 3], nobody],
@@ -361,20 +370,18 @@ def test_metrics_of_a_round_are_those_of_its_commit(tiny) -> None:
         "bookkeeping/accepted": [nobody, [0, 1], [1, 1], nobody],
         "bookkeeping/map_seconds": [nobody, [0.5, 1.5], [0.5, 1.5], nobody],
     }
-    for path, numbers in wanted.items():
-        np.testing.assert_array_equal(store.history.read()[path], numbers)
+    for path, rows in wanted.items():
+        np.testing.assert_array_equal(numbers(store, path), rows)
 
 
 def test_metrics_go_on_over_the_edge_of_a_chunk(tiny) -> None:
     store = tiny.create(rounds=METRIC_ROWS + 1)
     for round in (METRIC_ROWS - 1, METRIC_ROWS, METRIC_ROWS + 1):
         store.commit(replace(store.describe(tiny.state(round), "t", 1), seconds=float(round)))
-    assert store.history.read()["bookkeeping/seconds"][-3:].tolist() == [
-        METRIC_ROWS - 1.0,
-        METRIC_ROWS,
-        METRIC_ROWS + 1.0,
-    ]
-    assert np.isnan(store.history.read()["bookkeeping/seconds"][1 : METRIC_ROWS - 1]).all()
+        store.numbers.catch_up()
+    seconds = numbers(store, "bookkeeping/seconds")
+    assert seconds[-3:].tolist() == [METRIC_ROWS - 1.0, METRIC_ROWS, METRIC_ROWS + 1.0]
+    assert np.isnan(seconds[1 : METRIC_ROWS - 1]).all()
 
 
 def test_a_split_is_kept_once(tiny) -> None:

@@ -29,6 +29,8 @@ def test_opening_a_thousand_rounds_and_their_history_takes_twenty_requests(tiny,
     commit = tiny.write(store, 1)
     for round in range(1, 1001):
         store.commit(replace(commit, round=round, seconds=float(round)))
+    store.numbers.catch_up()
+    store.numbers.seal(1000)
     source, place = LocalPlace(store.path), place_of(f"{s3.bucket()}/a.zarr")
     keys = [key for key in source.sizes() if not key.startswith(("params", "updates", "memory", "carry"))]
     together(place, lambda key: place.write(key, source.read(key)), keys)
@@ -48,8 +50,7 @@ def test_a_round_reads_back_nothing_but_the_record_before(tiny, s3, proxy) -> No
         before = proxy.requests
         store.commit(tiny.write(store, round))
         requests = proxy.requests - before
-    written = len(store.tensors.arrays) + len(store.history.arrays())
-    assert requests <= 2 * written + 2
+    assert requests <= len(store.tensors.arrays) * 3 + 2
 
 
 def test_rows_of_several_processes_are_all_kept(tiny, s3) -> None:
@@ -61,7 +62,6 @@ def test_rows_of_several_processes_are_all_kept(tiny, s3) -> None:
         stores[turn].commit(tiny.write(stores[turn], round))
     run = Run(place)
     assert run.history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 10)]
-    assert all(map(stores[0].history.has, range(10)))
     assert run.committed == list(range(10))
 
 

@@ -23,6 +23,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.listing import list_runs, looked_through
 from storage.runs.run import Run, open_run
 from storage.values.tensors import views
+from tests.storage.conftest import lengthened
 
 SPEC = {"data": "digits", "model": "logistic", "partitions": 2, "local_steps": 1}
 
@@ -209,7 +210,7 @@ def test_an_open_view_sees_rounds_that_came_later(tiny, same) -> None:
     """A notebook keeps its view while the run is resumed with more rounds."""
     store = tiny.train(tiny.create(rounds=1), 1)
     run = Run(store.path)
-    longer = store.extend(2)
+    longer = lengthened(store, 2)
     longer.commit(tiny.write(longer, 2))
     assert (run.done, run.rounds, len(run.history())) == (1, 1, 2)
     run.refresh()
@@ -426,7 +427,7 @@ def test_a_record_is_parsed_once(tiny, run, monkeypatch) -> None:
     for _ in range(2):
         for name in run.round(2).updates:
             run.round(2).updates[name]
-        run.round(1).update(0), run.round(-1).tensors, run.digest, run.stop, repr(run), run.history()
+        run.round(1).update(0), run.round(-1).tensors, run.digest, run.stop, repr(run)
     assert sorted(parsed) == [1, 2]
 
 

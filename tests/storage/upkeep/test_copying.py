@@ -16,7 +16,6 @@ from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.packing import pack_run
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed
@@ -26,13 +25,11 @@ def contents(place: LocalPlace) -> dict[str, bytes]:
     return {key: bytes(place.read(key) or b"") for key in place.sizes()}
 
 
-@pytest.mark.parametrize("work", ["", "prune", "pack", "prune and pack"])
+@pytest.mark.parametrize("work", ["", "prune"])
 def test_a_copy_is_the_run_and_goes_on_as_it_would(tiny, tmp_path: Path, same, work: str) -> None:
     store = tiny.train(tiny.create(rounds=4), 3)
     if "prune" in work:
         prune_run(store, Keep.of("last:2"))
-    if "pack" in work:
-        pack_run(store)
     (store.path / "commits/4.json.1234.partial").write_bytes(b"half")
     target = LocalPlace(tmp_path / "elsewhere" / "copy.zarr")
     told: list[tuple[int, int]] = []
@@ -92,19 +89,6 @@ def test_a_flipped_bit_is_refused_by_the_name_of_the_file(tiny, tmp_path: Path, 
         copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
     assert str(error.value).startswith(f"{store.path}/{key}: the stored bytes are not those that were written")
     assert list(tmp_path.glob("*.zarr")) == []
-
-
-@pytest.mark.parametrize("name", ["params/coarse", "updates/float32", "carry/variate/bfloat16"])
-def test_a_flipped_bit_in_a_shard_is_refused_by_the_name_of_the_file(
-    tiny, tmp_path: Path, flip, name: str
-) -> None:
-    store = tiny.train(tiny.create(), 2)
-    pack_run(store)
-    (shard,) = (store.path / name).glob("c.*")
-    flip(shard, 3)
-    with pytest.raises(StoreDamaged) as error:
-        copy_run(store, LocalPlace(tmp_path / "copy.zarr"))
-    assert str(error.value).startswith(f"{shard}: chunk ")
 
 
 def test_tensors_that_are_not_those_committed_are_refused(tiny, tmp_path: Path) -> None:

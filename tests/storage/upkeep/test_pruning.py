@@ -16,13 +16,11 @@ from storage.errors import RoundFailed, RoundPruned, RunBusy, StoreDamaged
 from storage.places.local import LocalPlace
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
-from storage.rounds.packed import is_packed
 from storage.rounds.pruned import Pruned
 from storage.rounds.recovery import newest_whole, recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.packing import pack_run
 from storage.upkeep.pruning import LetGo, prune_run
 from tests.storage.upkeep.dying import Dying, Killed, bury, each_death
 from tests.storage.upkeep.test_keeping import KEEPS
@@ -120,11 +118,8 @@ def test_it_is_said_what_goes_and_a_dry_one_lets_nothing_go(tiny) -> None:
     assert prune_run(store, Keep.of("last:2")) == LetGo((), 0)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_whenever_a_pruning_dies_the_run_is_whole_and_the_next_one_ends_it(small, same, packed: bool) -> None:
+def test_whenever_a_pruning_dies_the_run_is_whole_and_the_next_one_ends_it(small, same) -> None:
     start = small.train(small.create("start", rounds=4), 4)
-    if packed:
-        pack_run(start)
     place = small.create("dying").path
 
     def anew() -> None:
@@ -242,7 +237,7 @@ def test_a_record_of_another_run_is_not_believed(tiny) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    steps=st.lists(st.tuples(st.integers(0, 2), KEEPS, st.booleans(), st.integers(0, 25)), max_size=5),
+    steps=st.lists(st.tuples(st.integers(0, 2), KEEPS, st.integers(0, 25)), max_size=5),
     data=st.data(),
 )
 def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_round(
@@ -250,13 +245,11 @@ def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_rou
 ) -> None:
     small = small_in(tmp_path_factory.mktemp("any"))
     store, done, carry_from = small.create(rounds=12), 0, {}
-    for more, keep, packs, death in steps:
+    for more, keep, death in steps:
         for round in range(done + 1, done + more + 1):
             carry_from = carry_from | dict.fromkeys(data.draw(st.sets(st.integers(0, 1))), round)
             store.commit(small.write(store, round, carry_from=carry_from))
         done += more
-        if packs:
-            pack_run(store)
         with suppress(Killed):
             prune_run(RoundStore(Dying(store.path, death)), keep)
         bury(store.path)
@@ -266,5 +259,3 @@ def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_rou
         assert same(store.tensors.read_state(done), small.state(done))
         for partition, source in carry_from.items():
             assert same(store.tensors.read_update(source, partition), small.update(source, partition))
-        if is_packed(store.log):
-            recover(store)

@@ -9,9 +9,7 @@ import pytest
 from distributed import Client
 
 from storage.errors import ClusterError, RoundFailed
-from storage.rounds.store import RoundStore
 from storage.runs.run import open_run
-from storage.upkeep.packing import pack_run
 from tasks.clusters.connecting import connect
 from tasks.executors import gang
 from tasks.executors.gang import GangExecutor
@@ -161,11 +159,10 @@ def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     assert run["into.weight"].sel(round=12).notnull().all()
 
 
-def test_a_team_goes_on_from_packed_rounds_and_from_states_made_again(train, client, fields, tmp_path) -> None:
+def test_a_team_goes_on_from_states_made_again(train, client, fields) -> None:
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     train(GangExecutor(client), 5, **fields | {"rounds": 5}, name="there")
-    assert pack_run(RoundStore(str(tmp_path / "runs" / "there.zarr")))
     run = train(GangExecutor(client), 12, **fields, name="there")
     assert run.digest == reference.digest
 

@@ -15,13 +15,13 @@ import torch
 from storage.errors import StoreError
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
-from storage.rounds.recovery import recover
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import TensorSpec
+from tests.storage.conftest import lengthened
 
 
 @pytest.fixture
@@ -66,10 +66,11 @@ def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
         def rounds(self, store: RoundStore, first: int, last: int, rounds: int, **fields: object) -> RoundStore:
             """Another writer that goes on with the run."""
             with hold_lease(store.place, f"writer{first}", rounds) as lease:
-                recover(store)
-                store = store.extend(rounds)
+                store = lengthened(store, rounds)
                 for round in range(first, last + 1):
                     store.commit(self.write(store, round, epoch=lease.epoch, token=lease.token, **fields))
+                    store.numbers.catch_up()
+                store.numbers.seal(last)
             return store
 
         def whole(self, name: str = "every") -> RoundStore:

@@ -1,23 +1,21 @@
-"""Verifying runs that were pruned or packed: nothing is found of what was let go, and all that was changed is."""
+"""Verifying runs that were pruned: nothing is found of what was let go, and all that was changed is."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import random
 import re
 from pathlib import Path
 
 import pytest
 
-from storage.errors import StoreDamaged, StoreError
+from storage.errors import StoreDamaged
 from storage.places.local import LocalPlace
 from storage.rounds.pruned import Pruned, write_pruned
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.packing import pack_run, unpack_run
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed, bury
@@ -29,10 +27,6 @@ def named(path: Path) -> set[str]:
     return {finding.path for finding in verify(path).findings}
 
 
-def shards(path: Path) -> list[str]:
-    return [key for key in LocalPlace(path).sizes() if "/c." in key]
-
-
 def flip(path: Path, bit: int) -> bytes:
     """Flip a bit of a file; what it was."""
     before = path.read_bytes()
@@ -42,61 +36,27 @@ def flip(path: Path, bit: int) -> bytes:
     return before
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("keep", KEPT)
-def test_a_run_that_keeps_less_is_sound_also_when_it_has_gone_on(every, keep: str, packed: bool) -> None:
+def test_a_run_that_keeps_less_is_sound_also_when_it_has_gone_on(every, keep: str) -> None:
     store = every.whole()
     prune_run(store, Keep.of(keep))
-    if packed:
-        pack_run(store)
-        prune_run(store, Keep.of(keep))
     seen = verify(store.path)
     assert (seen.findings, seen.notes, seen.rounds) == ((), (), 4)
     assert seen.bytes == sum(each.stat().st_size for each in store.path.rglob("*") if each.is_file())
-    assert bool(shards(store.path)) == packed
     every.rounds(store, 5, 6, 6, carry_from={0: 1})
     assert (verify(store.path).findings, verify(store.path).notes) == ((), ())
-    assert not shards(store.path)
     prune_run(RoundStore(store.path), Keep.of("last:1"))
     assert verify(store.path).sound
 
 
-def test_a_run_that_was_unpacked_is_sound(every) -> None:
-    store = every.whole()
-    before = store.place.sizes().keys()
-    pack_run(store)
-    assert verify(store.path).files < len(before) / 2
-    unpack_run(store)
-    assert (verify(store.path).findings, verify(store.path).notes) == ((), ())
-    assert store.place.sizes().keys() - before == {"commits/leases/3.json", "commits/leases/4.json"}
-
-
-def test_each_flipped_bit_of_a_shard_is_named_and_none_is_read_in_silence(every, answers) -> None:
-    path = every.whole().path
-    before = answers(path, range(5))
-    pack_run(RoundStore(path))
-    assert answers(path, range(5)) == before | {"repr": answers(path, range(5))["repr"]}
-    generator, there = random.Random(0), shards(path)
-    for number in range(50):
-        key = there[number % len(there)]
-        content = flip(path / key, generator.getrandbits(64))
-        assert named(path) == {key}
-        after = answers(path, range(5))
-        for what, answer in after.items():
-            assert answer == before[what] or isinstance(answer, StoreError) or what == "repr", what
-        (path / key).write_bytes(content)
-    assert verify(path).sound
-
-
-def test_each_flipped_bit_of_what_says_that_a_run_was_pruned_and_packed_is_named(every) -> None:
+def test_each_flipped_bit_of_what_says_that_a_run_was_pruned_is_named(every) -> None:
     path = every.whole().path
     prune_run(RoundStore(path), Keep.of("last:2"))
-    pack_run(RoundStore(path))
-    for key in ("commits/pruned.json", "commits/packed.json"):
-        for bit in range(0, 8 * (path / key).stat().st_size, 37):
-            content = flip(path / key, bit)
-            assert named(path) == {key}
-            (path / key).write_bytes(content)
+    key = "commits/pruned.json"
+    for bit in range(0, 8 * (path / key).stat().st_size, 37):
+        content = flip(path / key, bit)
+        assert named(path) == {key}
+        (path / key).write_bytes(content)
     assert verify(path).sound
 
 
@@ -112,30 +72,13 @@ def test_what_is_missing_of_a_run_that_keeps_less_is_named(every) -> None:
     (path / "commits/pruned.json").unlink()
     assert any(re.fullmatch("params/.*/c/1(/0)*", key) for key in named(path))
     (path / "commits/pruned.json").write_bytes(pruned)
-    pack_run(RoundStore(path))
-    for key in [*shards(path), "commits/packed.json"]:
-        content = (path / key).read_bytes()
-        (path / key).unlink()
-        assert named(path) == {key}
-        (path / key).write_bytes(content)
     assert verify(path).sound
 
 
-def test_what_is_added_to_a_shard_or_beside_it_is_named(every) -> None:
+def test_what_is_added_beside_it_is_named(every) -> None:
     path = every.whole().path
-    pack_run(RoundStore(path))
-    key = shards(path)[0]
-    content = (path / key).read_bytes()
-    (path / key).write_bytes(b"more" + content)
-    assert named(path) == {key}
-    (path / key).write_bytes(content)
-    for added in ("commits/pruned-damaged-0123456789ab.json", f"{key}.0", "params/c.0"):
-        (path / added).write_bytes(b"added")
-        assert named(path) == {added}
-        (path / added).unlink()
-    plain = path / key.replace(Path(key).name, "zarr.json")
-    plain.write_bytes(plain.read_bytes().replace(b"sharding_indexed", b"sharding-indexed"))
-    assert named(path) == {str(plain.relative_to(path))}
+    (path / "commits/pruned-damaged-0123456789ab.json").write_bytes(b"added")
+    assert named(path) == {"commits/pruned-damaged-0123456789ab.json"}
 
 
 @pytest.mark.parametrize(
@@ -167,18 +110,13 @@ def test_a_record_of_another_history_is_named(every) -> None:
     assert named(store.path) == {"commits/pruned.json"}
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-def test_what_a_killed_pruning_or_packing_left_is_noted(small, packed: bool) -> None:
+def test_what_a_killed_pruning_left_is_noted(small) -> None:
     numbers = itertools.count()
 
     def anew() -> Path:
-        store = small.train(small.create(f"run{next(numbers)}", rounds=4), 4)
-        if packed:
-            pack_run(store)
-        return store.path
+        return small.train(small.create(f"run{next(numbers)}", rounds=4), 4).path
 
     def work(place: LocalPlace) -> None:
-        pack_run(RoundStore(place))
         prune_run(RoundStore(place), Keep.of("last:1"))
 
     whole, notes = Dying(anew()), 0
