@@ -1,13 +1,10 @@
-"""The documents that describe groups and arrays, ``zarr.json``, as zarr itself would write them."""
+"""The documents that describe groups and arrays, ``zarr.json``, as zarr's format 3 has them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.group import GroupMetadata
-from zarr.core.metadata import ArrayV3Metadata
 
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import MOST_ROUNDS, from_json
@@ -45,7 +42,7 @@ def create_root(place: Place, attributes: Mapping[str, Any]) -> None:
 
 def root_document(attributes: Mapping[str, Any]) -> bytes:
     """The document of the root with these attributes."""
-    return _bytes(GroupMetadata(zarr_format=3, attributes=dict(attributes)))
+    return _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
 def replace_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
@@ -59,14 +56,12 @@ def documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:
     """Documents by key, those of groups before those of arrays, which are in the order of the specs."""
     specs = list(specs)
     groups = sorted({parent for spec in specs for parent in _parents(spec.path)})
-    group = _bytes(GroupMetadata(zarr_format=3))
-    return {_key(path): group for path in groups} | {
-        _key(spec.path): _bytes(ArrayV3Metadata.from_dict(spec.metadata())) for spec in specs
-    }
+    arrays = {_key(spec.path): _bytes(spec.metadata()) for spec in specs}
+    return dict.fromkeys(map(_key, groups), root_document({})) | arrays
 
 
-def _bytes(metadata: GroupMetadata | ArrayV3Metadata) -> bytes:
-    return metadata.to_buffer_dict(default_buffer_prototype())[NAME].to_bytes()
+def _bytes(metadata: Mapping[str, Any]) -> bytes:
+    return json.dumps(metadata, indent=2).encode()
 
 
 def _key(path: str) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from xarray.backends import BackendArray
-from xarray.core import indexing
 
 from storage.errors import TensorMissing, nearest
 from storage.hierarchy.schema import NUMBERS, Schema
@@ -19,6 +17,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.numbers import History
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
+from storage.runs.lazy import lazy_variable
 from storage.values.digests import match_tensors
 from storage.values.layout import Layout
 from storage.values.state import Update
@@ -26,33 +25,6 @@ from storage.values.tensors import Specs, Vectors, views
 
 SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
 """Groups whose variables drop the group in a data set; where two have one name, the first of them."""
-
-
-class StoredRows(BackendArray):
-    """An array as xarray asks for it, of which `read` gives the values at a place of its first `axes` axes."""
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype, axes: int, read: Callable[..., np.ndarray]
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self._axes = axes
-        self._read = read
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        """The values of an index, verified; raises `StoreDamaged`."""
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._values)
-
-    def _values(self, key: tuple[Any, ...]) -> np.ndarray:
-        """The values of an index for each axis, each of which counts on its own."""
-        places = [np.arange(size)[part] for size, part in zip(self.shape, key[: self._axes], strict=False)]
-        sizes = tuple(place.size for place in places)
-        values = np.empty((*sizes, *self.shape[self._axes :]), self.dtype)
-        for number in np.ndindex(sizes):
-            values[number] = self._read(*(int(p.reshape(-1)[n]) for p, n in zip(places, number, strict=True)))
-        for axis in reversed(range(self._axes, len(key))):
-            values = values[(slice(None),) * axis + (key[axis],)]
-        return values.squeeze(tuple(axis for axis, place in enumerate(places) if not place.ndim))
 
 
 @dataclass(frozen=True)
@@ -130,7 +102,7 @@ class Arrays:
 
         whole = not axes or all(map(self.absent.has_state, self.rounds))
         shape = (len(self.rounds), *spec.shape[1:]) if axes else spec.shape
-        return _lazy(shape, spec.dims, spec.dtype if whole else _with_nan(spec.dtype), axes, read)
+        return lazy_variable(shape, spec.dims, spec.dtype if whole else _with_nan(spec.dtype), axes, read)
 
     def state(self) -> dict[str, xr.Variable]:
         """Every tensor of the state, (round, *shape), by path."""
@@ -183,7 +155,7 @@ class Arrays:
 
         dims = ("round", "partition", *(f"{path}.{axis}" for axis in range(len(shape))))
         sizes = (len(self.rounds), self.schema.partitions, *shape)
-        return _lazy(sizes, dims, _with_nan(dtype), 2, values)
+        return lazy_variable(sizes, dims, _with_nan(dtype), 2, values)
 
     def splits(self) -> dict[str, xr.Variable]:
         """Which partition each example went to, (example,), by path; -1 for those held out."""
@@ -213,7 +185,7 @@ class Arrays:
             chunk = block(index).get(path)
             return np.full(shape, np.nan) if chunk is None else chunk[place]
 
-        return _lazy((len(self.rounds), *shape), dims, "float64", 1, read)
+        return lazy_variable((len(self.rounds), *shape), dims, "float64", 1, read)
 
 
 WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128")
@@ -232,14 +204,6 @@ def _with_nan(dtype: str) -> str:
 def _rank(path: str) -> int:
     group = path.partition("/")[0]
     return SHORT.index(group) if group in SHORT else len(SHORT)
-
-
-def _lazy(
-    shape: tuple[int, ...], dims: Iterable[str], dtype: str, axes: int, read: Callable[..., np.ndarray]
-) -> xr.Variable:
-    shown = np.dtype("float32" if dtype == "bfloat16" else dtype)
-    rows = indexing.LazilyIndexedArray(StoredRows(shape, shown, axes, read))
-    return xr.Variable(tuple(dims), rows, {"logical_dtype": dtype})
 
 
 def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
