@@ -1,7 +1,8 @@
 """Whole chunks: the bytes that zarr's `bytes` and `crc32c` codecs make, written at once.
 
-zarr reads them for everybody else. Writing through it takes twice the time, cannot be made to survive a power
-loss, and lets a value of another shape or a row past the end pass in silence.
+zarr reads them for everybody else. Writing through it takes 0.7 to 0.9 ms where 40 bytes take 0.2 here, and 7 ms
+where 2 MB take 1 to 6 (zarr 3.1.6, its own and obstore's places), cannot be made to survive a power loss, and lets
+a value of another shape or a row past the end pass in silence.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def write_chunk(
         or array.dtype != spec.stored
     ):
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
-    place.write(chunk_key(spec, index), *with_checksum(little_bytes(array)), durable=fsync)
+    data = little_bytes(array)
+    checksum = google_crc32c.value(data).to_bytes(CHECKSUM, "little")
+    place.write(chunk_key(spec, index), data.data, checksum, durable=fsync)
 
 
 def stream_chunk(
@@ -63,7 +66,10 @@ def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndar
     """One whole chunk of shape `spec.chunks`, None where there is none; raises `StoreDamaged` for flipped bits."""
     key = chunk_key(spec, index)
     content = place.read(key, most=chunk_bytes(spec))
-    return None if content is None else decoded_chunk(spec, content, f"{place}/{key}")
+    if content is None:
+        return None
+    stored = checked(content, chunk_bytes(spec), f"{place}/{key}").view(np.dtype(spec.stored).newbyteorder("<"))
+    return stored.astype(spec.stored, copy=False).reshape(spec.chunks)
 
 
 def read_parts(place: Place, spec: ArraySpec, index: tuple[int, ...], elements: int) -> Iterator[np.ndarray]:
@@ -85,14 +91,6 @@ def missing_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: 
     return StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} is missing; restore the file from a copy")
 
 
-def decoded_chunk(spec: ArraySpec, content: memoryview, where: str) -> np.ndarray:
-    """The chunk that has this content, of shape `spec.chunks`; raises `StoreDamaged` for flipped bits."""
-    dtype = np.dtype(spec.stored).newbyteorder("<")
-    return (
-        checked(content, chunk_bytes(spec), where).view(dtype).astype(spec.stored, copy=False).reshape(spec.chunks)
-    )
-
-
 def checked(content: memoryview, size: int, where: str) -> np.ndarray:
     """So many bytes less those of the checksum after them; raises `StoreDamaged` where it is not theirs."""
     data, checksum = np.asarray(content)[:-CHECKSUM], content[-CHECKSUM:]
@@ -105,20 +103,14 @@ def _damaged(where: str) -> StoreDamaged:
     return StoreDamaged(f"{where}: the stored bytes are not those that were written; restore the file from a copy")
 
 
-def with_checksum(data: np.ndarray) -> tuple[memoryview, bytes]:
-    """Contiguous bytes, and the checksum that is to follow them."""
-    return data.data, google_crc32c.value(data).to_bytes(CHECKSUM, "little")
-
-
 def chunk_bytes(spec: ArraySpec) -> int:
     """Bytes of the content of a chunk."""
     return _size(spec) * np.dtype(spec.stored).itemsize + CHECKSUM
 
 
-def empty_chunk(spec: ArraySpec, width: int | None = None) -> np.ndarray:
-    """A chunk of nothing but the fill value, of shape `spec.chunks`, or of so many partitions only."""
-    shape = spec.chunks if width is None else (spec.chunks[0], *(width for _ in spec.chunks[1:]))
-    return np.full(shape, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
+def empty_chunk(spec: ArraySpec) -> np.ndarray:
+    """A chunk of nothing but the fill value, of shape `spec.chunks`."""
+    return np.full(spec.chunks, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
 
 
 def _size(spec: ArraySpec) -> int:

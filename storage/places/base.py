@@ -29,9 +29,6 @@ class Place(Protocol):
     def at_once(self) -> int:
         """How many requests it likes at once; 1 where none is worth a thread."""
 
-    def at(self, prefix: str) -> Place:
-        """The place of the keys that begin with ``prefix/``."""
-
     def has(self, key: str) -> bool:
         """Whether there is a content."""
 
@@ -45,10 +42,7 @@ class Place(Protocol):
         """
 
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """So many bytes of a content from the first, or as many as there are; None where there is no content.
-
-        A negative first counts from its end.
-        """
+        """So many bytes of a content from the first, or as many as there are; None where there is no content."""
 
     def sizes(self) -> dict[str, int]:
         """The bytes of each content, by key, ascending; half-written ones too, which only `sweep` deletes."""

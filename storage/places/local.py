@@ -84,10 +84,6 @@ class LocalPlace:
     def __str__(self) -> str:
         return str(self.path)
 
-    def at(self, prefix: str) -> LocalPlace:
-        """The folder under this one."""
-        return replace(self, path=self.path.joinpath(*parts_of(prefix, self)))
-
     @_telling("read")
     def has(self, key: str) -> bool:
         """Whether there is a file."""
@@ -116,11 +112,11 @@ class LocalPlace:
 
     @_telling("read")
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """So many bytes of a file from the first; a negative first counts from its end."""
+        """So many bytes of a file from the first."""
         with self._opened(key) as file:
             if file is None:
                 return None
-            file.seek(max(first, -os.fstat(file.fileno()).st_size), os.SEEK_SET if first >= 0 else os.SEEK_END)
+            file.seek(first)
             return np.fromfile(file, np.uint8, size).data
 
     @_telling("read")

@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -33,7 +33,7 @@ PATIENCE = timedelta(minutes=3)
 
 
 AT_ONCE = 16
-"""How many contents are written or read at once."""
+"""How many contents are written or read at once: each waits for the network, and a state has some ten tensors."""
 
 
 RETRIES: Any = {
@@ -80,10 +80,6 @@ class ObjectPlace:
     def __str__(self) -> str:
         return self.address
 
-    def at(self, prefix: str) -> ObjectPlace:
-        """The place of the keys under this one."""
-        return replace(self, address="/".join((self.address, *parts_of(prefix, self))))
-
     @telling("read")
     def has(self, key: str) -> bool:
         """Whether there is an object."""
@@ -112,18 +108,17 @@ class ObjectPlace:
 
     @telling("read")
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """So many bytes of an object from the first; a negative first counts from its end."""
+        """So many bytes of an object from the first."""
         client, path = self._at(key)
-        wanted: Any = {"suffix": -first} if first < 0 else (first, first + size)
         try:
-            answer = obstore.get(client, path, options={"range": wanted})
-            return memoryview(bytearray(answer.bytes()))[:size]
+            answer = obstore.get(client, path, options={"range": (first, first + size)})
+            return memoryview(bytearray(answer.bytes()))
         except FileNotFoundError as error:
             _need_bucket(error)
             return None
         except BaseError:
             about = self._about(key)
-            if about is None or max(first, 0) < about["size"]:
+            if about is None or first < about["size"]:
                 raise
             return memoryview(b"")  # a server has no range of what is past the end
 

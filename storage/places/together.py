@@ -14,7 +14,9 @@ AHEAD = 2
 """How many calls are under way beside what else is done; each holds what it writes in memory."""
 
 LARGE = 1 << 20
-"""Bytes of what takes so much longer to write than to hand to a thread that it is done beside on any place."""
+"""Bytes of what takes so much longer to write (2 MB: 1 to 6 ms) than to hand to a thread (0.1 ms) that it is done
+beside on any place.
+"""
 
 
 Item = TypeVar("Item")

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from storage.errors import RoundMissing, StoreDamaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import LARGEST, replace_documents
-from storage.hierarchy.schema import NUMBERS, REPORTED, ROUND_ROWS, Schema
+from storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
 from storage.parsing import Round, validated
 from storage.places.together import together
 from storage.rounds.commits import Commit, metric_problem, numbers_of
@@ -202,9 +202,9 @@ class Numbers:
     def _describe(self) -> None:
         """Describe the arrays there are; `commits`, which tells how many rounds there are, comes last."""
         numbers = self.schema.numbers(self.rows)
-        for start in range(0, self.rows, ROUND_ROWS):
-            row = np.arange(start, start + ROUND_ROWS)
-            write_chunk(self.place, numbers["round"], (start // ROUND_ROWS,), row)
+        for start in range(0, self.rows, METRIC_ROWS):
+            row = np.arange(start, start + METRIC_ROWS)
+            write_chunk(self.place, numbers["round"], (start // METRIC_ROWS,), row)
         last = numbers.pop("commits")
         reported = [self.schema.number(path, self.rows) for path in self._since if path not in numbers]
         replace_documents(self.place, [*numbers.values(), *reported, last], self.fsync)

@@ -18,7 +18,7 @@ Step = Callable[[int, int], None]
 
 
 THREADS = 8
-"""So many contents are copied at once, as places far away take their time for each."""
+"""So many contents are copied at once, as places far away take their time for each; each is in memory."""
 
 
 def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: None) -> str:

@@ -84,6 +84,14 @@ class Store:
             (self.path / f"commits/{round}.json").write_text(sealed)
             before = chain
         self.chain, self.run = before, run
+        if (self.path / "commits/copied.json").is_file():
+            self.copied()
+
+    def copied(self, **value: Any) -> None:
+        """What says up to which round numbers are copied, sealed; after `seal`."""
+        said = json.loads((self.path / "commits/copied.json").read_text()) | {"chain": self.chain} | value
+        del said["digest"]
+        (self.path / "commits/copied.json").write_text(json.dumps(said | {"digest": json_digest(said)}))
 
     def pruned(self, **value: Any) -> None:
         """A record of what was pruned, sealed; after `seal`."""
@@ -266,6 +274,14 @@ def pruned(**value: Any) -> Make:
     return make
 
 
+def copied(**value: Any) -> Make:
+    def make(store: Store) -> None:
+        store.seal()
+        store.copied(**value)
+
+    return make
+
+
 def lease(epoch: int = 2, **value: Any) -> Make:
     return lambda store: store.lease(epoch, **value)
 
@@ -304,6 +320,7 @@ STORES: dict[str, Make] = {
     "record-of-a-round-past-the-room": further(50_000, updates={}, carry_from={}),
     "partitions-10^12": attribute("schema", "partitions", value=10**12),
     "partitions-10^7": attribute("schema", "partitions", value=10**7),
+    "partitions-most": attribute("schema", "partitions", value=MOST_PARTITIONS),
     "partitions-10^400": attribute("schema", "partitions", value=10**400),
     "partitions-true": attribute("schema", "partitions", value=True),
     "partitions-0": attribute("schema", "partitions", value=0),
@@ -453,6 +470,13 @@ STORES: dict[str, Make] = {
     "pruned-in-spans": pruned(updates=[[0, 999_999]] * 50, newest=999_999),
     "pruned-texts": pruned(states="ab", carried=[["x", None]]),
     "pruned-minus": pruned(states=[[-(10**9), 0]]),
+    "copied-noise": instead("commits/copied.json", "noise"),
+    "copied-sparse": instead("commits/copied.json", "sparse"),
+    "copied-a-folder": instead("commits/copied.json", "folder"),
+    "copied-to-come": copied(round=999_999),
+    "copied-elsewhere": copied(since={"../../metrics/x": 0, "committed": 0, PWN: 10**9}),
+    "copied-of-nothing": copied(since={"committed": 999_999}),
+    "copied-of-much": copied(since={"committed": 0, **{f"metrics/m{n}": 0 for n in range(10_000)}}),
     "pruned-noise": instead("commits/pruned.json", "noise"),
     "pruned-sparse": instead("commits/pruned.json", "sparse"),
     # What is recorded of it.

@@ -80,7 +80,7 @@ def test_more_names_than_a_page_has(s3) -> None:
     for thread in threads:
         thread.join()
     assert place.names("a") == names
-    assert list(place.at("a").sizes()) == names
+    assert list(place_of(f"{place}/a").sizes()) == names
     place.delete("a")
     assert place.names() == []
 

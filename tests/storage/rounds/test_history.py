@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
-from storage.hierarchy.schema import METRIC_ROWS, ROUND_ROWS
+from storage.hierarchy.schema import METRIC_ROWS
 from storage.rounds.commits import TAKEN, Commit, Score, metric_problem
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
@@ -124,11 +124,11 @@ def test_extending_lengthens_what_was_reported(tiny, late) -> None:
 
 
 def test_a_long_run_costs_nothing_before_its_rounds(tiny) -> None:
-    rounds = 3 * ROUND_ROWS
+    rounds = 3 * METRIC_ROWS
     store = lengthened(tiny.create(rounds=rounds), 2 * rounds)
     chunks = [path for path in store.path.rglob("c/*") if path.is_file() and "params" not in path.parts]
     ahead = [path for path in chunks if "round" in path.relative_to(store.path).parts[:1]]
-    assert len(ahead) == 2 * rounds // ROUND_ROWS + 1
+    assert len(ahead) == 2 * rounds // METRIC_ROWS + 1
     assert {path.name for path in chunks if path not in ahead} == {"0"}
     root = xr.open_zarr(store.path, consolidated=False)
     assert np.array_equal(root["round"], np.arange(2 * rounds + 1))

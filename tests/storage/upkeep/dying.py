@@ -32,7 +32,7 @@ class Dying(LocalPlace):
 
     def delete(self, prefix: str) -> None:
         if len(self.calls) == self.at_call:
-            for key in list(self.at(prefix).sizes())[:1]:
+            for key in list(LocalPlace(self.path / prefix).sizes())[:1]:
                 super().delete(f"{prefix}/{key}" if prefix else key)
         self._count(prefix)
         super().delete(prefix)

@@ -297,9 +297,6 @@ class Dying(LocalPlace):
         super().__init__(path)
         object.__setattr__(self, "calls", calls)
 
-    def at(self, prefix: str) -> LocalPlace:
-        return LocalPlace(self.path).at(prefix)
-
     def _count(self) -> None:
         self.calls[0] -= 1
         if self.calls[0] < 0:
