@@ -171,10 +171,11 @@ STEPS = st.tuples(
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, max_size=5))
 @example([("killed", "updates:3", 2, 40)])
+@example([("killed", "all", 1, 2), ("prune", "all", 0, 1)])
 def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_path_factory, steps) -> None:
     fields = fields | {"root": tmp_path_factory.mktemp("any"), "evaluate_every": 5}
     whole = train(**fields, rounds=ROUNDS, name="whole")
-    done = 0
+    done, cut_short = 0, False
     path = train(**fields, rounds=1, name="run").path
     for kind, keep, more, write in steps:
         done = Run(path).done
@@ -193,7 +194,9 @@ def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_pat
         assert run.round(-1).commit.state == whole.round(run.done).commit.state
         for round in run.kept:
             assert run.round(round).state.round == round
-        assert found(path, cut_short=kind == "killed") == []
+        # Only a writer that goes on describes arrays anew.
+        cut_short = kind == "killed" or (cut_short and kind != "train")
+        assert found(path, cut_short) == []
     assert train(**fields, rounds=ROUNDS, name="run").digest == whole.digest
     assert found(path) == []
     assert open_run(path).replay("all", trust=True).identical
