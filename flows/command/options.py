@@ -8,7 +8,6 @@ import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -21,15 +20,10 @@ from storage.parsing import from_json
 from tasks.user_code import Code
 
 
-def with_options(
-    *models: type[BaseModel], without: tuple[str, ...] = (), also: Mapping[str, str] = MappingProxyType({})
-) -> Callable[..., Any]:
-    """Give a command, whose last parameter is ``**options``, an option for each field of the models.
-
-    `also` has a second spelling of some, by field.
-    """
+def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """Give a command, whose last parameter is ``**options``, an option for each field of the models."""
     added = {
-        name: _parameter(name, field, model.model_config.get("title") or model.__name__, also=also.get(name))
+        name: _parameter(name, field, model.model_config.get("title") or model.__name__)
         for model in models
         for name, field in model.model_fields.items()
         if name not in without
@@ -83,15 +77,13 @@ def _asked_algorithm(arguments: list[str]) -> str | None:
     return None
 
 
-def _parameter(
-    name: str, field: FieldInfo, panel: str, hidden: bool = False, also: str | None = None
-) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
     kind = _option_type(field.annotation)
     flag = f"--{name.replace('_', '-')}"
     # What is off by default needs no flag to turn it off; an algorithm's option is on for some.
     switch = f"{flag}/--no-{flag[2:]}" if hidden or field.default is not False else flag
     option = typer.Option(
-        *([switch if kind is bool else flag] + ([also] if also else [])),
+        switch if kind is bool else flag,
         help=_help(field),
         show_default=False,
         rich_help_panel=panel,

@@ -43,17 +43,8 @@ class Architecture(Config):
 class Merging(Config):
     """How networks are matched, averaged and repaired."""
 
-    match: Literal["weights", "activations", "mixed", "none", "auto"] | None = Field(
-        default=None,
-        description="by what hidden units are compared, auto: cheap ways first, until a barrier is low enough; "
-        "default: mixed with data, else weights",
-    )
-    max_barrier: float | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="of match auto: the rise in held-out loss above the parents' at which it stops; "
-        "default: a tenth of their mean loss",
+    match: Literal["weights", "activations", "mixed", "none"] | None = Field(
+        default=None, description="by what hidden units are compared; default: mixed with data, else weights"
     )
     metric: Literal["l2", "cosine", "correlation"] | None = Field(
         default=None,
@@ -90,10 +81,6 @@ class Merging(Config):
     def _fits(self) -> Merging:
         if self.average == "best" and (self.coefficients or self.layers):
             raise ValueError("average best finds the coefficients; give none, or average = mean")
-        if self.match == "auto" and (self.soft is not None or self.metric or self.average == "best"):
-            raise ValueError("match auto finds metric, soft and average itself; give none of them")
-        if self.match != "auto" and self.max_barrier is not None:
-            raise ValueError("max_barrier is where match = auto stops; another match tries one way alone")
         if self.soft is not None and self.match == "none":
             raise ValueError("soft needs a match: weights, activations or mixed")
         if self.soft is not None and self.metric == "l2":
@@ -105,21 +92,7 @@ class Merging(Config):
         return self
 
 
-class GoingOn(Config):
-    """How the merged network goes on, and what is compared with it, over what its parents were trained on."""
-
-    rounds: int = Field(
-        default=0, ge=0, description="rounds of one local epoch in which the merged network goes on"
-    )
-    joint: int = Field(
-        default=0, ge=0, description="epochs in which one network is trained on all of the data, for comparison"
-    )
-    lr: float | None = Field(
-        default=None, gt=0, description="learning rate of both; default: of the run that is merged, else 0.1"
-    )
-
-
-class MergeConfig(Architecture, Merging, GoingOn, Placement):
+class MergeConfig(Architecture, Merging, Placement):
     """All there is to say about a merge."""
 
     networks: tuple[str, ...] = Field(
@@ -132,7 +105,7 @@ class MergeConfig(Architecture, Merging, GoingOn, Placement):
     @property
     def kept(self) -> bool:
         """Whether it is kept as a run, with the networks and their permutations, and not only as a file."""
-        return self.out is None or self.name is not None or self.rounds + self.joint > 0
+        return self.out is None or self.name is not None
 
     @model_validator(mode="after")
     def _complete(self) -> MergeConfig:

@@ -1,23 +1,18 @@
 """The flow that merges networks: it wires observing, matching, scoring and keeping together."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import combinations
 
 from prefect import flow
 
 from flows.config.merge import MergeConfig
-from flows.merging.choosing import Matcher, find, remembered
-from flows.merging.going_on import joint_training, rounds_after, with_joint, with_rounds
+from flows.merging.choosing import choose
 from flows.merging.keeping import keep
-from flows.merging.preparing import Aligned, MergePlan, aligned, plan_merge
+from flows.merging.preparing import MergePlan, aligned, plan_merge
 from flows.merging.result import MergeResult
 from flows.reporting.engine import step
 from flows.reporting.progress import flow_page, titled
 from flows.serving.ahead import started
-from flows.training.flow import train_rounds
 from storage.errors import UsageError
 from storage.rounds.commits import Score
 from tasks.executors.base import Executor
@@ -50,7 +45,6 @@ def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
 def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutation]:
     """An order, or a mixture, for each network's units."""
     config = plan.config
-    assert config.match != "auto"
     if config.match == "none" or not plan.units.groups:
         return [plan.units.identity() for _ in plan.states]
     with pinned(0, threads=1):
@@ -66,34 +60,14 @@ def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> 
     return executor.gather(partial(score_blend, plan.gallery, blends), range(len(blends)))
 
 
-@contextmanager
-def matching(executor: Executor, plan: MergePlan) -> Iterator[Matcher]:
-    """What puts the networks in order; they are observed once, and matched once in each way that is asked for."""
-    observed = cache(partial(observe_units, executor, plan))
-    with ExitStack() as files:
-
-        @cache
-        def ordered(match: str, soft: int | None) -> Aligned:
-            config = plan.config.model_copy(update={"match": match, "soft": soft})
-            moments = observed() if match in ("activations", "mixed") else {}
-            here = replace(plan, config=config)
-            return files.enter_context(aligned(here, match_units(here, moments)))
-
-        yield lambda wanted: ordered(wanted.config.match, wanted.config.soft)
-
-
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
     with titled(config.name or "merge"), started(plan_merge, config) as (plan, executor):
-        scorer = remembered(partial(score_networks, executor, plan))
-        with matching(executor, plan) as matcher:
-            result = keep(find(plan, matcher, scorer))
-        if plan.config.rounds:
-            # Not as a flow of its own: the windows are steps of this one, which goes on without Prefect, too.
-            result = with_rounds(result, train_rounds(rounds_after(plan, result)), scorer)
-        if plan.config.joint:
-            result = with_joint(result, train_rounds(joint_training(plan, result)), scorer)
+        moments = observe_units(executor, plan) if plan.config.match in ("activations", "mixed") else {}
+        with aligned(plan, match_units(plan, moments)) as networks:
+            choice = choose(plan, networks.places, partial(score_networks, executor, plan))
+            result = keep(plan, networks, choice)
     report(result)
     return result
 
@@ -106,7 +80,5 @@ def report(result: MergeResult) -> None:
         page.leave_table(
             [{"network": network, **score.row()} for network, score in result.scores.items()], "scores"
         )
-        if result.ladder:
-            page.leave_table([rung.row() for rung in result.ladder.rungs], "ways")
         if result.paths:
             page.leave_plot(result.figure(), "plot")

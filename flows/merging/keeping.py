@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.merging.choosing import Choice, Found
-from flows.merging.preparing import MergePlan
+from flows.merging.choosing import Choice
+from flows.merging.preparing import Aligned, MergePlan
 from flows.merging.result import MergeResult, draw
 from flows.recording import provenance
 from flows.stored import Run
@@ -18,34 +18,29 @@ from storage.runs.names import new_name, run_address
 from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
-from tasks.matching.search.evidence import Evidence
-from tasks.matching.search.networks import cycle_error, direct_matches
 from tasks.merging.blends import blended
 from tasks.merging.keeping import keep_merge
 from tasks.user_code import short_name
 
 
-def keep(found: Found) -> MergeResult:
+def keep(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
     """Write the chosen mean of aligned networks: its file and plot, or its run."""
-    plan, choice, orders = found.plan, found.choice, found.networks.orders
-    merged = _merged(plan, found.networks.states, choice)
+    merged = _merged(plan, networks.states, choice)
     final = list(choice.scores.values())[-1] if choice.scores else None
     total = sum(choice.blend.coefficients)
     model = short_name(plan.subject.objective.model.model)
     name = plan.config.name or new_name(plan.config.root, "merge", model)
     result = MergeResult(
         name=name,
-        run=_keep_run(found, name, merged, final) if plan.config.kept else None,
-        ladder=found.ladder,
+        run=_keep_run(plan, networks, name, merged, final) if plan.config.kept else None,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},
         coefficients=tuple(c / total for c in choice.blend.coefficients),
-        moved=tuple(_moved(plan, order) for order in orders),
+        moved=tuple(_moved(plan, order) for order in networks.orders),
         function_error=plan.function_error,
         coverage=plan.units.coverage,
         free_units=plan.units.free_units,
         pinned_units=sum(plan.units.pinned_units.values()),
-        cycle_error=_cycles(plan),
     )
     return _written(plan, result, merged)
 
@@ -64,15 +59,8 @@ def _moved(plan: MergePlan, order: Permutation) -> float:
     return sum((now[name] != table).sum().item() for name, table in home.items()) / max(total, 1)
 
 
-def _cycles(plan: MergePlan) -> float | None:
-    config = plan.config
-    if len(plan.states) < 3 or config.match != "weights" or config.soft is not None:
-        return None
-    return cycle_error(direct_matches(Evidence(plan.states, plan.units, "weights", config.metric)), plan.units)
-
-
-def _keep_run(found: Found, name: str, merged: Tensors, score: Score | None) -> Run:
-    plan, orders, aligned = found.plan, found.networks.orders, found.networks.states
+def _keep_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, score: Score | None) -> Run:
+    orders, aligned = networks.orders, networks.states
     config, model = plan.config, plan.subject.objective.model
     described = plan.subject.partitions.describe(0) if plan.subject.partitions else None
     recorded = config.model_dump(mode="json", exclude={"root"})
@@ -83,7 +71,6 @@ def _keep_run(found: Found, name: str, merged: Tensors, score: Score | None) -> 
         "data": {"examples": described.examples if described else 0, "held_out": score.examples if score else 0},
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": None,
-        **({"ladder": found.ladder.row()} if found.ladder else {}),
         **provenance(),
     }
     matches = [
@@ -101,7 +88,7 @@ def _written(plan: MergePlan, result: MergeResult, merged: Tensors) -> MergeResu
     if plot is None and config.out and result.paths:
         plot = str(Path(config.out).with_suffix(".png"))
     if config.out:
-        write_checkpoint(config.out, merged, result.metadata)
+        write_checkpoint(config.out, merged)
     if plot and result.paths:
         draw(result, Path(plot))
     return replace(result, out=config.out, plot=plot if result.paths else None)

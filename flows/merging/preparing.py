@@ -14,7 +14,7 @@ from torch import nn
 
 from flows.config.merge import Architecture, MergeConfig
 from flows.config.recorded import check_trust
-from flows.merging.subject import Subject, kept_code, parents_data, subject
+from flows.merging.subject import Subject, kept_code, subject
 from flows.reporting.plots import check_plot
 from storage.checkpoints.writing import check_place, write_checkpoint
 from storage.errors import UsageError
@@ -23,7 +23,6 @@ from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_che
 from storage.runs.names import is_run, local_root, run_address, stored_round
 from storage.runs.run import open_run
 from storage.values.tensors import LazyTensors
-from tasks.data.partitions import Partitions
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
 from tasks.matching.groups import Permutation, UnitGroups
@@ -37,7 +36,7 @@ from tasks.merging.repair import has_batch_norm
 class MergePlan:
     """Networks that are checked and ready to be matched; `places` is where workers read them.
 
-    `config` is complete: what was left open is taken from a stored run. `parents_data` is what the rounds go over.
+    `config` is complete: what was left open is taken from a stored run.
     """
 
     config: MergeConfig
@@ -47,7 +46,6 @@ class MergePlan:
     states: list[LazyTensors]
     places: tuple[str, ...]
     root: str
-    parents_data: Any = None
 
     @property
     def gallery(self) -> Gallery:
@@ -67,9 +65,6 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     known = kept_code(_with_recorded(config))
     if known.data is None:
         _check_without_data(known)
-    data = parents_data(config) if config.rounds or config.joint else None
-    if (config.rounds or config.joint) and data is None:
-        raise UsageError("rounds go over what all networks were trained on, which is not known; give --data")
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()
     expected = outline(network.state_dict())
@@ -78,14 +73,12 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     states = [fitted(state, expected) for state in opened]
     for layer in known.layers:
         check_layer(layer, expected)
-    if known.match == "auto":
-        _check_held_out(found.partitions)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
     _emptied(network)
     error = check_function(network, found.inputs, units)
     places = tuple(lasting(place, root) for place in config.networks)
-    return MergePlan(known, found, units, error, states, places, root, data)
+    return MergePlan(known, found, units, error, states, places, root)
 
 
 @dataclass(frozen=True)
@@ -135,16 +128,10 @@ def _check_places(config: MergeConfig, root: str) -> None:
 
 def _check_without_data(config: MergeConfig) -> None:
     wishes = {"average = best": config.average == "best", "repair": bool(config.repair)}
-    wishes |= {f"match {config.match}": config.match in ("activations", "mixed", "auto")}
+    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
     for wish, wanted in wishes.items():
         if wanted:
             raise UsageError(f"{wish} needs examples; give --data")
-
-
-def _check_held_out(partitions: Partitions | None) -> None:
-    """Refuse to compare scores where there are none."""
-    if partitions and not any(partitions.describe(i).held_out for i in range(partitions.split.partitions)):
-        raise UsageError("match auto compares held-out scores, and no examples are held out; give --held-out 0.1")
 
 
 def _emptied(network: nn.Module) -> None:
@@ -155,8 +142,6 @@ def _emptied(network: nn.Module) -> None:
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
     """The configuration with what it leaves open decided: what examples allow, where there are some."""
-    if config.match == "auto":
-        return config
     data = config.data is not None
     match = "mixed" if data and config.metric != "l2" else "weights"
     return config.model_copy(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.merging.ladder import Ladder
 from flows.stored import Run
 from storage.rounds.commits import Score
 
@@ -20,13 +18,11 @@ if TYPE_CHECKING:
 class MergeResult:
     """The merged network and how it compares.
 
-    `run` is None where only a file was asked for; `rounds` is the run in which the network went on. `scores` has a
-    row for each parent, the ensemble, the plain mean, the merged and the repaired network, and after each round;
-    `paths` has scores at evenly spaced points from the first network to the second, by what is done on the way.
+    `run` is None where only a file was asked for. `scores` has a row for each parent, the ensemble, the plain
+    mean, the merged and the repaired network; `paths` has scores at evenly spaced points from the first network
+    to the second, by what is done on the way.
     `coverage` is the share of tensors that can be permuted; some units of these may be pinned none the less.
     `coefficients` are those of the merged network; `moved` is the share of units that were moved, by network.
-    `cycle_error` is the share of units that do not come home when three networks are matched pair by pair.
-    `ladder` has the ways that were tried, of `match = auto`.
     """
 
     name: str
@@ -39,16 +35,8 @@ class MergeResult:
     coverage: float = 0.0
     free_units: int = 0
     pinned_units: int = 0
-    cycle_error: float | None = None
-    rounds: Run | None = None
     out: str | None = None
     plot: str | None = None
-    ladder: Ladder | None = None
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What a file of the merged network tells beside its tensors: the ways that were tried, if any were."""
-        return {"merge": json.dumps(self.ladder.row())} if self.ladder else {}
 
     @property
     def barriers(self) -> dict[str, float]:
@@ -67,7 +55,6 @@ class MergeResult:
         return {
             "run": self.run and self.run.name,
             "path": self.run and self.run.address,
-            "rounds": self.rounds and self.rounds.name,
             "out": self.out,
             "plot": self.plot,
             "scores": {name: score.row() for name, score in self.scores.items()},
@@ -75,8 +62,6 @@ class MergeResult:
             "barriers": self.barriers,
             "coefficients": self.coefficients,
             "moved": self.moved,
-            "ladder": self.ladder and self.ladder.row(),
-            "cycle_error": self.cycle_error,
             "function_error": self.function_error,
             "coverage": self.coverage,
             "free_units": self.free_units,

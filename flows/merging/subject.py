@@ -9,13 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from flows.config.merge import Architecture, MergeConfig
-from flows.config.recorded import check_trust
+from flows.config.merge import Architecture
 from flows.config.resolving import Resolved, named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
 from storage.errors import CodeError, ModelError, UsageError, one_line
-from storage.runs.names import stored_round
-from storage.runs.run import Run, open_run
 from storage.values.tensors import dtype_name
 from tasks.data.partitions import Partitions
 from tasks.data.sources.table import keep_source
@@ -59,45 +56,11 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     if config.data is None:
         return _without_data(config, config.model)
     each = config.data if isinstance(config.data, tuple) else ()
-    resolved = resolve(training(config, len(each) or blocks))
+    resolved = resolve(_training(config, len(each) or blocks))
     partitions = resolved.partitions
     objective = resolved.objective or _tried_on_first(resolved)
     inputs = partitions.load(0, 0).train.inputs
     return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)
-
-
-def parents(config: MergeConfig) -> list[Run]:
-    """The runs of the stored rounds among the networks that are merged."""
-    return [open_run(stored[0], config.root) for place in config.networks if (stored := stored_round(place))]
-
-
-def parents_data(config: MergeConfig) -> Any:
-    """What the networks were trained on: the same for all, or a tuple of what each was; None where it is unknown.
-
-    Raises `UsageError` for code from outside the root that is not trusted.
-    """
-    runs = parents(config)
-    if config.data is not None or len(runs) < len(config.networks):
-        return config.data
-    every = [_recorded_data(run, config) for run in runs]
-    if None in every:
-        return None
-    same = all(_identity(data) == _identity(every[0]) for data in every)
-    return every[0] if same else tuple(every)
-
-
-def _recorded_data(run: Run, config: MergeConfig) -> Any:
-    """What a run was trained on; None where it is not one data set."""
-    data = run.config["data"]
-    if data is None or isinstance(data, list):
-        return None
-    recorded = TrainConfig(data=data)
-    check_trust(run, config.root, config.trust, recorded, ("data",))
-    return recorded.data
-
-
-def _identity(data: Any) -> Any:
-    return data.digest if isinstance(data, Code) else data
 
 
 def _tried_on_first(resolved: Resolved) -> Objective:
@@ -106,11 +69,11 @@ def _tried_on_first(resolved: Resolved) -> Objective:
     return check_fit(objective_for(resolved.config, description), resolved.partitions, description, 0)
 
 
-def training(config: Architecture, partitions: int, **more: Any) -> TrainConfig:
+def _training(config: Architecture, partitions: int) -> TrainConfig:
     """What a training run of this architecture on these examples would be."""
     fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model")
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
-    return TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions, **more)
+    return TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions)
 
 
 def _without_data(config: Architecture, model: str | Code) -> Subject:

@@ -50,34 +50,23 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
             stack.enter_context(prefect_api(config.root))
         except ClusterError as error:
             notice(f"{error}; nothing is reported")
-        with _within(resolved, executor):
+        token = _ahead.set((resolved, executor))
+        try:
             yield
+        finally:
+            _ahead.reset(token)
 
 
 @contextmanager
 def started(resolve: Resolve[AnyConfig, AnyResolved], config: AnyConfig) -> Iterator[tuple[AnyResolved, Executor]]:
-    """The values and the executor that were made ahead of a flow, else new ones, the values first.
-
-    A flow within a flow has values of its own, and the same executor.
-    """
+    """The values and the executor that were made ahead of a flow, else new ones, the values first."""
     made = _ahead.get()
-    if made is None:
-        resolved = resolve(config)
-        with _executor(resolved.config) as executor, _within(resolved, executor):
-            yield resolved, executor
-    elif made[0].config == config:
+    if made is not None and made[0].config == config:
         yield made
-    else:
-        yield resolve(config), made[1]
-
-
-@contextmanager
-def _within(resolved: HasConfig, executor: Executor) -> Iterator[None]:
-    token = _ahead.set((resolved, executor))
-    try:
-        yield
-    finally:
-        _ahead.reset(token)
+        return
+    resolved = resolve(config)
+    with _executor(resolved.config) as executor:
+        yield resolved, executor
 
 
 def _executor(config: Placement) -> AbstractContextManager[Executor]:

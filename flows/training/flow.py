@@ -42,14 +42,13 @@ def train_flow(config: TrainConfig) -> Run | State[None]:
     config = named(config)
     with titled(config.name or run_name(config.address or "")):
         try:
-            return train_rounds(config)
+            return _train(config)
         except Skipped as skipped:
             notice(str(skipped))
             return Completed(name="Skipped", message=str(skipped))
 
 
-def train_rounds(config: TrainConfig) -> Run:
-    """The same within another flow; raises `Skipped`."""
+def _train(config: TrainConfig) -> Run:
     with (
         skipped_if_busy(config),
         started(settled, config) as (resolved, executor),

@@ -7,7 +7,6 @@ from typing import Any
 from rich.table import Table
 
 from flows.command.printing.console import console
-from flows.merging.ladder import Ladder
 from flows.merging.result import MergeResult
 from storage.rounds.commits import Score
 
@@ -23,32 +22,17 @@ def print_merge(result: MergeResult) -> None:
         out.print(table)
     else:
         out.print("no data were given, so nothing is scored")
-    if result.ladder:
-        _print_ladder(result.ladder)
     moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
     free = f"{result.free_units:,} of {result.free_units + result.pinned_units:,} units are free"
     out.print(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
     out.print(f"function error {result.function_error:.1e} (float64, relative)")
-    if result.cycle_error is not None:
-        out.print(f"cycle error of pair by pair matches: {result.cycle_error:.1%}; the order used here has none")
     if len(set(result.coefficients)) > 1:
         out.print("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
     for what, place in (("merged network", result.out), ("plot", result.plot)):
         if place:
             out.print(f"{what}: {place}", soft_wrap=True)
-    if result.rounds:
-        out.print(f"went on as run {result.rounds.name}, in {result.rounds.address}", soft_wrap=True)
     if result.run:
         out.print(f"kept with its permutations as run {result.run.name}, in {result.run.address}", soft_wrap=True)
-
-
-def _print_ladder(ladder: Ladder) -> None:
-    table = Table("tried", "loss", "accuracy", "barrier", "seconds", box=None, pad_edge=False)
-    for rung in ladder.rungs:
-        rise = "a parent" if rung.barrier is None else f"{rung.barrier:.4f}"
-        table.add_row(rung.way.options, *_numbers(rung.score), rise, f"{rung.seconds:.2f}")
-    console().print(table)
-    console().print(f"taken: {ladder.chosen.way.options}; {ladder.reason}", soft_wrap=True)
 
 
 def _numbers(score: Score) -> tuple[str, str]:

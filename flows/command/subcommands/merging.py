@@ -14,7 +14,7 @@ from flows.command.errors import clear_errors, print_json
 from flows.command.options import given, with_options
 from flows.command.printing.merge_tables import print_merge, print_units
 from flows.command.printing.timing import quiet
-from flows.config.merge import Architecture, GoingOn, MergeConfig, Merging
+from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
 from flows.merging.result import MergeResult
 from flows.merging.units import unit_report
@@ -23,7 +23,7 @@ M_MMAP_THRESHOLD = -3
 """The parameter of glibc's `mallopt` for the size from which memory is taken from the system, and given back."""
 
 
-@with_options(Architecture, Merging, GoingOn, Placement, also={"match": "--by"})
+@with_options(Architecture, Merging, Placement)
 def merge_command(
     networks: Annotated[list[str], typer.Argument(help="torch or safetensors files, or stored rounds RUN@12")],
     out: Annotated[str | None, typer.Option(help="where to write the merged network: .safetensors, .pt")] = None,
@@ -36,7 +36,7 @@ def merge_command(
 ) -> None:
     """Merge networks that were trained apart: match their hidden units, then average."""
     with clear_errors(as_json):
-        values = given(options, Architecture, Merging, GoingOn, Placement)
+        values = given(options, Architecture, Merging, Placement)
         config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values)
         result = _merge(config)
         if as_json:

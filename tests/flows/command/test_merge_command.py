@@ -166,11 +166,6 @@ BAD = {
         2,
         "needs examples; give --data",
     ),
-    "auto without data": ([*SMALL, "--input", "2x4", "--by", "auto"], 2, "match auto needs examples; give --data"),
-    "auto, none held out": ([*OWN, "--by", "auto", "--held-out", "0"], 2, "no examples are held out; give --held"),
-    "auto, and soft": ([*MLPS, "--by", "auto", "--soft", "2"], 2, "match auto finds metric, soft and average"),
-    "bound without auto": ([*MLPS, "--max-barrier", "0.1"], 2, "max_barrier is where match = auto stops"),
-    "negative bound": ([*MLPS, "--by", "auto", "--max-barrier", "-1"], 2, "max_barrier = -1"),
     "mixed without data": ([*SMALL, "--input", "2x4", "--match", "mixed"], 2, "match mixed needs examples"),
     "repair without data": ([*SMALL, "--input", "2x4", "--repair"], 2, "repair needs examples; give --data"),
     "best without data": ([*SMALL, "--input", "2x4", "--average", "best"], 2, "average = best needs examples"),
@@ -183,7 +178,7 @@ BAD = {
     "unknown match": (
         [*MLPS, "--match", "units"],
         2,
-        "'units' is not one of 'weights', 'activations', 'mixed', 'none', 'auto'",
+        "'units' is not one of 'weights', 'activations', 'mixed', 'none'",
     ),
     "unknown metric": ([*MLPS, "--metric", "l1"], 2, "'l1' is not one of 'l2', 'cosine', 'correlation'"),
     "temperature": ([*MLPS, "--soft", "1", "--temperature", "0"], 2, "temperature = 0"),
@@ -296,8 +291,8 @@ def test_code_of_a_foreign_store_needs_trust(capsys, root, work, tmp_path) -> No
 # Good input.
 
 SUMMARY = {
-    *("run", "path", "rounds", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
-    *("cycle_error", "function_error", "coverage", "free_units", "pinned_units", "ladder"),
+    *("run", "path", "out", "plot", "scores", "paths", "barriers", "coefficients", "moved"),
+    *("function_error", "coverage", "free_units", "pinned_units"),
 }
 
 
@@ -318,7 +313,7 @@ def test_a_merge_in_json(capsys, root, tmp_path) -> None:
     assert set(result["scores"]["merged"]) == {"loss", "accuracy", "examples"}
     assert found.round(1).score.loss == result["scores"]["merged, repaired"]["loss"]
     assert {name: len(path) for name, path in result["paths"].items()} == dict.fromkeys(result["barriers"], 3)
-    assert (result["coefficients"], len(result["moved"]), result["cycle_error"]) == ([0.5, 0.5], 2, None)
+    assert (result["coefficients"], len(result["moved"])) == ([0.5, 0.5], 2)
     assert result["function_error"] <= 1e-10
     assert read_checkpoint(out).keys() == read_checkpoint("mlp0@-1", root).keys()
     assert Path(result["plot"]) == tmp_path / "merged.png"
@@ -347,58 +342,11 @@ def test_a_merge_for_people(capsys, root, tmp_path, monkeypatch) -> None:
     assert "told is a merge" in err
 
 
-AUTO = ["--points", "3", "--examples", "400", "--executor", "inline"]
-
-
-def test_the_ways_that_were_tried_are_told(capsys, root, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    given = [*MLPS, "--by", "auto", *AUTO, "--root", str(root)]
-    code, out, err = run(capsys, "merge", *given, "--max-barrier", "0.1", "--name", "by-auto")
-    assert (code, err) == (0, "")
-    rows = {line.split("  ")[0].strip() for line in out.splitlines()}
-    assert {"--match none --no-repair", "--match weights --no-repair"} <= rows
-    assert "taken: --match weights --no-repair; the first way whose barrier is at most 0.1000" in out
-    code, out, err = run(capsys, "merge", *given, "--max-barrier", "0", "--json")
-    assert (code, err) == (0, "")
-    ladder = json.loads(out.splitlines()[-1])["ladder"]
-    assert (ladder["max_barrier"], ladder["reached"], len(ladder["tried"])) == (0, False, 11)
-    assert ladder["chosen"] in [each["options"] for each in ladder["tried"]]
-    code, out, _ = run(capsys, "merge", *given, "--max-barrier", "0")
-    assert code == 0
-    assert f"taken: {ladder['chosen']}; no way reached the bound of 0.0000" in out
-
-
-def test_match_and_by_are_one_option(capsys, root) -> None:
-    given = [*MLPS, *AUTO, "--root", str(root), "--json"]
-    digests = set()
-    for flag in ("--match", "--by"):
-        code, out, _ = run(capsys, "merge", *given, flag, "activations")
-        assert code == 0
-        digests.add(open_run(json.loads(out.splitlines()[-1])["run"], root).digest)
-    assert len(digests) == 1
-
-
-def test_rounds_after_a_merge_are_rows_of_its_table(capsys, root, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    given = ["--points", "2", "--examples", "400", "--rounds", "2", "--joint", "3", "--lr", "0.05"]
-    given += ["--name", "started", "--executor", "inline", "--root", str(root)]
-    code, out, err = run(capsys, "merge", *MLPS, *given)
-    assert (code, err) == (0, "")
-    rows = [line.split("  ")[0].strip() for line in out.splitlines()]
-    order = ["ensemble", "plain mean", "merged", "after 1 round", "after 2 rounds", "one, on all data"]
-    assert [row for row in rows if row in order] == order
-    went_on = open_run("started-rounds", root)
-    assert str(went_on.path) in out
-    assert f"{went_on.round(2).score.accuracy:.2%}" in out
-    assert went_on.config["algorithm"]["lr"] == 0.05
-
-
 def test_three_networks_without_data_are_not_scored(capsys, work, root) -> None:
     small = [argument.replace("{work}", str(work)) for argument in [*SMALL, SMALL[0]]]
     code, out, err = run(capsys, "merge", *small, "--input", "2x4", "--executor", "inline", "--root", str(root))
     assert (code, err) == (0, "")
     assert "nothing is scored" in out
-    assert "cycle error" in out
 
 
 def test_names_with_brackets_are_told_as_they_are(capsys, work, root, tmp_path) -> None:

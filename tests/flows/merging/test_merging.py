@@ -104,8 +104,6 @@ def test_the_rows_of_two_and_of_three(two, three) -> None:
     assert list(three.scores) == [*parents, "ensemble", "plain mean", "merged"]
     assert {name: len(path) for name, path in two.paths.items()} == {"plain mean": 11, "merged": 11}
     assert three.paths == three.barriers == {}
-    assert two.cycle_error is None
-    assert 0 < three.cycle_error <= 1
     assert two.coefficients == (0.5, 0.5)
     assert three.coefficients == (1 / 3, 1 / 3, 1 / 3)
 
@@ -428,79 +426,6 @@ def test_without_data_networks_are_matched_by_weights(merge, files) -> None:
     mine, places = files("normed")
     result = merge(*places, model=f"{mine}:normed", input="2x5", match=None, repair=None)
     assert (result.run.config["match"], result.run.config["repair"]) == ("weights", False)
-
-
-# What a merge starts is finished in rounds.
-
-
-def test_a_merged_network_goes_on_in_rounds(root, merge, tmp_path) -> None:
-    out = tmp_path / "last.safetensors"
-    result = merge("mlp0@-1", "mlp1@-1", rounds=2, out=str(out), name="begun")
-    assert list(result.scores)[-3:] == ["merged", "after 1 round", "after 2 rounds"]
-    assert result.scores["after 2 rounds"].loss < result.scores["merged"].loss
-    run = result.rounds
-    assert (run.name, run.done, run.partitions) == ("begun-rounds", 2, 2)
-    assert same_bits(run.round(0).tensors, merged(result))
-    assert same_bits(run.round(-1).tensors, read_checkpoint(out))
-    assert run.config["start_from"]["reference"] == f"{result.run.path.resolve()}@1"
-    assert run.config["data"] == "digits"
-    stored = run.round(2).score  # of the same held-out examples, summed in other blocks
-    assert result.scores["after 2 rounds"].loss == pytest.approx(stored.loss, rel=1e-6)
-    assert result.scores["after 2 rounds"].accuracy == stored.accuracy
-    again = merge("mlp0@-1", "mlp1@-1", rounds=2)
-    assert again.rounds.digest == run.digest
-    by_hand = rw.train(
-        rw.TrainConfig(
-            **{"model": "mlp", "model_options": {"hidden": 64}, "partitions": 2, "rounds": 2, "local_epochs": 1},
-            **{"root": root, "executor": "inline", "start_from": "begun@1", "name": "by_hand"},
-        )
-    )
-    assert by_hand.digest == run.digest
-
-
-HALVES = """
-import torch
-
-def examples(first, second):
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(400, 5, generator=generator)
-    labels = (inputs[:, 0] > 0).long()
-    return (inputs[first:second], labels[first:second]), (inputs[300:], labels[300:])
-
-def left():
-    return examples(0, 150)
-
-def right():
-    return examples(150, 300)
-"""
-
-
-def test_rounds_go_over_what_each_parent_was_trained_on(root, merge, own) -> None:
-    mine = own(HALVES, "halves")
-    for name in ("left", "right"):
-        fields = {"data": f"{mine}:{name}", "partitions": 1, "rounds": 1, "local_epochs": 3, "root": root}
-        rw.train(rw.TrainConfig(**fields, executor="inline", name=name, lr=0.05, model_options={"hidden": 8}))
-    run = merge("left@-1", "right@-1", rounds=1, examples=100).rounds
-    assert [data["name"] for data in run.config["data"]] == ["left", "right"]
-    assert [update.weight for update in run.round(1).commit.updates.values()] == [150, 150]
-    assert run.config["algorithm"]["lr"] == 0.05, "as the parents were trained"
-    assert merge("left@-1", "right@-1", rounds=1, data=f"{mine}:left").rounds.config["data"]["name"] == "left"
-    compared = merge("left@-1", "right@-1", joint=2, examples=100, name="apart")
-    joint = rw.open_run("apart-joint", root)
-    assert (joint.done, joint.partitions) == (2, 1)
-    assert [update.weight for update in joint.round(1).commit.updates.values()] == [300]
-    assert list(compared.scores)[-1] == "one, on all data"
-    assert compared.scores["one, on all data"].loss == pytest.approx(joint.round(2).score.loss, rel=1e-6)
-    assert compared.rounds is None
-
-
-def test_rounds_need_the_parents_examples(root, merge, files, tmp_path) -> None:
-    mine, places = files()
-    with pytest.raises(UsageError, match="rounds go over what all networks were trained on"):
-        merge(*places, model=f"{mine}:model", input="2x5", rounds=1)
-    write_checkpoint(tmp_path / "first.pt", read_checkpoint("mlp0@-1", root))
-    with pytest.raises(UsageError, match="which is not known; give --data"):
-        merge(str(tmp_path / "first.pt"), "mlp1@-1", rounds=1)
 
 
 def test_networks_that_do_not_fit_leave_nothing_behind(root, merge, two) -> None:
