@@ -80,7 +80,6 @@ Stale = Annotated[
     Field(description="refuse updates beyond that, or take them times 1 / (1 + staleness)"),
 ]
 Buffer = Annotated[int, Field(ge=1, description="updates that make a server round, their mean")]
-Shards = Annotated[int, Field(ge=1, description="parts of the server, each with its own order of arrival")]
 Elasticity = Annotated[
     float | None,
     Field(

@@ -24,8 +24,7 @@ class Asynchronous:
     2012, Algorithm 1). The staleness of an update counts the server rounds since the fetched state that took one.
     Beyond `max_staleness` an update is refused, or where `stale` is ``scale`` taken times 1 / (1 + staleness)
     (Zhang et al. 2016, section 3), which without a bound are all. With a `buffer` of K a server round is the mean
-    of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else each is applied by itself. The
-    parameters lie in `shards` parts, each with an order of arrival of its own.
+    of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else each is applied by itself.
 
     >>> when = Asynchronous(max_staleness=2, fetch_every=4, push_every=2, stale="scale")
     >>> [when.factor(staleness) for staleness in (0, 2, 3)], [when.fetches(turn) for turn in (1, 2, 3)]
@@ -37,10 +36,9 @@ class Asynchronous:
     push_every: int = 1
     stale: Stale = "drop"
     buffer: int = 1
-    shards: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.fetch_every, self.push_every, self.buffer, self.shards, (self.max_staleness or 0) + 1) < 1:
+        if min(self.fetch_every, self.push_every, self.buffer, (self.max_staleness or 0) + 1) < 1:
             raise UsageError(f"{self}: staleness begins at 0, the other numbers at 1")
         if self.stale not in get_args(Stale):
             raise UsageError(f"stale {self.stale!r}: updates are dropped or scaled; give drop or scale")
@@ -49,8 +47,6 @@ class Asynchronous:
                 f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "
                 "a partition fetches only when it has pushed"
             )
-        if self.buffer > 1 and self.shards > 1:
-            raise UsageError("a buffer is of whole updates; give shards or a buffer, not both")
 
     def fetches(self, turn: int) -> bool:
         """Whether a partition begins its turn (from 1) with a fetch, else it goes on from where it is."""

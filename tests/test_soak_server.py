@@ -26,16 +26,11 @@ NAME = "killed"
 DEEDS = {20: "worker", 50: "command", 80: "worker", 110: "worker", 140: "command", 170: "worker", 200: "worker"}
 """What is killed once so many rounds are committed."""
 
-DOWNPOUR = ["--algorithm", "downpour", "--fetch-every", "4", "--push-every", "2"]
 RUNS = {
-    "async_sgd": ["--algorithm", "async_sgd"],
-    "async_sgd-2": ["--algorithm", "async_sgd", "--shards", "2", "--momentum", "0.5"],
-    "async_sgd-4": ["--algorithm", "async_sgd", "--shards", "4", "--max-staleness", "3"],
-    "downpour": DOWNPOUR,
-    "downpour-2": [*DOWNPOUR, "--shards", "2"],
-    "downpour-4": [*DOWNPOUR, "--shards", "4"],
+    "async_sgd": ["--algorithm", "async_sgd", "--momentum", "0.5"],
+    "async_sgd-stale": ["--algorithm", "async_sgd", "--max-staleness", "3"],
+    "downpour": ["--algorithm", "downpour", "--fetch-every", "4", "--push-every", "2"],
     "easgd": ["--algorithm", "easgd", "--local-steps", "2"],
-    "easgd-4": ["--algorithm", "easgd", "--local-steps", "2", "--shards", "4"],
     "fed_buff": ["--algorithm", "fed_buff", "--local-steps", "2", "--buffer", "2"],
 }
 

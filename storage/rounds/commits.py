@@ -22,14 +22,12 @@ from storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
 class Arrival:
     """How an update came to a parameter server: at the partition's `turn`, mapped from the state of row `began`.
 
-    `staleness` counts the server rounds in between that took an update; `places` has, for each shard of the
-    server, its place in the order of arrival within its round.
+    `staleness` counts the server rounds in between that took an update.
     """
 
     turn: Count
     began: Round
     staleness: Round
-    places: tuple[Count, ...] = (0,)
 
 
 RAISED = "its map failed with "

@@ -31,11 +31,10 @@ def async_sgd(
     fetch_every: option.FetchEvery = 1,
     max_staleness: option.MaxStaleness = None,
     stale: option.Stale = "drop",
-    shards: option.Shards = 1,
 ) -> Algorithm:
     """Asynchronous SGD: each gradient is applied by a parameter server as it arrives (Zhang et al. 2016)."""
     server = Sgd(lr, momentum, nesterov, Schedule(lr_schedule, warmup))
-    when = Asynchronous(max_staleness, fetch_every, 1, stale, shards=shards)
+    when = Asynchronous(max_staleness, fetch_every, 1, stale)
     return Algorithm(Gradient(batch_size), Mean(), server, when)
 
 
@@ -52,10 +51,9 @@ def downpour(
     tau: option.Adaptivity = 0.1,
     max_staleness: option.MaxStaleness = None,
     stale: option.Stale = "drop",
-    shards: option.Shards = 1,
 ) -> Algorithm:
     """Downpour SGD: replicas push sums of gradients to a server with Adagrad (Dean et al. 2012, Algorithm 1)."""
-    when = Asynchronous(max_staleness, fetch_every, push_every, stale, shards=shards)
+    when = Asynchronous(max_staleness, fetch_every, push_every, stale)
     carries = fetch_every > push_every
     replica = Downpour(push_every, batch_size, lr, carries, Schedule(lr_schedule, warmup))
     return Algorithm(replica, Mean(), Adagrad(outer_lr, 0.0, tau, Schedule(outer_lr_schedule)), when)
@@ -73,7 +71,6 @@ def easgd(
     elasticity: option.Elasticity = None,
     max_staleness: option.MaxStaleness = None,
     stale: option.Stale = "drop",
-    shards: option.Shards = 1,
 ) -> Algorithm:
     """Elastic averaging SGD: partitions and server draw each other (Zhang et al. 2015, Algorithm 1)."""
     averaging = fed_avg(
@@ -85,7 +82,7 @@ def easgd(
         local_steps=local_steps or 10,
         batch_size=batch_size,
     )
-    when = Asynchronous(max_staleness, stale=stale, shards=shards)
+    when = Asynchronous(max_staleness, stale=stale)
     return Algorithm(Elastic(cast(LocalSteps, averaging.map), elasticity), Mean(), Sgd(1.0), when)
 
 

@@ -18,16 +18,12 @@ from tasks.numerics import derive_seed
 from tasks.rounds.landing import Intake, Order
 from tasks.when import Asynchronous
 
-Arriving = tuple[float, int, int]
-"""When the update of a partition arrives at a shard: the time, the partition and the shard."""
-
 
 @dataclass(frozen=True)
 class Seeded(Order):
     """A simulated process: a turn takes 1 / the partition's speed, times a factor of 0.5 to 1.5 drawn by the seed.
 
-    An update reaches each of several shards up to half a turn of speed 1 later. `speeds` has one for each
-    partition; without any, all are as fast.
+    `speeds` has one for each partition; without any, all are as fast.
 
     >>> intakes = Seeded(0, speeds=(1.0, 0.1)).intakes(Asynchronous(), 1, {0: Hand(), 1: Hand()})
     >>> [next(intakes).partitions[0] for _ in range(12)]
@@ -40,31 +36,22 @@ class Seeded(Order):
     def intakes(self, when: Asynchronous, first: int, hands: Mapping[int, Hand]) -> Iterator[Intake]:
         """What each round takes in, without end."""
         ledger, turns = Ledger(when), {partition: hand.turn for partition, hand in hands.items()}
-        ends = {partition: self._end(partition, turn) for partition, turn in turns.items()}
-        coming = [each for p in hands for each in self._arriving(when, p, turns[p], ends[p])]
-        waiting: list[Arriving] = []
+        coming = [(self._end(partition, turn), partition) for partition, turn in turns.items()]
+        waiting: list[tuple[float, int]] = []
         heapq.heapify(coming)
         while True:
-            _, partition, shard = arriving = heapq.heappop(coming)
+            end, partition = heapq.heappop(coming)
             if not ledger.takes(partition):
-                waiting.append(arriving)
+                waiting.append((end, partition))
                 continue
-            closed = ledger.arrive(partition, shard)
-            if closed or not ledger.takes(partition):
-                turns[partition] += 1
-                ends[partition] += self._seconds(partition, turns[partition])
-                coming += self._arriving(when, partition, turns[partition], ends[partition])
+            closed = ledger.arrive(partition)
+            turns[partition] += 1
+            heapq.heappush(coming, (end + self._seconds(partition, turns[partition]), partition))
             if closed:
-                coming += waiting
+                for each in waiting:
+                    heapq.heappush(coming, each)
                 waiting = []
-            heapq.heapify(coming)
-            if closed:
                 yield closed
-
-    def _arriving(self, when: Asynchronous, partition: int, turn: int, end: float) -> Iterator[Arriving]:
-        for shard in range(when.shards):
-            late = 0.5 * self._drawn(turn, partition, shard) if when.shards > 1 else 0.0
-            yield end + late, partition, shard
 
     def _end(self, partition: int, turn: int) -> float:
         """When a turn ends, added up as it is turn by turn."""
@@ -75,11 +62,8 @@ class Seeded(Order):
 
     def _seconds(self, partition: int, turn: int) -> float:
         speed = self.speeds[partition] if self.speeds else 1.0
-        return (0.5 + self._drawn(turn, partition, -1)) / speed
-
-    def _drawn(self, turn: int, partition: int, shard: int) -> float:
-        """A number from 0 to 1."""
-        return derive_seed(self.seed, "arrival", turn, partition, shard) / 2**63
+        drawn = derive_seed(self.seed, "arrival", turn, partition, -1) / 2**63
+        return (0.5 + drawn) / speed
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storage.errors import RoundFailed
@@ -11,13 +11,12 @@ from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.arrivals.ledger import next_hands, standing
-from tasks.arrivals.shards import joined, state_shard, update_shard
 from tasks.data.partitions import Partition
 from tasks.numerics import accumulator, limited, pinned
 from tasks.reduces.tree import fold_updates
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Work
-from tasks.rounds.landing import Intake, Landing
+from tasks.rounds.landing import Intake
 from tasks.rounds.steps import Mapped, Outcome, check_state, map_partition, own_code
 from tasks.user_code import Code, WithCode
 from tasks.when import Asynchronous
@@ -42,10 +41,6 @@ class Pushed(WithCode):
     def carry(self) -> Mapping[str, Vectors]:
         """What the partition has for its next turn, vectors (element,) by slot."""
         return self.update.carry if self.record.refused is None else self.kept.carry
-
-    def shard(self, shard: int, shards: int) -> Pushed:
-        """What of it goes to one shard of the server."""
-        return replace(self, update=update_shard(self.update, shard, shards), kept=NOTHING)
 
 
 def recorded_push(work: Work, partition: int, record: UpdateRecord, update: Update) -> Pushed:
@@ -83,58 +78,38 @@ def serve(work: Work, before: Outcome, intake: Intake, pushed: Sequence[Pushed])
 
     Raises `RoundFailed` for an unsound state, and once no partition has a sound update left.
     """
-    shards = rules(work).shards
-    parts = []
-    for shard in range(shards):
-        part = replace(before, state=state_shard(before.state, shard, shards))
-        parts.append(serve_shard(work, part, shard, intake, [each.shard(shard, shards) for each in pushed]))
-    return join_shards(work, before.state, parts)
-
-
-def join_shards(work: Work, before: State, parts: Sequence[Outcome]) -> Outcome:
-    """The outcome of a round from those of all shards; raises `RoundFailed` for an unsound state."""
-    with own_code(before.round + 1, "the apply"), limited(work.threads):
-        state = joined([part.state for part in parts])
-        check_state(work.objective.layout, state, before)
-    return replace(parts[0], state=state)
-
-
-def serve_shard(work: Work, before: Outcome, shard: int, intake: Intake, pushed: Sequence[Pushed]) -> Outcome:
-    """The outcome of a round at one shard, whose part of the state and of the updates are given.
-
-    What is recorded is the same at all of them.
-    """
     when, round = rules(work), before.state.round + 1
     server = standing(before.server, work.partitions.split.partitions)
-    landed = list(zip(intake.landings, pushed, strict=True))
-    records = {each.partition: _judged(when, server, landing, each) for landing, each in landed}
+    records = {each.partition: _judged(when, server, each) for each in pushed}
     taken = {
         each.partition: _scaled(each.update, when.factor(_staleness(records[each.partition])))
-        for _, each in sorted(landed, key=lambda pair: pair[0].places[shard])
+        for each in pushed
         if records[each.partition].refused is None
     }
-    state, matches = _applied(work, before.state, _groups(when, taken))
+    state, matches = _applied(work, before.state, taken)
+    with own_code(round, "the apply"), limited(work.threads):
+        check_state(work.objective.layout, state, before.state)
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     unsound = {each.partition: each.record.refused for each in pushed if each.record.refused is not None}
     after = _after(when, server, intake, round, unsound, took=bool(taken))
     return Outcome(state, records, _carry_from(work, before, server, pushed), matches, after)
 
 
-def _judged(when: Asynchronous, server: ServerRecord, landing: Landing, pushed: Pushed) -> UpdateRecord:
+def _judged(when: Asynchronous, server: ServerRecord, pushed: Pushed) -> UpdateRecord:
     """The record of an update that lands: how stale it is, and whether it is therefore refused."""
-    hand, record = server.hands[landing.partition], pushed.record
+    hand, record = server.hands[pushed.partition], pushed.record
     # What is recorded must be what was computed, or the round could not be replayed.
     if pushed.began not in (None, (hand.turn, hand.row)):
         turn = f"turn {hand.turn} from row {hand.row}"
         raise RoundFailed(
-            f"partition {landing.partition} pushed {pushed.began}, and has {turn} in hand; start again"
+            f"partition {pushed.partition} pushed {pushed.began}, and has {turn} in hand; start again"
         )
     staleness = server.steps - hand.steps
     return replace(
         record,
         refused=record.refused or when.refusal(staleness),
         metrics={**record.metrics, "staleness": float(staleness)},
-        arrival=Arrival(hand.turn, hand.row, staleness, landing.places),
+        arrival=Arrival(hand.turn, hand.row, staleness),
     )
 
 
@@ -151,26 +126,18 @@ def _scaled(update: Update, factor: float) -> Update:
     return replace(update, direction=direction)
 
 
-def _groups(when: Asynchronous, taken: Mapping[int, Update]) -> list[Mapping[int, Update]]:
-    """The updates that are reduced together: a buffer of them, else each alone, in their order."""
-    if when.buffer > 1:
-        return [taken] if taken else []
-    return [{partition: update} for partition, update in taken.items()]
-
-
-def _applied(work: Work, before: State, groups: Iterable[Mapping[int, Update]]) -> tuple[State, dict[int, Match]]:
-    """The state of the round after the one before, with groups of updates applied one after the other."""
+def _applied(work: Work, before: State, taken: Mapping[int, Update]) -> tuple[State, dict[int, Match]]:
+    """The state of the round after the one before, with the updates that are taken; as it was with none."""
     rules, round = work.algorithm, before.round + 1
-    state, matches = before, dict[int, Match]()
+    if not taken:
+        return replace(before, round=round), {}
     partitions = work.partitions.split.partitions
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
-        for group in groups:
-            start = work.counted(replace(state, round=before.round))
-            updates = {partition: group.get(partition) for partition in range(partitions)}
-            reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), updates))
-            state = work.numbered(rules.apply(start, reduced))
-            matches |= zip(sorted(group), reduced.matches, strict=False)
-    return replace(state, round=round), matches
+        start = work.counted(before)
+        updates = {partition: taken.get(partition) for partition in range(partitions)}
+        reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), updates))
+        state = work.numbered(rules.apply(start, reduced))
+        return replace(state, round=round), dict(zip(sorted(taken), reduced.matches, strict=False))
 
 
 def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Sequence[Pushed]) -> Mapping[int, int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tasks.gang.boards import Board, Sent, Shared
 from tasks.gang.collectives import Broken, Collectives

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from storage.values.state import Update
-from tasks.arrivals.shards import joined_vectors, span, state_shard
+import torch
+
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
 from tasks.gang.group import Group
 from tasks.reduces.mean import Mean, WeightedSum
 from tasks.rounds.job import Job
@@ -36,17 +38,29 @@ def block_share(block: BlockResult, share: int, shares: int) -> BlockResult:
 
 def reduce_in_shares(job: Job, before: Outcome, blocks: Sequence[BlockResult], group: Group) -> Outcome:
     """A round's outcome from this rank's share of what all blocks give; all ranks have it, to the same bits."""
-    part = state_shard(before.state, group.rank, group.ranks)
+    part = state_share(before.state, group.rank, group.ranks)
     told = group.all_gather(reduce_blocks(job.work, part, blocks))
     return apply_reduced(job.work, before, blocks, lambda: joined_update(told))
+
+
+def state_share(state: State, share: int, shares: int) -> State:
+    """The part of a state, vectors (element,), that a rank reduces; buffers and what is frozen are the first's."""
+    first = share == 0
+    return replace(
+        state,
+        params=_span(state.params, share, shares),
+        buffers=state.buffers if first else {},
+        frozen=state.frozen if first else {},
+        memory={slot: _span(vectors, share, shares) for slot, vectors in state.memory.items()},
+    )
 
 
 def joined_update(parts: Sequence[Update]) -> Update:
     """The update, vectors (element,), of which these are the shares in order."""
     return replace(
         parts[0],
-        direction=joined_vectors([part.direction for part in parts]),
-        extras={slot: joined_vectors([part.extras[slot] for part in parts]) for slot in parts[0].extras},
+        direction=_joined([part.direction for part in parts]),
+        extras={slot: _joined([part.extras[slot] for part in parts]) for slot in parts[0].extras},
     )
 
 
@@ -56,7 +70,20 @@ def _node_share(node: Update | WeightedSum | None, share: int, shares: int) -> U
         return None
     return replace(
         replace(node, carry={}) if isinstance(node, Update) else node,
-        direction=span(node.direction, share, shares),
+        direction=_span(node.direction, share, shares),
         buffers=node.buffers if share == 0 else {},
-        extras={slot: span(vectors, share, shares) for slot, vectors in node.extras.items()},
+        extras={slot: _span(vectors, share, shares) for slot, vectors in node.extras.items()},
     )
+
+
+def _span(vectors: Vectors, share: int, shares: int) -> Vectors:
+    """The part of vectors, (element,), that a rank reduces."""
+    return {
+        name: vector[len(vector) * share // shares : len(vector) * (share + 1) // shares]
+        for name, vector in vectors.items()
+    }
+
+
+def _joined(parts: Sequence[Vectors]) -> Vectors:
+    """The vectors, (element,), of which these are the parts of all ranks in order."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,21 +1,16 @@
-"""What surrounds the steps of asynchronous rounds: turns, the server's shards, and the rounds kept in the store.
-
-Where the server has several shards, each of its functions is given the outcomes of all of them, or of its own.
-"""
+"""What surrounds the steps of asynchronous rounds: turns, the server's rounds, and how they are kept."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from storage.rounds.commits import Commit, Hand
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.arrivals.serving import Pushed, carried, map_turn, rules, serve, serve_shard
-from tasks.arrivals.shards import joined, state_shard
+from tasks.arrivals.serving import Pushed, carried, map_turn, serve
 from tasks.data.partitions import Partition
 from tasks.keeping.committing import (
     Again,
@@ -25,7 +20,6 @@ from tasks.keeping.committing import (
     read_carry,
     read_outcome,
     record_of,
-    score_outcome,
 )
 from tasks.keeping.remaking import remember
 from tasks.rounds.job import Job
@@ -33,18 +27,11 @@ from tasks.rounds.landing import Intake
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import Mapped, Outcome
 
-
-def read_shard(job: Job, round: int, shard: int) -> Outcome:
-    """The outcome of a committed round at one shard of the server."""
-    outcome = read_outcome(job, round)
-    return replace(outcome, state=state_shard(outcome.state, shard, rules(job.work).shards))
-
-
 Ref = tuple[Sequence[Pushed], int]
 """One of the updates that were pushed together, by its place among them."""
 
-Due = tuple[int, Hand, Sequence[Outcome], Ref | int | None]
-"""A turn to take: whose, what is in hand, what was fetched of all shards, and what the partition carries.
+Due = tuple[int, Hand, Outcome, Ref | int | None]
+"""A turn to take: whose, what is in hand, what was fetched, and what the partition carries.
 
 That is what it pushed at its turn before, else the round whose update has it, None for nothing.
 """
@@ -60,13 +47,13 @@ def _take_due(
     data: Sequence[Partition],
     partition: int,
     hand: Hand,
-    parts: Sequence[Outcome],
+    fetched: Outcome,
     before: Ref | int | None,
     again: Again,
 ) -> Pushed:
     examples = data[partition - _first(job, partition)]
     carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
-    return take_turn(job, joined([part.state for part in parts]), hand, partition, examples, carry, again)
+    return take_turn(job, fetched.state, hand, partition, examples, carry, again)
 
 
 def at(ref: Ref) -> Pushed:
@@ -108,23 +95,13 @@ def _map_turn(job: Job, *turn: Any) -> Mapped:
     return map_turn(job.work, *turn)
 
 
-def parts_of(job: Job, pushed: Sequence[Pushed], shard: int) -> list[Pushed]:
-    """What of updates goes to one shard of the server."""
-    return [each.shard(shard, rules(job.work).shards) for each in pushed]
-
-
 def serve_intakes(
-    job: Job, before: Outcome, shard: int, intakes: Sequence[Intake], pushed: Sequence[Sequence[Ref]]
+    job: Job, before: Outcome, intakes: Sequence[Intake], pushed: Sequence[Sequence[Ref]]
 ) -> Outcome:
-    """The outcome of several rounds at one shard of the server, from its part of what was pushed in each."""
+    """The outcome of several rounds, from what was pushed in each."""
     for intake, refs in zip(intakes, pushed, strict=True):
-        before = serve_shard(job.work, before, shard, intake, list(map(at, refs)))
+        before = serve(job.work, before, intake, list(map(at, refs)))
     return before
-
-
-def score_parts(job: Job, parts: Sequence[Outcome], data: Sequence[Partition]) -> list[Tally]:
-    """Score the state of all shards on the held-out examples of a block."""
-    return score_outcome(job, replace(parts[0], state=joined([part.state for part in parts])), data)
 
 
 def commit_intakes(

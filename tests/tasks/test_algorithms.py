@@ -37,8 +37,8 @@ def test_names_stand_for_three_values() -> None:
 
 
 def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
-    assert build_algorithm("async_sgd", {"lr": 0.2, "fetch_every": 3, "shards": 2}) == Algorithm(
-        Gradient(32), Mean(), Sgd(0.2), Asynchronous(fetch_every=3, shards=2)
+    assert build_algorithm("async_sgd", {"lr": 0.2, "fetch_every": 3}) == Algorithm(
+        Gradient(32), Mean(), Sgd(0.2), Asynchronous(fetch_every=3)
     )
     options = {"fetch_every": 4, "push_every": 2, "max_staleness": 5, "stale": "scale"}
     assert build_algorithm("downpour", options) == Algorithm(

@@ -38,10 +38,8 @@ def test_what_is_stale_is_refused_or_scaled_by_hand() -> None:
     [
         ({"fetch_every": 3, "push_every": 2}, "fetch_every 3 is no multiple of push_every 2"),
         ({"push_every": 2}, "fetch_every 1 is no multiple of push_every 2"),
-        ({"buffer": 2, "shards": 2}, "give shards or a buffer, not both"),
         ({"stale": "scaled"}, "stale 'scaled': updates are dropped or scaled; give drop or scale"),
         ({"buffer": 0}, "staleness begins at 0, the other numbers at 1"),
-        ({"shards": 0}, "staleness begins at 0, the other numbers at 1"),
         ({"push_every": 0}, "staleness begins at 0, the other numbers at 1"),
         ({"fetch_every": 0}, "staleness begins at 0, the other numbers at 1"),
         ({"max_staleness": -1}, "staleness begins at 0, the other numbers at 1"),

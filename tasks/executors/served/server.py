@@ -38,8 +38,8 @@ from tasks.executors.served.submitting import (
     is_short,
     next_turn,
 )
-from tasks.keeping.arriving import commit_intakes, parts_of, read_shard, score_parts, serve_intakes, take_turns
-from tasks.keeping.committing import load_and_keep
+from tasks.keeping.arriving import commit_intakes, serve_intakes, take_turns
+from tasks.keeping.committing import load_and_keep, read_outcome, score_outcome
 from tasks.rounds.job import Job
 
 AHEAD = 2
@@ -65,9 +65,9 @@ class Server:
         self._homes = pool.homes(self.job.plan.blocks)
         self._block = {p: block for block in range(self.job.plan.blocks) for p in self.job.plan.span(block)}
         self._ledger = Ledger(self.when)
-        self._done: SimpleQueue[tuple[Future[Any], tuple[int, int] | None]] = SimpleQueue()
-        self._arrived: deque[tuple[int, int]] = deque()
-        self._waiting: list[tuple[int, int]] = []
+        self._done: SimpleQueue[tuple[Future[Any], int | None]] = SimpleQueue()
+        self._arrived: deque[int] = deque()
+        self._waiting: list[int] = []
         self._turns: dict[int, Turn] = {}
         self._landed: dict[int, Turn] = {}
         self._ready: dict[int, Turn] = {}
@@ -95,15 +95,14 @@ class Server:
     def settle(self) -> None:
         """Let go of turns, and wait until what is being committed is; raises `LostWork` where that is lost."""
         for begun in self._turns.values():
-            for future in (begun.pushed, *begun.pieces):  # which its callback holds, too, until it is done
-                future.release()
+            begun.pushed.release()  # which its callback holds, too, until it is done
         if self.committing is not None:
             finished(self.pool.client, self.committing)
 
     def _start(self) -> None:
         """Read the state that a window begins with, and what partitions have in hand, where they begin, too."""
         store, tasks = self.job.attempt.open(), Tasks()
-        self._ready, self._servers = {}, self._fastest()
+        self._ready, self._server = {}, self._fastest()
         commit = store.log.read(self.round)
         server = standing(commit.server, self.job.plan.partitions)
         hands = {p: hand for p, hand in server.hands.items() if p not in self._turns}
@@ -111,60 +110,46 @@ class Server:
         begins = [Begin(p, h.turn, bases[h.row], commit.carry_from.get(p)) for p, h in hands.items()]
         self._submit(tasks, bases[self.round], self._begin(tasks, begins))
 
-    def _fastest(self) -> list[str]:
-        """The workers for the server's shards: those whose turns are the shortest come first."""
+    def _fastest(self) -> str:
+        """The worker for the server: the one whose turns are the shortest."""
         seconds: dict[str, list[float]] = {home: [] for home in self._homes}
         for partition, taken in self._seconds.items():
             seconds[self._homes[self._block[partition]]].append(taken)
-        order = sorted(seconds, key=lambda home: statistics.median(seconds[home] or [0.0]))
-        return [order[shard % len(order)] for shard in range(self.when.shards)]
+        return min(seconds, key=lambda home: statistics.median(seconds[home] or [0.0]))
 
     def _read(self, tasks: Tasks, row: int) -> Base:
         """A committed row, from the store."""
-        keys = [
-            tasks.add(
-                self._key("read", row, shard), self._servers[shard], step, read_shard, self._shared, row, shard
-            )
-            for shard in range(self.when.shards)
-        ]
-        return Base(row, tuple(keys))
+        return Base(row, tasks.add(self._key("read", row), self._server, step, read_outcome, self._shared, row))
 
     def _begin(self, tasks: Tasks, begins: Sequence[Begin]) -> dict[int, Turn]:
         """Let partitions begin their turns; those of one worker together, where that spares time."""
         turns: dict[int, Turn] = {}
         for group in grouped(begins, self._block, self._seconds):
-            pushed, pieces = self._begin_together(tasks, group)
+            pushed = self._begin_together(tasks, group)
             for place, begin in enumerate(group):
-                turns[begin.partition] = Turn(begin.number, begin.base, pushed, pieces, place)
+                turns[begin.partition] = Turn(begin.number, begin.base, pushed, place)
         return turns
 
-    def _begin_together(self, tasks: Tasks, group: Sequence[Begin]) -> tuple[Key, tuple[Key, ...]]:
-        first, block, shards = group[0], self._block[group[0].partition], self.when.shards
+    def _begin_together(self, tasks: Tasks, group: Sequence[Begin]) -> Key:
+        first, block = group[0], self._block[group[0].partition]
         self._begun += 1
         key = self._key("turn", first.number, first.partition)
         if len(group) > 1:
             key = self._key("turns", self._begun, block)
         arguments = (self._shared, self._data[block], [begin.due for begin in group], elsewhere)
-        pushed = tasks.add(key, self._homes[block], step, take_turns, *arguments)
-        if shards == 1:
-            return pushed, (pushed,)
-        pieces = [self._key("piece", self._begun, shard) for shard in range(shards)]
-        for shard, piece in enumerate(pieces):
-            tasks.add(piece, self._servers[shard], step, parts_of, self._shared, pushed, shard)
-        return pushed, tuple(pieces)
+        return tasks.add(key, self._homes[block], step, take_turns, *arguments)
 
     def _take_in(self, last: int) -> bool:
         """Take in what has arrived, and let who landed begin the next turn; whether any round was closed."""
         closed: list[Closed] = []
         landed: dict[int, Turn] = {}
         while self._arrived and self.round + len(closed) < last and len(self._unkept) + len(closed) < UNKEPT:
-            partition, shard = self._arrived.popleft()
+            partition = self._arrived.popleft()
             if not self._ledger.takes(partition):
-                self._waiting.append((partition, shard))
+                self._waiting.append(partition)
                 continue
-            intake = self._ledger.arrive(partition, shard)
-            if intake or not self._ledger.takes(partition):
-                landed[partition] = self._landed[partition] = self._turns.pop(partition)
+            intake = self._ledger.arrive(partition)
+            landed[partition] = self._landed[partition] = self._turns.pop(partition)
             if intake:
                 turns = {p: self._landed.pop(p) for p in intake.partitions}
                 closed.append(Closed(intake, turns))
@@ -182,7 +167,7 @@ class Server:
 
     def _may_begin(self, partition: int) -> bool:
         """Whether a turn begins at once, or waits for others of its worker, which has enough to do meanwhile."""
-        if self.when.shards > 1 or self.when.buffer > 1 or not is_short(self._seconds, partition):
+        if self.when.buffer > 1 or not is_short(self._seconds, partition):
             return True
         block = self._block[partition]
         under_way = {turn.pushed for p, turn in self._turns.items() if self._block[p] == block}
@@ -193,7 +178,7 @@ class Server:
         tasks, row, base = Tasks(), self.round + len(closed), self._head
         scores: list[Result] = []
         if closed:
-            base = Base(row, tuple(self._serve_shard(tasks, row, s, closed) for s in range(self.when.shards)))
+            base = Base(row, self._serve_rounds(tasks, row, closed))
             scores = self._score(tasks, base) if self.job.attempt.scored(row) else []
         carries = bool(self.job.work.algorithm.map.carry)
         begun = self._begin(tasks, [next_turn(p, done, self.when, base, carries) for p, done in begin.items()])
@@ -203,17 +188,17 @@ class Server:
         self.round = row
         self._submit(tasks, base, begun)
 
-    def _serve_shard(self, tasks: Tasks, row: int, shard: int, closed: Sequence[Closed]) -> Key:
-        intakes, pieces = [each.intake for each in closed], [each.pieces(shard) for each in closed]
-        arguments = (self._shared, self._head.parts[shard], shard, intakes, pieces)
-        return tasks.add(self._key("serve", row, shard), self._servers[shard], step, serve_intakes, *arguments)
+    def _serve_rounds(self, tasks: Tasks, row: int, closed: Sequence[Closed]) -> Key:
+        intakes, pushed = [each.intake for each in closed], [each.pushed for each in closed]
+        arguments = (self._shared, self._head.outcome, intakes, pushed)
+        return tasks.add(self._key("serve", row), self._server, step, serve_intakes, *arguments)
 
     def _score(self, tasks: Tasks, base: Base) -> list[Result]:
         return [
             tasks.add(
                 self._key("score", base.row, block),
                 self._homes[block],
-                *(step, score_parts, self._shared, list(base.parts), examples),
+                *(step, score_outcome, self._shared, base.outcome, examples),
             )
             for block, examples in enumerate(self._data)
         ]
@@ -226,15 +211,13 @@ class Server:
             return futures.get(result, result) if isinstance(result, tuple) else result
 
         def base(of: Base) -> Base:
-            return Base(of.row, tuple(map(known, of.parts)))
+            return Base(of.row, known(of.outcome))
 
         self._head = base(head)
         for partition, begins in begun.items():
-            pieces = tuple(map(known, begins.pieces))
             pushed = known(begins.pushed)
-            self._turns[partition] = Turn(begins.number, base(begins.base), pushed, pieces, begins.place)
-            for shard, piece in enumerate(pieces):
-                piece.add_done_callback(partial(self._tell, (partition, shard)))
+            self._turns[partition] = Turn(begins.number, base(begins.base), pushed, begins.place)
+            pushed.add_done_callback(partial(self._tell, partition))
         self._unkept = [replace(taken, scores=list(map(known, taken.scores))) for taken in self._unkept]
 
     def _commit_next(self, last: int) -> None:
@@ -248,7 +231,7 @@ class Server:
         lists = ([t.intake for t in batch], [t.pushed for t in batch], [t.scores for t in batch])
         key = tasks.add(
             self._key("commit", first),
-            self._servers[0],
+            self._server,
             step_aside,
             commit_intakes,
             self._shared,
@@ -259,8 +242,8 @@ class Server:
         self.committing = tasks.submit(self.pool.client)[key]
         self.committing.add_done_callback(partial(self._tell, None))
 
-    def _tell(self, arrived: tuple[int, int] | None, future: Future[Any]) -> None:
-        """Called by Dask when an update has arrived at a shard, or rounds are committed."""
+    def _tell(self, arrived: int | None, future: Future[Any]) -> None:
+        """Called by Dask when an update has arrived, or rounds are committed."""
         self._done.put((future, arrived))
 
     def _wait(self) -> list[Commit]:

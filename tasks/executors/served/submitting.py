@@ -14,7 +14,7 @@ from tasks.executors.pool import Key
 from tasks.rounds.landing import Intake
 from tasks.when import Asynchronous
 
-PRIORITY = {"read": 3, "serve": 3, "piece": 2, "commit": 1, "score": 0, "turn": 0, "turns": 0}
+PRIORITY = {"read": 3, "serve": 3, "commit": 1, "score": 0, "turn": 0, "turns": 0}
 """What others wait for overtakes."""
 
 Result = Any
@@ -23,15 +23,15 @@ Result = Any
 
 @dataclass(frozen=True)
 class Base:
-    """A row that can be fetched: the outcome at each shard of the server."""
+    """A row that can be fetched, and its outcome."""
 
     row: int
-    parts: tuple[Result, ...]
+    outcome: Result
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A partition's turn: what it began from, what it pushes, and what of that goes to each shard.
+    """A partition's turn: what it began from, and what it pushes.
 
     What several partitions push together is one result, in which each has its `place`.
     """
@@ -39,7 +39,6 @@ class Turn:
     number: int
     base: Base
     pushed: Result
-    pieces: tuple[Result, ...]
     place: int = 0
 
 
@@ -55,7 +54,7 @@ class Begin:
     @property
     def due(self) -> list[Any]:
         """The same as the worker is told, where results are to be found in lists."""
-        return [self.partition, Hand(self.number, self.base.row), list(self.base.parts), self.before]
+        return [self.partition, Hand(self.number, self.base.row), self.base.outcome, self.before]
 
 
 SHORT = 0.02
@@ -96,14 +95,9 @@ class Closed:
 
     @property
     def pushed(self) -> list[Result]:
-        """The updates, whole."""
+        """The updates."""
         turns = map(self.turns.__getitem__, self.intake.partitions)
         return [[turn.pushed, turn.place] for turn in turns]
-
-    def pieces(self, shard: int) -> list[Result]:
-        """What of the updates goes to a shard."""
-        turns = map(self.turns.__getitem__, self.intake.partitions)
-        return [[turn.pieces[shard], turn.place] for turn in turns]
 
 
 def fetching_last(closed: Sequence[Closed], begin: Iterable[int]) -> list[Closed]:

@@ -58,7 +58,7 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
             "fetch_every 3 is no multiple of push_every 2: a partition fetches only when it has pushed",
         ),
         ({"max_staleness": -1}, "max_staleness = -1: Input should be greater than or equal to 0"),
-        ({"shards": 0}, "shards = 0: Input should be greater than or equal to 1"),
+        ({"fetch_every": 0}, "fetch_every = 0: Input should be greater than or equal to 1"),
         ({"stale": "scaled"}, "stale = 'scaled': Input should be 'drop' or 'scale'"),
         ({"buffer": 2}, "algorithm async_sgd takes no buffer; it takes lr"),
     ],
@@ -113,7 +113,7 @@ def test_an_order_is_seeded_or_recorded_or_left_to_the_workers(train, tmp_path) 
     assert order(order="recorded:first") == Recorded(full_address(run.address))
     assert order(executor="graph") is None
     assert order(algorithm="sync_sgd") is None
-    for differing in ({"seed": 1}, {"algorithm": "downpour"}, {"partitions": 5}, {"shards": 2}):
+    for differing in ({"seed": 1}, {"algorithm": "downpour"}, {"partitions": 5}, {"fetch_every": 2}):
         with pytest.raises(UsageError, match=r"first is another experiment \(.*\); its order does not fit"):
             order(order="recorded:first", **differing)
     with pytest.raises(RoundweaveError, match="nowhere"):

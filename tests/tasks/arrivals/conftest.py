@@ -15,7 +15,7 @@ from flows.preparing.job import prepared
 from storage.rounds.commits import Hand
 from storage.runs.run import Run
 from tasks.executors.inline import InlineExecutor
-from tasks.rounds.landing import Intake, Landing, Order
+from tasks.rounds.landing import Intake, Order
 from tasks.when import Asynchronous
 
 Serve = Callable[..., Run]
@@ -31,7 +31,7 @@ class Given(Order):
         """One partition a round."""
         for round in count(first):
             partition = self.partitions[(round - 1) % len(self.partitions)]
-            yield Intake((Landing(partition, (0,) * when.shards),), frozenset({partition}))
+            yield Intake((partition,), frozenset({partition}))
 
 
 @pytest.fixture

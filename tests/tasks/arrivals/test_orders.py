@@ -32,12 +32,10 @@ def followed(
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 5])
-@pytest.mark.parametrize("shards", [1, 2, 4])
 @pytest.mark.parametrize("speeds", [(), (1.0, 0.1, 3.0, 0.5, 1.0)])
-def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions, shards, speeds) -> None:
-    buffers = range(1, partitions + 1) if shards == 1 else [1]
-    for buffer in buffers:
-        when = Asynchronous(shards=shards, buffer=buffer)
+def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions, speeds) -> None:
+    for buffer in range(1, partitions + 1):
+        when = Asynchronous(buffer=buffer)
         order = Seeded(7, speeds[:partitions])
         intakes, hands = followed(order, when, partitions, 40)
         for round in range(40):
@@ -61,18 +59,13 @@ def test_seeds_have_orders_of_their_own() -> None:
     assert len({tuple(order) for order in orders}) == 5
 
 
-def test_shards_have_orders_of_their_own() -> None:
-    intakes, _ = followed(Seeded(0), Asynchronous(shards=3), 4, 60)
-    assert any(len(set(landing.places)) > 1 for intake in intakes for landing in intake.landings)
-
-
 @pytest.mark.parametrize(
-    "options", [{"algorithm": "async_sgd", "shards": 2}, {"algorithm": "fed_buff", "buffer": 2, "local_steps": 1}]
+    "options", [{"algorithm": "async_sgd"}, {"algorithm": "fed_buff", "buffer": 2, "local_steps": 1}]
 )
 def test_a_recorded_order_is_the_one_that_was_recorded(train, options) -> None:
     fields = {"model": "logistic", "partitions": 3, "rounds": 8}
     run = train(**fields, **options, speeds=(1, 1, 0.3), name="run")
-    when = Asynchronous(shards=options.get("shards", 1), buffer=options.get("buffer", 1))
+    when = Asynchronous(buffer=options.get("buffer", 1))
     wanted, hands = followed(Seeded(0, (1, 1, 0.3)), when, 3, 8)
     assert list(islice(Recorded(run.address).intakes(when, 1, hands[0]), 8)) == wanted
     assert list(islice(Recorded(run.address).intakes(when, 4, hands[3]), 5)) == wanted[3:]

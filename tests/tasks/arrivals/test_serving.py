@@ -1,8 +1,7 @@
-"""What a server does with the updates that land, by hand, and the same of one server and of many shards."""
+"""What a server does with the updates that land, by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,7 +12,6 @@ from storage.errors import RoundFailed
 from storage.rounds.commits import Arrival, Hand, UpdateRecord
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm, Apply
-from tasks.applies.adaptive import Adagrad, Adam, Yogi
 from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
 from tasks.arrivals.serving import Pushed, serve
@@ -25,7 +23,7 @@ from tasks.maps.gradient import Gradient
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.reduces.mean import Mean
 from tasks.rounds.job import Work
-from tasks.rounds.landing import Intake, Landing
+from tasks.rounds.landing import Intake
 from tasks.rounds.steps import Outcome
 from tasks.when import Asynchronous
 
@@ -49,12 +47,10 @@ def pushed(partition: int, *direction: float, weight: int = 1, refused: str | No
     return Pushed(partition, update, UpdateRecord("", weight, refused, {"train_loss": 0.5}))
 
 
-def step(work: Work, before: Outcome, *all_pushed: Pushed, places: Sequence[tuple[int, ...]] = ()) -> Outcome:
-    """A round in which these land, in this order unless places say another; the last goes on from it."""
-    shards = work.algorithm.when.shards
-    places = places or [(place,) * shards for place in range(len(all_pushed))]
-    landings = tuple(Landing(each.partition, at) for each, at in zip(all_pushed, places, strict=True))
-    return serve(work, before, Intake(landings, frozenset({all_pushed[-1].partition})), all_pushed)
+def step(work: Work, before: Outcome, *all_pushed: Pushed) -> Outcome:
+    """A round in which these land; the last goes on from it."""
+    partitions = tuple(each.partition for each in all_pushed)
+    return serve(work, before, Intake(partitions, frozenset(partitions[-1:])), all_pushed)
 
 
 def numbers(outcome: Outcome) -> list[float]:
@@ -121,41 +117,12 @@ def test_a_buffer_is_one_step_by_the_mean_of_its_updates() -> None:
     assert outcome.server.steps == 1
 
 
-def test_each_of_several_updates_of_a_round_is_a_step_with_the_rate_of_that_round() -> None:
-    """Halved every round, so that round 2 has 0.5; momentum 0.5: 2, then 0.5 x 2 + 4 = 5; 0.5 x (2 + 5) = 3.5."""
+def test_a_step_has_the_rate_of_its_round() -> None:
+    """Halved every round, so that round 2 has 0.5; momentum 0.5: 0.5 x 4 = 2."""
     work = work_of(Asynchronous(), Sgd(1.0, momentum=0.5, schedule=Schedule("step:1:0.5")))
     outcome = replace(begun(work, 0.0, 0.0, 0.0), state=replace(begun(work, 0.0, 0.0, 0.0).state, round=1))
-    outcome = step(work, outcome, pushed(0, 4.0, 0.0, 0.0), pushed(1, 2.0, 0.0, 0.0), places=[(1,), (0,)])
-    assert (numbers(outcome), outcome.state.round) == ([-3.5, 0.0, 0.0], 2)
-    assert list(outcome.records) == [0, 1]
-
-
-# Shards.
-
-
-@pytest.mark.parametrize("apply", [Sgd(0.3, 0.9, True), Adagrad(0.1), Adam(0.1), Yogi(0.1)], ids=repr)
-@pytest.mark.parametrize("shards", [2, 3, 4, 40])
-def test_shards_with_the_same_order_have_the_bits_of_one_server(apply: Apply, shards: int) -> None:
-    """Elementwise applies; 18 numbers, so that some of 40 shards hold none."""
-    generator = torch.Generator().manual_seed(0)
-    works = [work_of(Asynchronous(shards=n), apply, features=17) for n in (1, shards)]
-    outcomes = [begun(work, *[0.1] * 18) for work in works]
-    for landing in [(0,), (2, 1), (1,), (0, 1, 2), (2,), (1, 0)]:
-        each = [pushed(p, *torch.randn(18, generator=generator).tolist()) for p in landing]
-        outcomes = [step(work, before, *each) for work, before in zip(works, outcomes, strict=True)]
-        one, many = outcomes
-        assert same_but_for_the_round(one.state, many.state)
-        assert one.state.round == many.state.round
-        assert one.server == many.server
-
-
-def test_each_shard_takes_updates_in_its_own_order() -> None:
-    """Momentum 0.5 tells the order: 2 then 4 moves by 2 + 5, 4 then 2 by 4 + 4. Shards hold 1 number and 2."""
-    work = work_of(Asynchronous(shards=2), Sgd(1.0, momentum=0.5))
-    two, four = pushed(0, 2.0, 2.0, 2.0), pushed(1, 4.0, 4.0, 4.0)
-    outcome = step(work, begun(work, 0.0, 0.0, 0.0), two, four, places=[(0, 1), (1, 0)])
-    assert numbers(outcome) == [-7.0, -8.0, -8.0]
-    assert outcome.records[0].arrival.places == (0, 1)
+    outcome = step(work, outcome, pushed(0, 4.0, 0.0, 0.0))
+    assert (numbers(outcome), outcome.state.round) == ([-2.0, 0.0, 0.0], 2)
 
 
 # Unsound updates.
@@ -174,9 +141,8 @@ def test_an_unsound_update_is_quarantined_until_its_partition_has_a_sound_one() 
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_run_fails_by_name_once_no_partition_has_a_sound_update(partitions: int, shards: int) -> None:
-    work = work_of(Asynchronous(shards=shards), partitions=partitions)
+def test_a_run_fails_by_name_once_no_partition_has_a_sound_update(partitions: int) -> None:
+    work = work_of(Asynchronous(), partitions=partitions)
     outcome = begun(work, 1.0, 1.0, 1.0)
     bad = [pushed(p, float("nan"), 0.0, 0.0, refused=REASON) for p in range(partitions)]
     for each in bad[:-1]:
@@ -216,10 +182,9 @@ def test_an_unsound_update_of_who_fetched_leaves_no_replica_of_before_the_fetch(
     assert sources == [1, 2, None, 4, None, None]
 
 
-@pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("size", [1e308, float("nan")])
-def test_a_state_that_is_not_finite_fails_the_round(shards: int, size: float) -> None:
-    work = work_of(Asynchronous(shards=shards), Sgd(10.0))
+def test_a_state_that_is_not_finite_fails_the_round(size: float) -> None:
+    work = work_of(Asynchronous(), Sgd(10.0))
     with pytest.raises(RoundFailed, match=r"round 1: the new state is unsound, 1\.bias has 1 non-finite of 1"):
         step(work, begun(work, 0.0, 0.0, 0.0), pushed(0, 0.0, 0.0, size))
 
@@ -231,9 +196,8 @@ class NoTensors(Sgd):
         return replace(state, params={name: vector.numpy() for name, vector in state.params.items()})
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_an_apply_that_gives_no_state_fails_the_round_in_one_line(shards: int) -> None:
-    work = work_of(Asynchronous(shards=shards), NoTensors())
+def test_an_apply_that_gives_no_state_fails_the_round_in_one_line() -> None:
+    work = work_of(Asynchronous(), NoTensors())
     with pytest.raises(RoundFailed, match="round 1: the") as caught:
         step(work, begun(work, 0.0, 0.0, 0.0), pushed(0, 0.0, 0.0, 0.0))
     assert "\n" not in str(caught.value)

@@ -145,7 +145,7 @@ def test_where_all_raise_or_too_many_the_run_ends_with_the_line(train, client, f
 @pytest.mark.parametrize("algorithm", ["async_sgd", "downpour", "fed_buff"])
 def test_a_server_refuses_who_raises_and_goes_on(train, client, fields, do, algorithm) -> None:
     own = {name: fields[name] for name in ("data", "model", "partitions", "held_out")}
-    own |= {"algorithm": algorithm, "rounds": 40, **({"shards": 2} if algorithm == "downpour" else {})}
+    own |= {"algorithm": algorithm, "rounds": 40}
     do(HOT, 2)
     run = train(GraphExecutor(client), 20, **own, name="run")
     assert {p for partitions in refused(run).values() for p in partitions} == {2}

@@ -22,10 +22,8 @@ SMALL = {"model": "logistic", "partitions": 3, "rounds": ROUNDS}
 
 RUNS: dict[str, dict[str, object]] = {
     "async_sgd": {"algorithm": "async_sgd", "fetch_every": 2, "momentum": 0.5, "stale": "scale"},
-    "async_sgd-2": {"algorithm": "async_sgd", "shards": 2, "momentum": 0.5},
-    "async_sgd-4": {"algorithm": "async_sgd", "shards": 4, "max_staleness": 1},
+    "async_sgd-stale": {"algorithm": "async_sgd", "max_staleness": 1},
     "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
-    "downpour-4": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "shards": 4},
     "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
     "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "outer_momentum": 0.5},
 }
@@ -82,11 +80,11 @@ def test_a_clusters_run_is_that_of_its_recorded_order(train, client, proven, fie
 @pytest.mark.parametrize(("window", "partitions"), [(1, 2), (3, 5), (100, 1)])
 def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven, window, partitions) -> None:
     """Fewer partitions than workers, as many, and more."""
-    fields = SMALL | RUNS["async_sgd-2"] | {"partitions": partitions}
+    fields = SMALL | RUNS["async_sgd"] | {"partitions": partitions}
     proven(train(GraphExecutor(client), window, **fields, name="run"), **fields)
 
 
-@pytest.mark.parametrize("name", ["downpour-4", "fed_buff"])
+@pytest.mark.parametrize("name", ["downpour", "fed_buff"])
 def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     run = train(GraphExecutor(client), 5, **SMALL, **RUNS[name], name="run")
     address = client.scheduler.address
@@ -95,7 +93,7 @@ def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     assert replay.replayed == list(range(1, ROUNDS + 1))
 
 
-@pytest.mark.parametrize("name", ["async_sgd", "downpour-4", "easgd", "fed_buff"])
+@pytest.mark.parametrize("name", ["async_sgd", "downpour", "easgd", "fed_buff"])
 def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
     """The generator is dropped within a window, by executors that know of nothing before."""
     fields = SMALL | RUNS[name]
@@ -118,7 +116,7 @@ def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path,
 
 
 def test_rounds_that_are_scored_have_the_scores_of_the_recorded_order(train, client) -> None:
-    fields = SMALL | RUNS["async_sgd-2"] | {"evaluate_every": 4}
+    fields = SMALL | RUNS["async_sgd"] | {"evaluate_every": 4}
     run = train(GraphExecutor(client), 12, **fields, name="run")
     again = train(**fields, order="recorded:run", name="again")
     assert [round for round in range(ROUNDS + 1) if run.round(round).score] == [4, 8, 12]
@@ -178,7 +176,7 @@ def arm(tmp_path: Path) -> Callable[..., Callable[[object], None]]:
     return after
 
 
-@pytest.mark.parametrize("name", ["async_sgd", "async_sgd-4", "fed_buff"])
+@pytest.mark.parametrize("name", ["async_sgd", "fed_buff"])
 def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) -> None:
     armed = arm((2,), "raise MemoryError('none left')", "do-always")
     fields = deeds | RUNS[name] | {"rounds": 100}
@@ -190,7 +188,7 @@ def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) 
 
 
 def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, deeds, arm, proven, tmp_path) -> None:
-    fields = deeds | RUNS["downpour-4"] | {"rounds": 30}
+    fields = deeds | RUNS["downpour"] | {"rounds": 30}
     with pytest.raises(RoundFailed):
         train(GraphExecutor(client), 50, arm((2,), "raise MemoryError", "do-always"), **fields, name="run")
     (tmp_path / "do-always").unlink()
@@ -201,7 +199,7 @@ def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, dee
 
 def test_a_partition_of_nan_is_refused_and_one_of_all_ends_the_run(train, client, own, proven) -> None:
     source = FAILING.replace("inputs[:, 0] = partition", "inputs[:, 2] *= torch.nan if partition in {bad} else 1")
-    fields = {"model": "logistic", "partitions": 3, "rounds": 9, "held_out": 0, **RUNS["async_sgd-2"]}
+    fields = {"model": "logistic", "partitions": 3, "rounds": 9, "held_out": 0, **RUNS["async_sgd"]}
     some = fields | {"data": f"{own(source.replace('{bad}', '[2]'))}:data", "rounds": 30}
     run = train(GraphExecutor(client), 9, **some, name="some")
     assert {p for round in range(1, 31) for p in run.round(round).refused} == {2}
@@ -212,10 +210,10 @@ def test_a_partition_of_nan_is_refused_and_one_of_all_ends_the_run(train, client
         train(GraphExecutor(client), 9, **every, name="every")
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_sgd", "async_sgd-4", "easgd", "fed_buff")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_sgd", "easgd", "fed_buff")]
 
 
-@pytest.mark.parametrize("name", ["downpour-4", *SLOW])
+@pytest.mark.parametrize("name", ["downpour", *SLOW])
 def test_killed_workers_cost_what_was_in_hand_and_all_replays(train, deeds, arm, proven, caplog, name) -> None:
     fields = deeds | RUNS[name] | {"rounds": 40}
     with connect(None, 2) as client:

@@ -23,13 +23,10 @@ ROUNDS = 14
 
 RUNS: dict[str, dict[str, object]] = {
     "async_sgd": {"algorithm": "async_sgd", "fetch_every": 2, "momentum": 0.5},
-    "async_sgd-2": {"algorithm": "async_sgd", "shards": 2, "stale": "scale"},
-    "async_sgd-4": {"algorithm": "async_sgd", "shards": 4, "max_staleness": 1},
+    "async_sgd-scaled": {"algorithm": "async_sgd", "stale": "scale"},
+    "async_sgd-stale": {"algorithm": "async_sgd", "max_staleness": 1},
     "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
-    "downpour-2": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "shards": 2},
-    "downpour-4": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "shards": 4},
     "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
-    "easgd-2": {"algorithm": "easgd", "local_steps": 2, "shards": 2},
     "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 3, "outer_momentum": 0.5},
 }
 
@@ -72,7 +69,7 @@ def test_killed_at_any_round_a_run_goes_on_to_the_same_bits(some, fields) -> Non
 
 @pytest.mark.parametrize("window", [1, 4, ROUNDS])
 def test_windows_change_no_bits(some, window) -> None:
-    fields = RUNS["downpour-2"]
+    fields = RUNS["downpour"]
     assert identities(some(ROUNDS, "some", window=window, **fields)) == identities(some(ROUNDS, "whole", **fields))
 
 
@@ -111,7 +108,7 @@ def test_a_run_falls_back_to_a_round_whose_states_in_hand_are_whole(some, flip) 
 
 
 def test_the_history_tells_of_staleness_and_refusals(some) -> None:
-    run = some(ROUNDS, "run", **RUNS["async_sgd-4"])
+    run = some(ROUNDS, "run", **RUNS["async_sgd-stale"])
     history = run.history()
     for round in range(1, ROUNDS + 1):
         updates = run.round(round).commit.updates.values()

@@ -13,10 +13,9 @@ from storage.values.state import State, Update
 from storage.values.tensors import same_bits
 from tasks.algebra import Algorithm
 from tasks.applies.sgd import Sgd
-from tasks.arrivals.shards import state_shard
 from tasks.clusters.connecting import connect
 from tasks.executors.gang import GangExecutor
-from tasks.gang.sharing import block_share, joined_update
+from tasks.gang.sharing import block_share, joined_update, state_share
 from tasks.maps.gradient import Gradient
 from tasks.reduces.mean import Mean
 from tasks.rounds.job import Work
@@ -58,7 +57,7 @@ def test_shares_have_the_bits_of_the_whole(sizes, refused, elements, dtype) -> N
         return
     whole = reduce_blocks(WORK, state, blocks)
     parts = [
-        reduce_blocks(WORK, state_shard(state, rank, ranks), [block_share(block, rank, ranks) for block in blocks])
+        reduce_blocks(WORK, state_share(state, rank, ranks), [block_share(block, rank, ranks) for block in blocks])
         for rank in range(ranks)
     ]
     joined = joined_update(parts)
