@@ -23,6 +23,7 @@ from prefect.settings import (
 
 from flows.reporting.listening import notice
 from flows.reporting.reporter import ANSWER_SECONDS, INTERRUPTED_SECONDS, Reporter, patience_after, reporting
+from flows.reporting.unofficial import screen_handlers, wait_less
 from storage.errors import one_line
 
 P = ParamSpec("P")
@@ -111,7 +112,7 @@ class _Body(Generic[T]):
     def _hurry_unless_heard(self, seconds: float) -> None:
         """Where the server takes no reports, the engine need not wait long to report the flow's end."""
         if not self.reporter.flush(seconds):
-            self.client._client.timeout = INTERRUPTED_SECONDS
+            wait_less(self.client, INTERRUPTED_SECONDS)
 
 
 @contextmanager
@@ -124,12 +125,7 @@ def hushed() -> Iterator[None]:
 @contextmanager
 def filtered(wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
     """Within, what Prefect has on the screen shows lines that are wanted only."""
-    handlers = [
-        handler
-        for name in ("", "prefect", "prefect._internal")
-        for handler in logging.getLogger(name).handlers
-        if type(handler).__module__ == "prefect.logging.handlers"
-    ]
+    handlers = screen_handlers()
     for handler in handlers:
         handler.addFilter(wanted)
     try:

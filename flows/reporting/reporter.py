@@ -16,13 +16,11 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.events import Event
-from prefect.events import worker as events
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.logging import handlers as logs
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.reporting.listening import notice
+from flows.reporting.unofficial import give_back, take_over
 from storage.errors import DiskFull, one_line
 
 LIMIT = 10_000
@@ -135,7 +133,7 @@ def reporting() -> Iterator[Reporter]:
     reporter = Reporter()
     token = _reporter.set(reporter)
     patience = ANSWER_SECONDS
-    _take_over(reporter)
+    take_over(partial(reporter.put, send_events), partial(reporter.put, send_logs))
     try:
         yield reporter
     except BaseException as error:
@@ -143,7 +141,7 @@ def reporting() -> Iterator[Reporter]:
         raise
     finally:
         _reporter.reset(token)
-        _give_back(patience)
+        give_back(patience)
         reporter.flush(patience)
         _say(reporter.close(), reporter.error)
 
@@ -163,33 +161,6 @@ def _say(missing: int, error: BaseException | None) -> None:
         )
 
 
-def _take_over(reporter: Reporter) -> None:
-    """Have Prefect hand its events and logs to a reporter, and not send them itself."""
-    logs.set_api_log_sink(partial(reporter.put, send_logs))
-    client = events.ProcessPoolForwardingEventsClient
-    events.EventsWorker.set_client_override(client, event_queue=_Events(reporter))
-
-
-def _give_back(seconds: float) -> None:
-    """Have Prefect send its events and logs itself again, once it has handed over those there are."""
-    logs.set_api_log_sink(None)
-    # It gives a coroutine where an event loop runs, as in a notebook; a thread has none.
-    drain = threading.Thread(target=events.EventsWorker.drain_all, args=(seconds,), daemon=True)
-    drain.start()
-    drain.join(seconds)
-    events.EventsWorker.set_client_override(None)
-
-
-class _Events:
-    """The queue into which Prefect puts its events."""
-
-    def __init__(self, reporter: Reporter) -> None:
-        self.reporter = reporter
-
-    def put(self, item: tuple[str, Event]) -> None:
-        self.reporter.put(send_events, item[1].model_dump(mode="json"))
-
-
 def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
     """Send events as Prefect writes them."""
     client.request("POST", "/events", json=contents)
@@ -197,4 +168,4 @@ def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> No
 
 def send_logs(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
     """Send lines of logs as Prefect writes them."""
-    client.create_logs([{k: v for k, v in log.items() if k != "__payload_size__"} for log in contents])
+    client.create_logs(contents)

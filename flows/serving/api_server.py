@@ -66,7 +66,7 @@ def _serve(home: Path, listener: socket.socket) -> None:
     with Path(home, "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         place_database(home / "prefect.db", template())
-    app = create_app(final=True)
+    app = create_app(final=True, ephemeral=os.environ.get("PREFECT_SERVER_UI_ENABLED") == "false")
     gc.freeze()
     gc.enable()
     uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[listener])

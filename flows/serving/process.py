@@ -20,7 +20,6 @@ SETTINGS = {
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT__SERVER_FINAL": "1",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
 }
@@ -29,7 +28,6 @@ SETTINGS = {
 REPORTS_ALONE = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     "PREFECT_SERVER_UI_ENABLED": "false",
-    "PREFECT__SERVER_EPHEMERAL": "1",
 }
 """No page, and no services that a single process has no use for, such as those that begin scheduled runs."""
 

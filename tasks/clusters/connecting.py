@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 
 import dask
-import distributed.utils
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
@@ -18,6 +17,7 @@ from storage.errors import ClusterError
 from tasks.clusters.forking import WORKER_ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, prompt
 from tasks.clusters.starting import is_class, started
+from tasks.clusters.unofficial import import_nothing_ahead
 from tasks.clusters.waiting import WORKER_SECONDS, on_workers, wait_at_most
 from tasks.clusters.watching import begin, scheduler_gone
 
@@ -92,8 +92,7 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
     if private:
         settings |= NO_PAGES
         options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
-    # Dask would import all that it can use, such as pandas, here and in the process of which workers are forks.
-    distributed.utils._forkserver_preload_set = True
+    import_nothing_ahead()
     # Some settings are read when the cluster is made, others when a worker is lost.
     with dask.config.set(settings), LocalCluster(**options) as cluster:
         yield cluster

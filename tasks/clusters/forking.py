@@ -1,4 +1,8 @@
-"""Local workers as forks of one process that has imported what all need, which takes each a second or two."""
+"""Local workers as forks of one process that has imported what all need, which takes each a second or two.
+
+Measured on 2 cores, to the start of a cluster: 0.3 s where 2 spawned workers take 1.5, 0.7 where 8 take 6.8; and
+each has 22 MB of its own where a spawned one has 179.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,12 @@ from typing import Any
 
 from distributed import Client, SchedulerPlugin, WorkerPlugin
 
+from tasks.clusters.unofficial import (
+    send_at_once_from,
+    send_at_once_from_client,
+    send_at_once_to,
+    send_at_once_to_all,
+)
 from tasks.clusters.waiting import on_workers
 
 
@@ -37,25 +43,18 @@ class Loosen(SchedulerPlugin):
             task.worker_restrictions = task.host_restrictions = None
 
 
-BATCHING_SECONDS = 0.0001
-"""How long messages wait to be sent together; Dask's own 5 and 2 ms cost a short round half its time."""
-
-
 class PromptScheduler(SchedulerPlugin):
-    """Sends to workers and clients without delay. The interval is an attribute of Dask's, not a setting."""
+    """Sends to workers and clients without delay."""
 
     name = "roundweave-prompt"
 
     async def start(self, scheduler: Any) -> None:
         """Treat the workers and clients that are there already."""
-        for worker in scheduler.stream_comms:
-            self.add_worker(scheduler, worker)
-        for client in scheduler.client_comms.values():
-            client.interval = BATCHING_SECONDS
+        send_at_once_to_all(scheduler)
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
         """Treat a worker that joins."""
-        scheduler.stream_comms[worker].interval = BATCHING_SECONDS
+        send_at_once_to(scheduler, worker)
 
 
 class PromptWorker(WorkerPlugin):
@@ -65,12 +64,11 @@ class PromptWorker(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Treat the worker."""
-        worker.batched_stream.interval = BATCHING_SECONDS
+        send_at_once_from(worker)
 
 
 def prompt(client: Client) -> None:
     """Have a client and the scheduler of its own local cluster send all messages without delay."""
     client.register_plugin(PromptScheduler())
     on_workers(client, partial(client.register_plugin, PromptWorker()))
-    if client.scheduler_comm is not None:
-        client.scheduler_comm.interval = BATCHING_SECONDS
+    send_at_once_from_client(client)

@@ -13,6 +13,7 @@ from distributed import Client, SpecCluster
 
 from storage.errors import ClusterError
 from storage.parsing import from_toml
+from tasks.clusters.unofficial import begin_workers
 
 SHORT = {"slurm": "dask_jobqueue.SLURMCluster"}
 """Classes that have a name of their own here."""
@@ -67,7 +68,7 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
         # As it does itself, but where its first job is refused that is told, and not only logged.
         cluster.worker_spec.update(cluster.new_worker_spec())
         try:
-            cluster.sync(cluster._correct_state)
+            begin_workers(cluster)
         except (OSError, RuntimeError) as error:
             raise _refused(name, error) from error
     cluster.adapt(**adapt)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from storage.errors import ModelError, failing_as, one_line
+from tasks.networks.unofficial import count_updates
 from tasks.user_code import Code
 
 Kept = Mapping[str, torch.Tensor | list[torch.Tensor]]
@@ -49,7 +50,7 @@ def updated(score: Code, outputs: torch.Tensor, targets: torch.Tensor) -> Kept:
 def merged(score: Code, states: Sequence[Kept]) -> float:
     """What a metric gives for the states of batches in their order."""
     metric = metric_of(score)
-    metric._update_count = len(states)  # so that it does not warn of what it has not seen
+    count_updates(metric, len(states))
     for state in reversed(states):  # what is merged comes before what is there
         metric.merge_state(state)
     return _number(score, metric.compute())

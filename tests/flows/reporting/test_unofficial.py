@@ -1,0 +1,38 @@
+"""What is used of Prefect without being documented is there, and named where it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.events import emit_event
+from prefect.logging.handlers import emit_api_log
+
+from flows.reporting.unofficial import give_back, take_over, wait_less
+
+GONE = "prefect has changed: mend flows/reporting/unofficial.py"
+
+
+def test_a_client_may_be_told_to_wait_less() -> None:
+    with get_client(sync_client=True) as client:
+        wait_less(client, 1.5)
+        assert client._client.timeout.read == 1.5, GONE
+
+
+def test_events_and_logs_are_handed_over() -> None:
+    handed: list[dict[str, Any]] = []
+    take_over(handed.append, handed.append)
+    try:
+        emit_event("roundweave.test", {"prefect.resource.id": "roundweave.test"})
+        emit_api_log({"message": "told", "__payload_size__": 4})
+    finally:
+        give_back(10)
+    assert {"message": "told"} in handed, GONE
+    assert any(each.get("event") == "roundweave.test" for each in handed), GONE
+
+
+def test_prefect_has_the_loggers_whose_lines_are_kept_off_the_screen() -> None:
+    from prefect.logging.configuration import DEFAULT_LOGGING_SETTINGS_PATH, load_logging_config
+
+    loggers = load_logging_config(DEFAULT_LOGGING_SETTINGS_PATH)["loggers"]
+    assert {"prefect", "prefect._internal"} <= loggers.keys(), GONE
