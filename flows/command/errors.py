@@ -17,6 +17,7 @@ from flows.command.printing.console import console
 from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
+"""Exit codes."""
 
 
 @contextmanager

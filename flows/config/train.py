@@ -58,8 +58,8 @@ class Dealing(Config):
 
     @model_validator(mode="after")
     def _dealt(self) -> Dealing:
-        if isinstance(self.data, tuple) and self.partitions not in (1, len(self.data)):
-            raise ValueError(f"{len(self.data)} data sets are as many partitions, or one, not {self.partitions}")
+        if isinstance(self.data, tuple) and self.partitions != len(self.data):
+            raise ValueError(f"{len(self.data)} data sets are as many partitions, not {self.partitions}")
         return self
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SECONDS_BETWEEN_REPORTS = 1.0
+"""Nobody looks at a page more often, and a report takes milliseconds of Prefect's client and server."""
 
 
 class FlowPage:

@@ -27,6 +27,8 @@ LIMIT = 10_000
 """How many reports may wait; further ones are lost."""
 
 BATCH = 100
+"""So many reports of a kind are sent in one request."""
+
 ANSWER_SECONDS = 10.0
 """How long the server may take for an answer, and, at the end, until it takes another report."""
 
@@ -34,6 +36,8 @@ INTERRUPTED_SECONDS = 1.0
 """The same once a person has asked for the end, or a disk is full."""
 
 PAUSE_SECONDS = 1.0
+"""Between a report that was not taken and the same once more."""
+
 REFUSED = (400, 404, 405, 409, 413, 422)
 """Answers that will be the same another time."""
 

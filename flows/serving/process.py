@@ -14,6 +14,7 @@ from pathlib import Path
 from storage.errors import ClusterError
 
 START_SECONDS, STOP_SECONDS = 60, 3
+"""How long a server may take to answer, where to begin takes 5 s, and to end once it is told to."""
 
 SETTINGS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",

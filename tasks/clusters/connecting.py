@@ -22,6 +22,7 @@ from tasks.clusters.waiting import WORKER_SECONDS, on_workers, wait_at_most
 from tasks.clusters.watching import begin, scheduler_gone
 
 CONNECT_SECONDS = 10
+"""How long a scheduler that is named may take to answer."""
 
 
 HERE = "127.0.0.1"

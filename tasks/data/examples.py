@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -48,41 +48,6 @@ class Dataset(Record):
             divisor, mean, deviation = self.scaling
             inputs = ((inputs.to(torch.float32) / divisor) - mean) / deviation
         return Examples(_cast(inputs, dtype), _cast(examples.targets.index_select(0, index), dtype))
-
-
-def together(datasets: Sequence[Dataset]) -> Dataset:
-    """All examples of several data sets, one after another; those held out once where all share them.
-
-    Examples of one scaling stay as they are stored, others are scaled, as float32. Raises `DataError` for others.
-    """
-    first = datasets[0]
-    if any(each.scaling != first.scaling for each in datasets):
-        return together([_scaled(each) for each in datasets])
-    held_out = [each.held_out for each in datasets if each.held_out]
-    apart = held_out[:1] if all(_equal(each, held_out[0]) for each in held_out) else held_out
-    return Dataset(
-        _joined([each.train for each in datasets]),
-        _joined(apart) if apart else None,
-        first.scaling,
-        classes=max(each.classes for each in datasets),
-        class_names=max((each.class_names for each in datasets), key=len),
-    )
-
-
-def _scaled(dataset: Dataset) -> Dataset:
-    train = dataset.take(np.arange(len(dataset.train)), "float32")
-    held_out = dataset.held_out and dataset.take(np.arange(len(dataset.held_out)), "float32", held_out=True)
-    return replace(dataset, train=train, held_out=held_out, scaling=None)
-
-
-def _equal(one: Examples, other: Examples) -> bool:
-    return torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
-
-
-def _joined(parts: Sequence[Examples]) -> Examples:
-    if len({(part.inputs.shape[1:], part.inputs.dtype, part.targets.shape[1:]) for part in parts}) > 1:
-        raise DataError("the data sets are of different shapes or types; make them alike")
-    return Examples(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))
 
 
 def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:

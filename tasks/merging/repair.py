@@ -97,11 +97,6 @@ def rescale(
         network.eval()(inputs)
 
 
-def is_repairable(network: nn.Module, units: UnitGroups) -> bool:
-    """Whether a network has statistics to recompute or units to rescale."""
-    return has_batch_norm(network) or bool(_layers(network, units))
-
-
 def _layers(network: nn.Module, units: UnitGroups) -> list[str]:
     return [name for name, module in network.named_modules() if isinstance(module, LAYERS) and _free(name, units)]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from storage.errors import DataError
-from tasks.data.examples import Dataset, together
+from tasks.data.examples import Dataset
 
 
 class Source(Protocol):
@@ -32,7 +32,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Each(Source):
-    """What each partition's own source loads, all of its examples at once; of one partition, what all load."""
+    """What each partition's own source loads, all of its examples at once."""
 
     sources: tuple[Source, ...]
 
@@ -45,13 +45,11 @@ class Each(Source):
         return ", ".join(map(str, self.sources))
 
     def load(self, partition: int, partitions: int) -> Dataset:
-        """The examples of one source, or of all; raises `DataError` where there are not as many as partitions."""
-        if partitions == 1:
-            return together([source.load(0, 1) for source in self.sources])
+        """The examples of one source; raises `DataError` where there are not as many as partitions."""
         if partitions != len(self.sources):
-            raise DataError(f"{len(self.sources)} data sets are as many partitions, or one, not {partitions}")
+            raise DataError(f"{len(self.sources)} data sets are as many partitions, not {partitions}")
         return self.sources[partition].load(0, 1)
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
         """Those of a partition's own source."""
-        return self.sources[partition].again(0, 1) if partitions > 1 else None
+        return self.sources[partition].again(0, 1)

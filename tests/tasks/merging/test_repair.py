@@ -13,7 +13,7 @@ from tasks.matching.averaging import average
 from tasks.matching.tracing.exporting import plain_attention
 from tasks.matching.units import find_units
 from tasks.merging.blends import Blend, blended, score_blend
-from tasks.merging.repair import has_batch_norm, is_repairable, recompute_batch_norm, rescale, spread_of
+from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
 from tests.tasks.matching.analysed import analysed, mlp
 from tests.tasks.merging.by_hand import same_bits
 
@@ -166,11 +166,3 @@ def test_a_layer_that_is_never_called_is_left_as_it_is() -> None:
     before, after = networks[0].state_dict(), merged.state_dict()
     assert torch.equal(after["1.self_attn.out_proj.weight"], before["1.self_attn.out_proj.weight"])
     assert not torch.equal(after["1.linear1.weight"], before["1.linear1.weight"])
-
-
-def test_what_can_be_repaired() -> None:
-    normed, linear = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), nn.Linear(4, 3)
-    hidden = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
-    for network, wanted in ((normed, True), (linear, False), (hidden, True)):
-        units = find_units(network.eval(), (torch.zeros(2, 4),))
-        assert is_repairable(network, units) is wanted
