@@ -50,9 +50,9 @@ class Merging(Config):
         default=None,
         description="how they are compared; default: l2 by weights, correlation by activations, else cosine",
     )
-    together: Literal["first", "many", "cycle"] = Field(
+    together: Literal["first", "many"] = Field(
         default="many",
-        description="of three or more: match all to the first, to one another, or from the centre of cycles",
+        description="of three or more: match all to the first, or to one another",
     )
     soft: int | None = Field(
         default=None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"

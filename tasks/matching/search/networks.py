@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, permutations
 from typing import Literal
 
 import torch
 
 from storage.errors import UsageError
 from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
-from tasks.matching.search.activations import Moments, Pair
+from tasks.matching.search.activations import Moments
 from tasks.matching.search.alignment import Aligner
 from tasks.matching.search.assignment import spread
 from tasks.matching.search.evidence import By, Evidence
 from tasks.matching.search.terms import Metric
 
-Together = Literal["first", "many", "cycle"]
+Together = Literal["first", "many"]
 
 ROUNDS = 20
 """Times that each of several networks is matched to the others; fewer, once none of them changes."""
@@ -89,15 +88,11 @@ def match_all(evidence: Evidence, together: Together = "many") -> list[dict[str,
     """An order for each of the networks, int64 (*sizes of parents, size) a group; the first keeps its own.
 
     ``first`` matches each to the first. ``many`` goes on from there, matching each to the mean of the others until
-    nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3). ``cycle`` starts instead from
-    the network whose direct matches with all others disagree least with going round by a third one. All go through
-    one common order, so going round from network to network always ends where it began.
+    nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3). All go through one common
+    order, so going round from network to network always ends where it began.
     """
     count = len(evidence.states)
-    if together == "cycle" and count > 2:
-        orders = _through_centre(evidence)
-    else:
-        orders = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]
+    orders = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]
     if together == "first" or count == 2:
         return orders
     refined = _to_one_another(evidence, orders)
@@ -122,45 +117,3 @@ def _to_one_another(
 
 def _same(one: Permutation, other: Permutation) -> bool:
     return all(torch.equal(table, other[name]) for name, table in one.items())
-
-
-def direct_matches(evidence: Evidence) -> dict[Pair, dict[str, torch.Tensor]]:
-    """Every pair of networks matched on its own: (target, source) -> the source's order.
-
-    That is int64 (*sizes of parents, size) for each group.
-    """
-    direct = {}
-    for i, j in combinations(range(len(evidence.states)), 2):
-        direct[i, j] = match_pair(evidence, i, j)
-        direct[j, i] = evidence.units.invert(direct[i, j])
-    return direct
-
-
-def cycle_error(direct: Mapping[Pair, Permutation], units: UnitGroups) -> float:
-    """The share of units that do not come home from network to network to network, matched pair by pair.
-
-    `direct` maps (target, source) to int64 (*sizes of parents, size) for each group.
-    """
-    shares = list(_cycle_shares(direct, units).values())
-    return sum(shares) / len(shares) if shares else 0.0
-
-
-def _cycle_shares(direct: Mapping[Pair, Permutation], units: UnitGroups) -> dict[tuple[int, int, int], float]:
-    count = 1 + max(i for i, _ in direct)
-    home = units.identity()
-    size = sum(table.numel() for table in home.values())
-    shares = {}
-    for i, j, k in permutations(range(count), 3):
-        round_trip = units.compose(units.compose(direct[j, i], direct[k, j]), direct[i, k])
-        shares[i, j, k] = sum((table != home[name]).sum().item() for name, table in round_trip.items()) / max(
-            size, 1
-        )
-    return shares
-
-
-def _through_centre(evidence: Evidence) -> list[dict[str, torch.Tensor]]:
-    direct = direct_matches(evidence)
-    shares = _cycle_shares(direct, evidence.units)
-    count = len(evidence.states)
-    centre = min(range(count), key=lambda i: sum(share for trip, share in shares.items() if trip[1] == i))
-    return [evidence.units.identity() if i == centre else direct[centre, i] for i in range(count)]
