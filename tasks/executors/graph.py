@@ -156,6 +156,8 @@ class GraphExecutor:
                     raise ClusterError(f"{line}; {kept}") from error
                 self.pool.forget()
                 self._server = None
+        if self.pool.look(job):  # a window may end before anybody has looked
+            self._server = None
 
     def _until_lost(self, server: Server, last: int) -> Iterator[Commit]:
         """The rounds of a server; where work is lost, those first that are committed all the same."""

@@ -84,8 +84,8 @@ def test_partitions_that_are_loaded_where_they_are_mapped_are_stacked_as_well(tr
         ({"stacked": 8, "ranks": 2}, "stacked = 8 is for networks of one process; leave it out, or ranks"),
         ({"stacked": 0}, "stacked"),
         (
-            {"stacked": 8, "split": "dirichlet:0.5", "resplit_every": 1},
-            "stacked needs partitions whose sizes stay, and each split dirichlet:0.5 has others",
+            {"stacked": 8, "split": "dirichlet_by_class:0.5", "resplit_every": 1},
+            "stacked needs partitions whose sizes stay, and each split dirichlet_by_class:0.5 has others",
         ),
         ({"stacked": 8, "algorithm": "scaffold"}, "algorithm scaffold takes no stacked"),
         ({"stacked": 8, "algorithm": "fed_prox"}, "algorithm fed_prox takes no stacked"),

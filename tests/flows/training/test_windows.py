@@ -23,6 +23,9 @@ class Recorded:
     def window(self, seconds: float) -> int:
         return round(1 / seconds)
 
+    def compare(self, first: int, commit: Any) -> None:
+        pass
+
     def let_go(self, commit: Any) -> None:
         self.asked.append(commit.round)
 
