@@ -318,6 +318,33 @@ def __init__(self):
 def forward(self, x):
     return self.last(self.first(x.flatten(1)))
 """,
+    "waves": """
+def forward(self, x):
+    return self.last(torch.fft.rfft(self.first(x.flatten(1)), 10).abs())
+""",
+    "in its place": """
+def forward(self, x):
+    return self.last(F.relu_(self.first(x.flatten(1)).mul_(2)))
+""",
+    "sparse": """
+def forward(self, x):
+    x = self.first(x.flatten(1))
+    return self.last(torch.sparse.mm(torch.eye(6).to_sparse(), x.T).T)
+""",
+    "counted buffer": """
+def __init__(self):
+    super().__init__()
+    self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+def forward(self, x):
+    self.count += 1
+    return self.last(self.first(x.flatten(1)) / self.count)
+""",
+    "weights by hand": """
+def forward(self, x):
+    weight = self.first.weight * torch.sigmoid(self.first.bias)[:, None]
+    return self.last(F.linear(x.flatten(1), weight))
+""",
     "halted": """
 def forward(self, x):
     x, left = self.first(x.flatten(1)), 4
