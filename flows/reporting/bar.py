@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flows.reporting.listening import listening
+from flows.reporting.listening import Listener, listening
 from flows.reporting.scores import shown_score
 from storage.errors import printable
 from storage.rounds.commits import Commit
@@ -39,7 +39,7 @@ NOTEBOOK_SECONDS = 0.2
 """How often a notebook's cell is drawn anew."""
 
 
-class Bar:
+class Bar(Listener):
     """A listener that shows rounds done, scores and the time left."""
 
     def __init__(self, console: Console, total: int, shown: bool = True) -> None:

@@ -11,26 +11,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
 
 from storage.errors import printable
 from storage.rounds.commits import Commit
 
 
-class Listener(Protocol):
-    """What is told of a run while it goes on."""
+class Listener:
+    """What is told of a run while it goes on; each kind takes what it wants to know."""
 
     def committed(self, commit: Commit, rounds: int) -> None:
         """A round was committed, of so many that there are to be."""
-        ...
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """So many parts of work that makes no rounds are done; the text tells of the last one."""
-        ...
 
     def notice(self, text: str) -> None:
         """Something happened that a person should know: one line."""
-        ...
 
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
@@ -81,7 +77,7 @@ def notice(text: str) -> None:
         print(printable(text), file=sys.stderr)
 
 
-class Raises:
+class Raises(Listener):
     """A listener that has the others told of a partition that is refused as its map raised: the first time."""
 
     def __init__(self) -> None:
@@ -93,12 +89,6 @@ class Raises:
             if record.raised and partition not in self._told:
                 self._told.add(partition)
                 notice(f"round {commit.round} refused partition {partition}: {record.refused}")
-
-    def progressed(self, done: int, total: int, text: str) -> None:
-        """It makes no rounds."""
-
-    def notice(self, text: str) -> None:
-        """The others have it."""
 
 
 class _Notices(logging.Handler):

@@ -18,7 +18,7 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from flows.reporting.engine import filtered, without_dask
-from flows.reporting.listening import listening
+from flows.reporting.listening import Listener, listening
 from flows.reporting.plots import as_markdown
 from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_cell, shown_commit
@@ -85,14 +85,8 @@ def titled(name: str) -> Iterator[None]:
         yield
 
 
-class Log:
+class Log(Listener):
     """A listener that puts notices into the log of the flow run."""
-
-    def committed(self, commit: Commit, rounds: int) -> None:
-        """Rounds are reported by `Progress`."""
-
-    def progressed(self, done: int, total: int, text: str) -> None:
-        """Other work, too."""
 
     def notice(self, text: str) -> None:
         """Log one line."""
@@ -121,7 +115,7 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
             page.leave_plot(_figure(run.plot.staleness), "staleness")
 
 
-class Drawing:
+class Drawing(Listener):
     """A listener that has what draws the plot imported beside the rounds, once there is one: it takes a second."""
 
     def __init__(self) -> None:
@@ -133,19 +127,13 @@ class Drawing:
             "pandas", "matplotlib.figure", "matplotlib.backends.backend_agg"
         )
 
-    def progressed(self, done: int, total: int, text: str) -> None:
-        """Of other work nothing is drawn."""
-
-    def notice(self, text: str) -> None:
-        """The page has it."""
-
     def join(self) -> None:
         """Wait until it can be drawn."""
         if self._importing is not None:
             self._importing.join()
 
 
-class Progress:
+class Progress(Listener):
     """A listener that reports the rounds of a run to Prefect."""
 
     def __init__(self, page: FlowPage, rounds: int, done: int) -> None:
@@ -169,15 +157,9 @@ class Progress:
         if self._is_due:
             self.report()
 
-    def progressed(self, done: int, total: int, text: str) -> None:
-        """Of other work there is no page."""
-
     @property
     def _is_due(self) -> bool:
         return time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS
-
-    def notice(self, text: str) -> None:
-        """The flow's log has it."""
 
     def report(self) -> None:
         """Report what has not been reported."""

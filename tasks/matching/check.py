@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import ModelError, UnitsUnsound, one_line
 from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.tracing.exporting import evaluating, plain_attention
+from tasks.unofficial import GROUPED_PRODUCT, TorchDispatchMode, operation_name, tensors_in
 
 TOLERANCE = 1e-10
 """Largest relative difference of outputs in float64 that rounding may make."""
@@ -71,7 +69,7 @@ class _AllDouble(TorchDispatchMode):
         dtype = given.get("dtype")
         if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
             given["dtype"] = torch.float64
-        if func is torch.ops.aten._grouped_mm.default and args[0].ndim == 2 and args[1].ndim == 3:
+        if operation_name(func) == GROUPED_PRODUCT and args[0].ndim == 2 and args[1].ndim == 3:
             return _grouped_product(*args, **given)
         return func(*args, **given)
 
@@ -89,13 +87,9 @@ def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch
     try:
         with torch.no_grad(), plain_attention(), _AllDouble():
             # `clone`, since a network may hand out one of its own tensors.
-            return [leaf.double().clone() for leaf in _tensors(pytree.tree_leaves(network(*doubled)))]
+            return [leaf.double().clone() for leaf in tensors_in(network(*doubled))]
     except Exception as error:
         raise ModelError(f"{type(network).__name__} cannot be checked in float64: {one_line(error)}") from error
-
-
-def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
-    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _difference(before: torch.Tensor, after: torch.Tensor) -> float:

@@ -19,6 +19,7 @@ from storage.values.tensors import UNSUMMED, dtype_name, is_dense, pack, specs_o
 from tasks.networks.losses import LOSSES, Loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.numerics import derive_seed, pinned
+from tasks.unofficial import hooked
 from tasks.user_code import Code
 
 
@@ -166,20 +167,11 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
     }
     # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
     memo: dict[int, object] = {
-        id(old): _hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
+        id(old): hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
         for name, old in skeleton.named_parameters()
     }
     memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
     return copy.deepcopy(skeleton, memo | _empties(skeleton))
-
-
-def _hooked(parameter: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
-    """A parameter with the hooks of another, which torch copies no parameter with."""
-    for hook in (old._backward_hooks or {}).values():
-        parameter.register_hook(hook)
-    for hook in (old._post_accumulate_grad_hooks or {}).values():
-        parameter.register_post_accumulate_grad_hook(hook)
-    return parameter
 
 
 def _empties(network: nn.Module) -> dict[int, object]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.errors import ModelError, one_line
 from storage.values.state import State
@@ -20,6 +18,7 @@ from tasks.numerics import pinned
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
 from tasks.teams.team import Team, in_turn
+from tasks.unofficial import TorchDispatchMode, tensors_in
 
 LARGE = 8.0
 """So many times larger parameters are tried, too: they reach what clips, or saturates."""
@@ -29,15 +28,12 @@ Numbers = dict[str, dict[str, torch.Tensor]]
 
 
 def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool:
-    """Whether a step on inputs (examples, *) is that of the whole network, and ranks draw alike what all have.
+    """Whether a step on inputs (examples, *) is that of the whole network.
 
     Tried are the network's own parameters, others drawn at random, and larger ones. Raises `ModelError` where the
     network as a whole has no float64.
     """
-    states = list(_states(objective))
-    return all(difference(objective, inputs, shares, state) is None for state in states) and _draw_alike(
-        objective, inputs, shares, states[0]
-    )
+    return all(difference(objective, inputs, shares, state) is None for state in _states(objective))
 
 
 def _states(objective: Objective) -> Iterator[State]:
@@ -57,8 +53,9 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
     """What of a step in float64 from a state, on inputs (examples, *), is not as in the whole network.
 
     Compared are outputs and buffers in training, the gradients of outputs that are weighed at random, and outputs
-    in scoring; random numbers are all the same, as ranks draw others. None where all is the same up to rounding,
-    or nothing can be told since the whole network gives numbers that are not finite.
+    in scoring; random numbers are all the same, as ranks draw others, and only that ranks draw equally many for
+    what all of them have is compared. None where all is the same up to rounding, or nothing can be told since the
+    whole network gives numbers that are not finite.
     """
     doubled, state, batch = _doubled(objective, state, inputs)
     shares = replace(shares, layout=doubled.layout)
@@ -69,19 +66,21 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
             name = type(doubled.built).__name__
             raise ModelError(f"{name} cannot be tried in float64: {one_line(error)}") from error
 
-    def of_rank(team: Team) -> Numbers:
+    def of_rank(team: Team) -> tuple[Numbers, torch.Tensor]:
         share = ShareObjective.of(doubled, shares, team, apart=True)
-        return _numbers(share.network(shares.state(state, team.rank)), batch)
+        return _numbers(share.network(shares.state(state, team.rank)), batch), torch.get_rng_state()
 
     with pinned(0, torch.get_num_threads()):
         try:
-            parts = in_turn(shares.ranks, of_rank)
+            parts, generators = zip(*in_turn(shares.ranks, of_rank), strict=True)
         except Exception as error:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
             return f"a step of a share fails with {one_line(error)}"
+    if not all(torch.equal(generators[0], other) for other in generators):
+        return "ranks draw unlike many random numbers"
     return _differing(shares, whole, parts)
 
 
-def _differing(shares: Shares, whole: Numbers, parts: list[Numbers]) -> str | None:
+def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str | None:
     if not all(tensor.isfinite().all() for numbers in whole.values() for tensor in numbers.values()):
         return None
     for kind, numbers in whole.items():
@@ -97,21 +96,6 @@ def _differing(shares: Shares, whole: Numbers, parts: list[Numbers]) -> str | No
                 ):
                     return f"{kind} {name} is another one on rank {rank}"
     return None
-
-
-def _draw_alike(objective: Objective, inputs: torch.Tensor, shares: Shares, state: State) -> bool:
-    """Whether ranks draw equally many random numbers in training for what all of them have."""
-    doubled, state, batch = _doubled(objective, state, inputs)
-    shares = replace(shares, layout=doubled.layout)
-
-    def of_rank(team: Team) -> torch.Tensor:
-        share = ShareObjective.of(doubled, shares, team, apart=True)
-        share.network(shares.state(state, team.rank))(batch)
-        return torch.get_rng_state()
-
-    with pinned(0, torch.get_num_threads()):
-        first, *others = in_turn(shares.ranks, of_rank)
-    return all(torch.equal(first, other) for other in others)
 
 
 def _doubled(objective: Objective, state: State, inputs: torch.Tensor) -> tuple[Objective, State, torch.Tensor]:
@@ -145,21 +129,17 @@ def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
     """What a step of a network makes of inputs (examples, *), and a score after it."""
     generator = torch.Generator().manual_seed(1)
     with _Alike():
-        outputs = _outputs(network, inputs)
+        outputs = tensors_in(network(inputs))
     weights = [torch.randn(leaf.shape, generator=generator).to(leaf) for leaf in outputs]
     with _Alike():
         torch.stack(
             [(leaf * weight).sum() for leaf, weight in zip(outputs, weights, strict=True)]
         ).sum().backward()
     with torch.no_grad():
-        scored = _outputs(network.eval(), inputs)
+        scored = tensors_in(network.eval()(inputs))
     return {
         "output": {str(number): leaf.detach() for number, leaf in enumerate(outputs)},
         "gradient of": {name: p.grad for name, p in network.named_parameters() if p.grad is not None},
         "buffer": {name: buffer.double() for name, buffer in network.named_buffers()},
         "output in scoring": {str(number): leaf for number, leaf in enumerate(scored)},
     }
-
-
-def _outputs(network: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(network(inputs)) if isinstance(leaf, torch.Tensor)]

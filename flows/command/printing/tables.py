@@ -1,4 +1,4 @@
-"""What the command prints of runs: tables for people, objects for machines."""
+"""What the command prints of runs for people."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from flows.command.printing.console import console
+from flows.command.printing.summaries import run_summary, seconds_per_round, summary_or_damage
 from flows.config.train import Planned
 from flows.reporting.scores import shown
 from storage.errors import StoreError, listed, spans
 from storage.places.addresses import full_address
 from storage.rounds.commits import GangRecord
 from storage.runs.run import Run
-from storage.runs.tables import arrivals_by, worker_rows
+from storage.runs.tables import arrivals_by
 from tasks.user_code import short_name
 
 if TYPE_CHECKING:
@@ -34,61 +35,6 @@ SHOWN_SPANS = 12
 
 SHOWN_CLASSES = 12
 """So many labels are shown with their names."""
-
-
-def run_summary(run: Run) -> dict[str, Any]:
-    """What machines want to know of a run; loss and scores are the last ones there are, or None."""
-    history = run.history()
-    scored = history.dropna(subset=["loss"])
-    scores = {name: _last(scored[name]) for name in run.scores}
-    return {
-        "run": run.name,
-        "path": full_address(run.address),
-        "status": run.status,
-        "rounds": run.done,
-        "of_rounds": run.rounds,
-        "digest": run.digest,
-        "loss": _last(scored["loss"]),
-        "accuracy": scores.get("accuracy"),
-        "scores": scores,
-        "seconds_per_round": seconds_per_round(run),
-        "refused": int(history["refused"].sum()),
-        "stop": run.stop,
-        "failure": run.failure,
-    }
-
-
-def seconds_per_round(run: Run) -> float | None:
-    """The mean over all rounds but the first, before which much is made ready; None where there is no other."""
-    seconds = run.history()["seconds"]
-    later = seconds[seconds.index > 1]
-    return float(later.mean()) if len(later) else None
-
-
-def planned_summary(run: Run) -> dict[str, Any]:
-    """How a run's strategy was chosen, and what a round took; nothing where it was not planned."""
-    planned = run.config.get("planned")
-    return {"planned": Planned(**planned).model_dump() | {"taken": seconds_per_round(run)}} if planned else {}
-
-
-def arrivals_summary(run: Run) -> dict[str, Any]:
-    """What came to a parameter server from each worker; nothing where rounds waited for all partitions."""
-    rows = worker_rows(run.arrivals())
-    return {"arrivals": rows} if rows else {}
-
-
-def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
-    """The same, or of a run that is damaged why."""
-    try:
-        if isinstance(run, Run):
-            return run_summary(run)
-        raise run
-    except StoreError as error:
-        return {"run": name, "status": "damaged", "failure": str(error)}
-
-
-def _last(column: Any) -> float | None:
-    return None if not len(column) or math.isnan(column.iloc[-1]) else float(column.iloc[-1])
 
 
 def print_result(run: Run, seconds: dict[str, Any]) -> None:

@@ -9,13 +9,13 @@ import time
 import psutil
 
 from flows.config.train import TrainConfig
-from flows.reporting.listening import listening
+from flows.reporting.listening import Listener, listening
 from flows.reporting.scores import shown_commit
 from storage.rounds.commits import Commit
 from storage.runs.run import Run
 
 
-class Timed:
+class Timed(Listener):
     """A listener that keeps when each round was committed, in seconds from the command's start."""
 
     def __init__(self, quiet: bool = False) -> None:
@@ -28,12 +28,6 @@ class Timed:
         self.rounds.append((self.elapsed(), commit))
         if not self.quiet:
             print(f"round {commit.round}/{rounds}  {shown_commit(commit)}".rstrip(), file=sys.stderr)
-
-    def progressed(self, done: int, total: int, text: str) -> None:
-        """The bar shows it."""
-
-    def notice(self, text: str) -> None:
-        """The bar shows it."""
 
     def elapsed(self) -> float:
         """Seconds since the command's start."""

@@ -8,7 +8,7 @@ import typer
 
 from flows.command.arguments import Json, Root, RunName
 from flows.command.errors import clear_errors, print_json
-from flows.command.printing import tables
+from flows.command.printing import summaries, tables
 from storage.errors import UsageError
 from storage.runs.listing import looked_through
 from storage.runs.run import open_run
@@ -24,7 +24,9 @@ def show_command(
         stored = open_run(run, root)
         if as_json:
             print_json(
-                tables.run_summary(stored) | tables.arrivals_summary(stored) | tables.planned_summary(stored)
+                summaries.run_summary(stored)
+                | summaries.arrivals_summary(stored)
+                | summaries.planned_summary(stored)
             )
         else:
             tables.print_run(stored)
@@ -41,6 +43,6 @@ def runs_command(
             raise UsageError(f"one root at a time: {folder}, or --root {root}")
         stored = looked_through(folder or root)
         if as_json:
-            print_json([tables.summary_or_damage(name, run) for name, run in stored.items()])
+            print_json([summaries.summary_or_damage(name, run) for name, run in stored.items()])
         else:
             tables.print_runs(stored)

@@ -11,7 +11,7 @@ import typer
 from flows.command.arguments import Json, Quiet, Root, RunName, Trust
 from flows.command.errors import clear_errors, print_json
 from flows.command.options import given, with_options
-from flows.command.printing import tables
+from flows.command.printing import summaries, tables
 from flows.command.printing.timing import train_timed
 from flows.config.files import read_toml
 from flows.config.recorded import resumed_config
@@ -69,6 +69,6 @@ def _interrupted(name: str | None = None) -> str:
 def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
     run, seconds = train_timed(config, quiet)
     if as_json:
-        print_json(tables.run_summary(run) | seconds)
+        print_json(summaries.run_summary(run) | seconds)
     elif not quiet and run.status != "running":  # by another process, which was said
         tables.print_result(run, seconds)

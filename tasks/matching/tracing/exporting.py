@@ -16,9 +16,7 @@ import torch.fx.config
 from torch import nn
 
 from storage.errors import ModelError, one_line
-
-NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.export._trace")
-"""Loggers of torch that tell at length of an error which is raised, too."""
+from tasks.unofficial import NOISY
 
 
 def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from storage.errors import ModelError, one_line
 from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, length, new_axes, pin_all, unify
@@ -17,6 +16,7 @@ from tasks.matching.tracing.exporting import exported, first_names
 from tasks.matching.tracing.rules import RULES, Result, Site, Unknown
 from tasks.matching.tracing.rules.elementwise import UNIFORM, elementwise
 from tasks.matching.tracing.rules.registry import Dependence
+from tasks.unofficial import OpOverload, argument_defaults, argument_names, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run a graph of their own, which stands before their operands."""
@@ -78,20 +78,20 @@ class Trace:
         if name in WRAPPERS:
             return self._enter(node, environment)
         shapes = _shapes(node.meta.get("val"))
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             return self._unknown(node, name, shapes, environment) if shapes else None
-        if not shapes and not node.target._schema.is_mutable:
+        if not shapes and not writes(node.target):
             return None
         return self._apply(node, node.target, shapes, environment)
 
     def _apply(
         self,
         node: fx.Node,
-        target: torch._ops.OpOverload,
+        target: OpOverload,
         shapes: list[tuple[int, ...]],
         environment: Mapping[fx.Node, Any],
     ) -> Any:
-        name = target._schema.name.removeprefix("aten::")
+        name = operation_name(target).removeprefix("aten::")
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None and torch.Tag.pointwise in target.tags:
             rule = elementwise
@@ -164,7 +164,7 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
 def _is_dead(node: fx.Node) -> bool:
     """Whether nobody uses what the operation gives, and it writes nowhere."""
     target = node.target
-    return not node.users and isinstance(target, torch._ops.OpOverload) and not target._schema.is_mutable
+    return not node.users and isinstance(target, OpOverload) and not writes(target)
 
 
 def _check_shapes(result: Result, shapes: list[tuple[int, ...]]) -> None:
@@ -192,12 +192,10 @@ def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes
     return new_axes(value.shape, "input" if node.name in signature.user_inputs else "constant")
 
 
-def _arguments(target: torch._ops.OpOverload, node: fx.Node, environment: Mapping[fx.Node, Any]) -> dict[str, Any]:
+def _arguments(target: OpOverload, node: fx.Node, environment: Mapping[fx.Node, Any]) -> dict[str, Any]:
     """The arguments under their names in the operation's schema, with its defaults."""
-    schema = target._schema.arguments
-    given = dict(zip((argument.name for argument in schema), node.args, strict=False)) | dict(node.kwargs)
-    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
-    return {name: _values(value, environment) for name, value in (defaults | given).items()}
+    given = dict(zip(argument_names(target), node.args, strict=False)) | dict(node.kwargs)
+    return {name: _values(v, environment) for name, v in (argument_defaults(target) | given).items()}
 
 
 def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:
@@ -213,7 +211,7 @@ def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:
 
 def _shapes(value: Any) -> list[tuple[int, ...]]:
     """The shapes of all tensors; raises `ModelError` where the data decide on one."""
-    shapes = [tuple(t.shape) for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         raise ModelError(f"the shape of an intermediate value depends on the data: {shapes}")
     return shapes

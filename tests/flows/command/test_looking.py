@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.command.printing.tables import print_result, summary_or_damage
+from flows.command.printing.summaries import summary_or_damage
+from flows.command.printing.tables import print_result
 from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit

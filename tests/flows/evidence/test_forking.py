@@ -12,7 +12,7 @@ import torch
 import roundweave as rw
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, TrainConfig
-from flows.reporting.listening import listening
+from flows.reporting.listening import Listener, listening
 from storage.errors import CheckpointError, NotARun, RoundMissing, UsageError
 from storage.rounds.commits import Score
 from tests.flows.command.in_process import run as command
@@ -20,17 +20,11 @@ from tests.flows.command.in_process import run as command
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "local_steps": 2, "rounds": 3}
 
 
-class Heard:
+class Heard(Listener):
     """A listener that keeps the notices."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
-
-    def committed(self, commit, rounds) -> None:
-        pass
-
-    def progressed(self, *_: object) -> None:
-        pass
 
     def notice(self, text: str) -> None:
         self.notices.append(text)

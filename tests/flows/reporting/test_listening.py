@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from flows.reporting.listening import listening, notice, tell_commit
+from flows.reporting.listening import Listener, listening, notice, tell_commit
 from storage.rounds.commits import Commit
 
 COMMIT = Commit(round=3, token="a", epoch=1, state="s", tensors={})
 
 
-class Heard:
+class Heard(Listener):
     def __init__(self, name: str, told: list[object]) -> None:
         self.name = name
         self.told = told

@@ -57,14 +57,12 @@ def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: 
 LONG = """
 import _thread, threading
 import roundweave as rw
-from flows.reporting.listening import listening
+from flows.reporting.listening import Listener, listening
 
-class Interrupting:
+class Interrupting(Listener):
     def committed(self, commit, rounds):
         if commit.round == 3:
             _thread.interrupt_main()
-    def progressed(self, done, total, text): ...
-    def notice(self, text): ...
 
 with listening(Interrupting()):
     rw.train(rw.TrainConfig(partitions=2, rounds=5000, executor="{executor}", name="{executor}"))

@@ -1,0 +1,71 @@
+"""What is used of torch without being documented is there, and named where it is not."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import nn
+
+from tasks.unofficial import (
+    GROUPED_PRODUCT,
+    NOISY,
+    OpOverload,
+    TorchDispatchMode,
+    argument_defaults,
+    argument_names,
+    hooked,
+    operation_name,
+    tensors_in,
+    writes,
+)
+
+GONE = "torch has it no more, or otherwise: mend tasks/unofficial.py"
+
+
+class _Seen(TorchDispatchMode):
+    """Notes the operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert isinstance(func, OpOverload), GONE
+        self.names.append(operation_name(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_each_operation_and_its_name() -> None:
+    with _Seen() as seen:
+        torch.zeros(2).relu_().add(1)
+    assert seen.names == ["aten::zeros", "aten::relu_", "aten::add"], GONE
+
+
+def test_an_operation_tells_whether_it_writes_and_what_it_takes() -> None:
+    add, relu = torch.ops.aten.add.Tensor, torch.ops.aten.relu_.default
+    assert (writes(add), writes(relu)) == (False, True), GONE
+    assert argument_names(add) == ["self", "other", "alpha"], GONE
+    assert argument_defaults(add) == {"alpha": 1}, GONE
+
+
+def test_tensors_are_those_of_tuples_lists_and_dicts() -> None:
+    one, two = torch.zeros(1), torch.zeros(2)
+    assert [t.numel() for t in tensors_in({"a": (one, 3), "b": [two, None]})] == [1, 2], GONE
+
+
+def test_the_grouped_product_is_called_so() -> None:
+    assert hasattr(torch.ops.aten, GROUPED_PRODUCT.removeprefix("aten::")), GONE
+
+
+def test_loggers_that_are_silenced_are_of_modules_that_are_there() -> None:
+    for name in NOISY:
+        assert importlib.util.find_spec(name), f"torch has no {name} any more: mend tasks/unofficial.py"
+
+
+def test_hooks_of_a_parameter_go_to_another() -> None:
+    old, new = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    old.register_hook(lambda gradient: 2 * gradient)
+    old.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.add_(1))
+    hooked(new, old).sum().backward()
+    assert new.grad is not None and new.grad.tolist() == [3, 3], GONE
