@@ -11,7 +11,7 @@ from math import ceil
 
 from flows.config.resolving import Resolved, work_of
 from flows.config.train import Planned, Raced, TrainConfig
-from flows.planning.racing import behind, race
+from flows.planning.racing import Race, behind, goal, race
 from flows.planning.strategies import Strategy, strategies
 from flows.planning.trying import Bench, Lane, thinned, trial_root
 from flows.planning.workload import Workload, workload
@@ -88,11 +88,18 @@ def plan(config: TrainConfig) -> Plan:
         ended = race({name: lane for name, lane in lanes.items() if name not in out}, heat)
         if not ended.last:
             raise ClusterError(f"no strategy can do this work here: {next(iter(ended.refused.values()))}")
-        for name in ended.last:
-            lanes[name].refine()
-        times = behind({name: lanes[name].curve for name in ended.last})
-        raced = {name: _raced(lanes[name], times.get(name)) for name in (*times, *ended.out)}
+        times = compared(lanes, ended)
+        raced = {name: _raced(lanes[name], times.get(name)) for name in dict.fromkeys((*times, *ended.out))}
     return Plan(config, work, bench.workers, candidates, raced, out | dict(ended.refused))
+
+
+def compared(lanes: Mapping[str, Lane], ended: Race) -> dict[str, float]:
+    """How far behind the quickest is who was in the last heat, or had learned most before it was out."""
+    most = goal({name: lanes[name].curve for name in (*ended.last, *ended.out)})
+    near = [*ended.last, *(name for name in ended.out if lanes[name].curve[-1].loss <= most)]
+    for name in near:
+        lanes[name].refine()
+    return behind({name: lanes[name].curve for name in near})
 
 
 def _raced(lane: Lane, times: float | None) -> Raced:

@@ -20,8 +20,8 @@ GOING_ON = 3
 LAST = 2
 """So many race in the last heat at most."""
 
-MOST = 0.97
-"""The share of what can be learned that is to be learned soon."""
+MOST = 0.95
+"""The share of what can be learned that is to be learned soon: at about 97 % of the final accuracy it is there."""
 
 Curve = Sequence["Point"]
 
@@ -86,16 +86,20 @@ def shared(curves: Iterable[Curve]) -> float:
     return min((curve[-1].seconds for curve in curves), default=0.0)
 
 
-def behind(curves: Mapping[str, Curve]) -> dict[str, float]:
-    """How many times as long as the quickest each takes to most of what can be learned, the quickest first.
-
-    That is a share of what the best has taken off the loss at the start, the same for all. Who has not come so far
-    is compared by its own last loss.
-    """
+def goal(curves: Mapping[str, Curve]) -> float:
+    """The loss at which most is learned: a share of what the best has taken off the loss at the start, of all."""
     start = next(iter(curves.values()))[0].loss
     best = min(curve[-1].loss for curve in curves.values())
-    goal = best + (1 - MOST) * (start - best)
-    there = {name: seconds_to(curve, goal) for name, curve in curves.items() if curve[-1].loss <= goal}
+    return best + (1 - MOST) * (start - best)
+
+
+def behind(curves: Mapping[str, Curve]) -> dict[str, float]:
+    """How many times as long as the quickest each takes to where most is learned, the quickest first.
+
+    Who has not come so far is compared by its own last loss.
+    """
+    most = goal(curves)
+    there = {name: seconds_to(curve, most) for name, curve in curves.items() if curve[-1].loss <= most}
     quickest = min(there, key=there.__getitem__)
     times = {
         name: there[name] / there[quickest]

@@ -23,11 +23,7 @@ def show_command(
     with clear_errors(as_json):
         stored = open_run(run, root)
         if as_json:
-            print_json(
-                summaries.run_summary(stored)
-                | summaries.arrivals_summary(stored)
-                | summaries.planned_summary(stored)
-            )
+            print_json(summaries.detailed_summary(stored))
         else:
             tables.print_run(stored)
 

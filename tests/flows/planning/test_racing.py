@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flows.planning.racing import Point, behind, loss_at, race, ranked, seconds_to
+from flows.planning.racing import Point, behind, goal, loss_at, race, ranked, seconds_to
 from storage.errors import RoundFailed
 
 
@@ -57,18 +57,20 @@ def test_losses_are_compared_after_as_many_seconds() -> None:
 
 
 def test_behind_is_how_many_times_as_long_it_takes_to_most_that_can_be_learned() -> None:
-    # From a loss of 102 the best came down to 2: 97 % of it is done at a loss of 5, after 2 s and after 6 s.
+    # From a loss of 102 the best came down to 2: 95 % of it is done at a loss of 7, after 2 s and after 6 s.
     start = Point(0.001, 102.0)
-    best, quick = [start, Point(4, 8.0), Point(9, 2.0)], [start, Point(1, 7.0), Point(4, 3.0)]
-    assert seconds_to(best, 5) == pytest.approx(6)
-    assert seconds_to(quick, 5) == pytest.approx(2)
+    best = [start, Point(4, 8.0), Point(9, 6.0), Point(20, 2.0)]
+    quick = [start, Point(1, 9.0), Point(4, 5.0)]
+    assert goal({"best": best, "quick": quick}) == pytest.approx(7)
+    assert seconds_to(best, 7) == pytest.approx(6)
+    assert seconds_to(quick, 7) == pytest.approx(2)
     assert list(behind({"best": best, "quick": quick}).items()) == [("quick", 1), ("best", pytest.approx(3))]
 
 
 def test_who_has_not_come_so_far_is_compared_by_its_last_loss() -> None:
-    # It has a loss of 6 after 10 s, which the quickest has after 2 s, halfway from 1 s to 4 s.
+    # It has a loss of 8 after 10 s, which the quickest has after 2 s, halfway from 1 s to 4 s.
     start = Point(0.001, 102.0)
-    quick, slow = [start, Point(1, 10.0), Point(4, 2.0)], [start, Point(1, 50.0), Point(10, 6.0)]
+    quick, slow = [start, Point(1, 14.0), Point(4, 2.0)], [start, Point(1, 50.0), Point(10, 8.0)]
     assert behind({"slow": slow, "quick": quick}) == pytest.approx({"quick": 1, "slow": 5})
     assert behind({"only": slow}) == {"only": 1}
 
