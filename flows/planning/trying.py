@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count, islice
 from math import ceil
 
 from flows.config.resolving import Resolved, resolve, work_of
@@ -25,7 +26,7 @@ from tasks.data.examples import Examples
 from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
 from tasks.keeping.committing import read_outcome
-from tasks.rounds.job import Work
+from tasks.rounds.job import Job, Work
 from tasks.rounds.steps import judge_round, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
@@ -41,7 +42,7 @@ FITTING = 3
 """So many rounds fit into a turn at least, else shorter ones are tried."""
 
 FEW, TIMES, ENOUGH = 3, 2, 0.05
-"""Local steps of rounds that time a step, so many such rounds at least, and seconds of them."""
+"""Local steps of rounds that time a step, so many such rounds, and seconds that their steps take at least."""
 
 
 START = 1e-3
@@ -118,24 +119,27 @@ class Bench:
         return Point(START, self.score(self.scoring.objective.initial()).loss)
 
     def step_seconds(self, singles: Sequence[Strategy]) -> dict[str, float]:
-        """Seconds of a step of strategies of one process: the least of some rounds of one run."""
-        inline, taken = self.executors["inline"], {}
-        resolved = [self.resolved(replace(each.shortened(FEW), algorithm=self.work.local)) for each in singles]
-        with prepared(resolved[0], inline) as run:
-            done = _last(inline.run(run.job, run.done + 1, run.done + 1))
-            for single, values in zip(singles, resolved, strict=True):
-                work, _ = work_of(values, inline)
-                job = replace(run.job, work=replace(work, fingerprint=run.job.work.fingerprint))
-                seconds: list[float] = []
-                while len(seconds) < TIMES or sum(seconds) < ENOUGH:
-                    done = _last(inline.run(job, done.round + 1, done.round + 1))
-                    seconds.append(mapped(done))
-                taken[single.name] = min(seconds) / FEW
+        """Seconds of a step of strategies of one process: of the quickest of some rounds of one run."""
+        with prepared(self._stepping(singles[0], FEW), self.executors["inline"]) as run:
+            rounds = count(run.done + 1)
+            self._quickest(run.job, singles[0], FEW, rounds)  # which loads the examples
+            taken = {}
+            for single in singles:
+                steps = FEW
+                while (seconds := self._quickest(run.job, single, steps, rounds)) < ENOUGH:
+                    steps = ceil(1.5 * steps * ENOUGH / seconds)
+                taken[single.name] = seconds / steps
         return taken
 
+    def _stepping(self, single: Strategy, steps: int) -> Resolved:
+        return self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
 
-def _last(commits: Iterator[Commit]) -> Commit:
-    return list(commits)[-1]
+    def _quickest(self, job: Job, single: Strategy, steps: int, rounds: Iterator[int]) -> float:
+        """Seconds of the map in the quickest of some rounds of so many steps."""
+        inline = self.executors["inline"]
+        work, _ = work_of(self._stepping(single, steps), inline)
+        job = replace(job, work=replace(work, fingerprint=job.work.fingerprint))
+        return min(mapped(commit) for round in islice(rounds, TIMES) for commit in inline.run(job, round, round))
 
 
 def mapped(commit: Commit) -> float:

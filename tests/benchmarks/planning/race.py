@@ -6,9 +6,9 @@ Not a test: it asserts nothing. DATA has the folders `mnist` and `fashion`. What
 file of the folder RESULTS, so that it goes on where it was; without --only all cells are done.
 
 The final accuracy is the best that one plain process reaches in the run's epochs. How many rounds a strategy needs
-to 97 % of it follows from the seed, as the final accuracy does, and is the median of three, with 20 scores an epoch;
-what they take, without scores, is measured in turns, in each of which there is a plan, too. Who would take twice as
-long as the best so far is given up.
+to 97 % of it follows from the seed, as the final accuracy does, and is the median of three, with 20 scores an
+epoch; what they take, without scores, is measured in turns, in each of which there is a plan, too. Who would take
+twice as long as the best so far is given up.
 """
 
 from __future__ import annotations
