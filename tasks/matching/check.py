@@ -11,7 +11,7 @@ from torch import nn
 from storage.errors import ModelError, UnitsUnsound, one_line
 from tasks.matching.groups import Permutation, UnitGroups
 from tasks.matching.tracing.exporting import evaluating, plain_attention
-from tasks.unofficial import GROUPED_PRODUCT, TorchDispatchMode, operation_name, tensors_in
+from tasks.matching.unofficial import GROUPED_PRODUCT, TorchDispatchMode, operation_name, tensors_in
 
 TOLERANCE = 1e-10
 """Largest relative difference of outputs in float64 that rounding may make."""

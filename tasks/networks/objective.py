@@ -16,10 +16,10 @@ from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import UNSUMMED, dtype_name, is_dense, pack, specs_of, views
+from tasks.matching.unofficial import hooked
 from tasks.networks.losses import LOSSES, Loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.numerics import derive_seed, pinned
-from tasks.unofficial import hooked
 from tasks.user_code import Code
 
 

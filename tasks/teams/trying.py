@@ -13,12 +13,12 @@ from storage.errors import ModelError, one_line
 from storage.values.state import State
 from storage.values.tensors import Specs, Vectors, pack, views
 from tasks.matching.check import TOLERANCE, randomise
+from tasks.matching.unofficial import TorchDispatchMode, tensors_in
 from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.teams.networks import ShareObjective
 from tasks.teams.shares import Shares
 from tasks.teams.team import Team, in_turn
-from tasks.unofficial import TorchDispatchMode, tensors_in
 
 LARGE = 8.0
 """So many times larger parameters are tried, too: they reach what clips, or saturates."""

@@ -16,7 +16,7 @@ import torch.fx.config
 from torch import nn
 
 from storage.errors import ModelError, one_line
-from tasks.unofficial import NOISY
+from tasks.matching.unofficial import NOISY
 
 
 def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:

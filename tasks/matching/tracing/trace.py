@@ -16,7 +16,14 @@ from tasks.matching.tracing.exporting import exported, first_names
 from tasks.matching.tracing.rules import RULES, Result, Site, Unknown
 from tasks.matching.tracing.rules.elementwise import UNIFORM, elementwise
 from tasks.matching.tracing.rules.registry import Dependence
-from tasks.unofficial import OpOverload, argument_defaults, argument_names, operation_name, tensors_in, writes
+from tasks.matching.unofficial import (
+    OpOverload,
+    argument_defaults,
+    argument_names,
+    operation_name,
+    tensors_in,
+    writes,
+)
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run a graph of their own, which stands before their operands."""

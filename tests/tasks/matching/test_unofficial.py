@@ -7,7 +7,7 @@ import importlib.util
 import torch
 from torch import nn
 
-from tasks.unofficial import (
+from tasks.matching.unofficial import (
     GROUPED_PRODUCT,
     NOISY,
     OpOverload,
@@ -20,7 +20,7 @@ from tasks.unofficial import (
     writes,
 )
 
-GONE = "torch has it no more, or otherwise: mend tasks/unofficial.py"
+GONE = "torch has it no more, or otherwise: mend tasks/matching/unofficial.py"
 
 
 class _Seen(TorchDispatchMode):
@@ -60,7 +60,7 @@ def test_the_grouped_product_is_called_so() -> None:
 
 def test_loggers_that_are_silenced_are_of_modules_that_are_there() -> None:
     for name in NOISY:
-        assert importlib.util.find_spec(name), f"torch has no {name} any more: mend tasks/unofficial.py"
+        assert importlib.util.find_spec(name), f"torch has no {name} any more: mend tasks/matching/unofficial.py"
 
 
 def test_hooks_of_a_parameter_go_to_another() -> None:
