@@ -114,7 +114,7 @@ class NotebookBar(Bar):
 @contextmanager
 def bar_of_rounds(total: int, shown: bool = True) -> Iterator[None]:
     """Within, a bar shows the rounds where somebody looks, and notices go to standard error in any case."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
     if console.is_jupyter and shown:
         cell = NotebookBar(console, total)
         with listening(cell):

@@ -15,10 +15,10 @@ WIDE = 10_000
 
 
 class _Printed(Console):
-    """Texts, also those in tables, are shown as they are: brackets are no markup, and nothing moves a cursor."""
+    """Texts, also those in tables, are shown as they are: neither markup nor emoji, and nothing moves a cursor."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(printable(text), **options | {"markup": False})
+        return super().render_str(printable(text), **options | {"markup": False, "emoji": False})
 
 
 def console(stderr: bool = False, wide: bool = True) -> Console:
@@ -28,4 +28,4 @@ def console(stderr: bool = False, wide: bool = True) -> Console:
     """
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = WIDE if wide and not terminal else None
-    return _Printed(stderr=stderr, highlight=False, markup=False, width=width)
+    return _Printed(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
+from flows.command.printing.console import console
 from flows.command.printing.summaries import summary_or_damage
 from flows.command.printing.tables import print_result
 from storage.errors import RoundFailed
@@ -91,6 +93,17 @@ def test_refused_updates_are_counted_in_words_that_fit(train, own, capsys, round
     run = train(data=f"{own(ONE_IS_POISONED)}:data", partitions=2, rounds=rounds, model="logistic", name="f")
     print_result(run, {"seconds": 2.0, "first_round_seconds": 1.0})
     assert said in capsys.readouterr().out
+
+
+def test_texts_between_colons_are_no_emoji(capsys) -> None:
+    code, _, err = run(capsys, "train", "--split", "shards:x:")
+    assert code == 2
+    assert "shards:x:" in err
+    table = Table(":x:")
+    table.add_row(":smile:")
+    console().print(table, ":heart:")
+    out = capsys.readouterr().out
+    assert all(text in out for text in (":x:", ":smile:", ":heart:"))
 
 
 def test_texts_in_brackets_are_no_markup(train, capsys, tmp_path: Path) -> None:
