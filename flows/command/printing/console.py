@@ -18,7 +18,7 @@ class _Printed(Console):
     """Texts, also those in tables, are shown as they are: neither markup nor emoji, and nothing moves a cursor."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(printable(text), **options | {"markup": False, "emoji": False})
+        return super().render_str(printable(text), **options | {"markup": False})
 
 
 def console(stderr: bool = False, wide: bool = True) -> Console:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.config.train import Planned
 from storage.errors import StoreError
 from storage.places.addresses import full_address
 from storage.runs.run import Run
 from storage.runs.tables import worker_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def run_summary(run: Run) -> dict[str, Any]:
@@ -27,16 +30,16 @@ def run_summary(run: Run) -> dict[str, Any]:
         "loss": _last(scored["loss"]),
         "accuracy": scores.get("accuracy"),
         "scores": scores,
-        "seconds_per_round": seconds_per_round(run),
+        "seconds_per_round": seconds_per_round(history),
         "refused": int(history["refused"].sum()),
         "stop": run.stop,
         "failure": run.failure,
     }
 
 
-def seconds_per_round(run: Run) -> float | None:
+def seconds_per_round(history: pd.DataFrame) -> float | None:
     """The mean over all rounds but the first, before which much is made ready; None where there is no other."""
-    seconds = run.history()["seconds"]
+    seconds = history["seconds"]
     later = seconds[seconds.index > 1]
     return float(later.mean()) if len(later) else None
 
@@ -45,7 +48,7 @@ def detailed_summary(run: Run) -> dict[str, Any]:
     """The same, with how a strategy was chosen, and what came to a parameter server from each worker."""
     summary = run_summary(run)
     if planned := run.config.get("planned"):
-        summary["planned"] = Planned(**planned).model_dump() | {"taken": seconds_per_round(run)}
+        summary["planned"] = Planned(**planned).model_dump() | {"taken": summary["seconds_per_round"]}
     if arrivals := worker_rows(run.arrivals()):
         summary["arrivals"] = arrivals
     return summary

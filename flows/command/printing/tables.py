@@ -98,12 +98,12 @@ def _sent(run: Run) -> str:
 
 def print_run(run: Run) -> None:
     """What a run is, and its history."""
-    out = console()
+    out, history = console(), run.history()
     out.print(repr(run), soft_wrap=True)
-    for name, value in _facts(run).items():
+    for name, value in _facts(run, history).items():
         out.print(f"{name:10}", style="bold", end=" ")
         out.print(value, soft_wrap=True)
-    out.print(_history_table(run))
+    out.print(_history_table(run, history))
     arrivals = run.arrivals()
     if not arrivals.empty:
         out.print(_arrivals_table(arrivals))
@@ -122,7 +122,7 @@ def _refusals(run: Run) -> list[str]:
     return lines
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: Run, history: pd.DataFrame) -> dict[str, str]:
     config, data = run.config, run.attributes["data"]
     examples = f"{data['examples']} examples to train on, {data['held_out']} held out"
     facts = {
@@ -134,7 +134,7 @@ def _facts(run: Run) -> dict[str, str]:
         "parent": _parent(run.attributes.get("parent")),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "a round": ""
-        if (mean := seconds_per_round(run)) is None
+        if (mean := seconds_per_round(history)) is None
         else f"{mean:.3f} s, the mean of all but the first",
         "run by": run.round(-1).commit.executor,
         "gang": _gang(run.round(-1).commit.gang),
@@ -195,8 +195,7 @@ def _reference(value: Any) -> str:
     return value if isinstance(value, str) else str(value["reference"])
 
 
-def _history_table(run: Run) -> Table:
-    history = run.history()
+def _history_table(run: Run, history: pd.DataFrame) -> Table:
     rows = list(history.iterrows())
     if len(rows) > SHOWN_ROUNDS:
         rows = list(history.dropna(subset=["loss"]).iterrows()) or rows
