@@ -21,6 +21,8 @@ WORKER_SECONDS = 600.0
 IDLE_LOOKS = 10
 """So many looks in a row at which no worker does anything, and work is lost."""
 
+DEADLY = "workers died one after the other at its work; out of memory?"
+
 
 class LostWork(Exception):
     """Dask gave up or forgot a task; the store still has all that was committed."""
@@ -146,4 +148,4 @@ def result(client: Client, future: Future[Any], look: Callable[[], object] = lam
 
 
 def _deadly(error: KilledWorker) -> DeadlyWork:
-    return DeadlyWork(f"{error.allowed_failures + 1} workers died one after the other at its work; out of memory?")
+    return DeadlyWork(f"{error.allowed_failures + 1} {DEADLY}")

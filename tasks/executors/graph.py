@@ -18,7 +18,7 @@ from distributed import Client, Future
 
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import DeadlyWork, LostWork, finished, result, usable_workers
+from tasks.clusters.waiting import DEADLY, DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.verdicts import Verdict
 from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
@@ -106,13 +106,15 @@ class GraphExecutor:
     def _prepared(self, ask: Callable[[], T], left: int = RESUBMISSIONS) -> T:
         """What is asked of workers before round 1; what Dask loses is asked again of those that are there."""
         try:
-            return ask()
+            given = ask()
         except LostWork as error:
+            # Of a task whose worker has died, Dask may say only that it forgot it.
+            reason = DEADLY if self.pool.look() and not isinstance(error, DeadlyWork) else error
             if isinstance(error, DeadlyWork) or not left:
-                raise ClusterError(f"work before round 1 was lost ({error}); start again") from error
+                raise ClusterError(f"work before round 1 was lost ({reason}); start again") from error
             return self._prepared(ask, left - 1)
-        finally:
-            self.pool.look()
+        self.pool.look()
+        return given
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
