@@ -16,6 +16,7 @@ from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Description
 from tasks.numerics import versions
+from tasks.reduces.matched import Matched
 from tasks.rounds.job import Work
 
 
@@ -46,7 +47,7 @@ def create_run(
         memory=tuple(initial.memory),
         carry=algorithm.map.carry,
         extras=algorithm.map.extras,
-        matches=algorithm.reduce.matches,
+        matches=algorithm.reduce.matches if isinstance(algorithm.reduce, Matched) else (),
     )
     recorded = {
         "config": config.model_dump(mode="json", exclude={"root", "address"}),

@@ -33,16 +33,14 @@ partitions' numbers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec, Vectors
+from storage.values.tensors import Vectors
 from tasks.when import SYNCHRONOUS, When
-
-T = TypeVar("T")
 
 Node = Any
 """A partial result of a reduce over some partitions; a lone `Update` is one."""
@@ -74,39 +72,6 @@ class Map(Part, Protocol):
         """The slots that its updates bring besides the direction, and that are reduced like it."""
         return ()
 
-    @property
-    def ranks(self) -> int:
-        """How many processes work on one partition together."""
-        return 1
-
-    @property
-    def stack(self) -> int:
-        """How many partitions it maps together; the bits of one depend neither on the others nor on its place."""
-        return 1
-
-    def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:
-        """Raise what speaks against training such networks on such examples, in partitions of these sizes.
-
-        It is asked before round 1; sizes are told where several partitions are mapped together.
-        """
-        return
-
-    def together(
-        self,
-        objective: Any,
-        state: State,
-        examples: Sequence[Any],
-        carries: Sequence[Mapping[str, Vectors]],
-        seeds: Sequence[int],
-    ) -> Sequence[Update]:
-        """The updates of up to `stack` partitions, from the same state: each as if it were mapped alone."""
-        given = zip(examples, carries, seeds, strict=True)
-        return [self(objective, state, *each) for each in given]
-
-    def as_team(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
-        """What a function of objective and state gives where they are as its ranks have them."""
-        return function(objective, state)
-
     def __call__(
         self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
@@ -121,27 +86,9 @@ class Reduce(Part, Protocol):
     """Combines the accepted updates, as a fold over the tree of partitions."""
 
     @property
-    def matches(self) -> tuple[TensorSpec, ...]:
-        """What is stored of how each partition's units were matched: name, dtype and shape of a permutation."""
-        return ()
-
-    @property
-    def elementwise(self) -> bool:
-        """Whether it treats each element of vectors for itself, so that it does the same to a share of them."""
-        return False
-
-    @property
     def gathers(self) -> bool:
         """Whether a node is as large as all updates in it, so that nothing is gained by joining on the way."""
         return False
-
-    def around(self, other: Reduce) -> Reduce:
-        """What another reduce in the place of this one is: the other itself, or this one with it inside."""
-        return other
-
-    def breakdown(self, updates: int) -> int:
-        """How many of so many updates may be corrupted in any way, and the result stays among the honest ones."""
-        return 0
 
     def join(self, left: Node, right: Node) -> Node:
         """Join two neighbours; either may be a lone `Update`."""
@@ -154,15 +101,6 @@ class Reduce(Part, Protocol):
 
 class Apply(Part, Protocol):
     """The outer optimizer."""
-
-    @property
-    def elementwise(self) -> bool:
-        """Whether it treats each element of vectors for itself, so that it does the same to a share of them."""
-        return False
-
-    def around(self, other: Apply) -> Apply:
-        """What another apply in the place of this one is: the other itself, or this one with it inside."""
-        return other
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """Its memory before the first round: slots shaped as the parameters, none unless it says so."""
@@ -194,11 +132,6 @@ class Algorithm:
             # Inherited by name, not by shape: isinstance would ask a Protocol for its members only.
             if base not in type(part).__mro__:
                 raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
-
-    @property
-    def shareable(self) -> bool:
-        """Whether ranks of a team can each reduce and apply their share of the network for themselves."""
-        return self.reduce.elementwise and self.apply.elementwise
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
         """The algorithm for a run's networks and partitions: each part that must know them is told."""

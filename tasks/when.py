@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from storage.errors import UsageError
+from tasks import options as option
 
 Stale = Literal["drop", "scale"]
 """What becomes of updates that are too stale."""
@@ -31,10 +32,10 @@ class Asynchronous:
     ([1.0, 1.0, 0.25], [True, False, True])
     """
 
-    max_staleness: int | None = None
+    max_staleness: option.MaxStaleness = None
     fetch_every: int = 1
     push_every: int = 1
-    stale: Stale = "drop"
+    stale: option.Stale = "drop"
     buffer: int = 1
 
     def __post_init__(self) -> None:
@@ -61,6 +62,27 @@ class Asynchronous:
     def factor(self, staleness: int) -> float:
         """By what the direction of an update that is so stale is multiplied."""
         return 1 / (1 + staleness) if self.stale == "scale" and staleness > (self.max_staleness or 0) else 1.0
+
+
+@dataclass(frozen=True)
+class Fetching(Asynchronous):
+    """Asynchronous, where it may be said how often partitions fetch."""
+
+    fetch_every: option.FetchEvery = 1
+
+
+@dataclass(frozen=True)
+class Pushing(Fetching):
+    """Asynchronous, where it may be said how often partitions fetch and push."""
+
+    push_every: option.PushEvery = 1
+
+
+@dataclass(frozen=True)
+class Buffered(Asynchronous):
+    """Asynchronous, where it may be said how many updates make a server round."""
+
+    buffer: option.Buffer = 2
 
 
 When = Synchronous | Asynchronous

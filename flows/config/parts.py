@@ -11,8 +11,10 @@ from pydantic import Field, model_validator
 from flows.config.fields import NamedOrOwn
 from flows.config.problems import Config
 from tasks.algebra import Algorithm
-from tasks.applies.table import APPLIES, find_apply
-from tasks.reduces.table import REDUCES, find_reduce
+from tasks.algorithms.preset import joined, make_part
+from tasks.applies.table import APPLIES
+from tasks.reduces.matched import Matched
+from tasks.reduces.table import REDUCES
 from tasks.tables import spelled
 from tasks.user_code import Code, find_code, is_reference
 
@@ -60,11 +62,15 @@ class Recombined(Parts):
 
     def replaced(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with these parts; raises `UsageError`, `CodeError`."""
-        reduce = algorithm.reduce if self.reduce is None else algorithm.reduce.around(find_reduce(self.reduce))
+        reduce: Any = algorithm.reduce
         apply = algorithm.apply
+        if self.reduce is not None:
+            other = make_part("reduce", self.reduce, {})
+            matched = isinstance(reduce, Matched) and not isinstance(other, Matched)
+            reduce = replace(reduce, inner=other) if matched else other  # units that were matched stay so
         if self.apply is not None:
-            apply = apply.around(find_apply(self.apply, self.apply_options))
-        return replace(algorithm, reduce=reduce, apply=apply)
+            apply = make_part("apply", self.apply, self.apply_options)
+        return joined(replace(algorithm, reduce=reduce, apply=apply))
 
 
 def is_part(text: str) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from flows.config.algorithms import EVERY_OPTION
 from storage.errors import UsageError, nearest
 
 NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
@@ -20,15 +19,18 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    known: ClassVar[Mapping[str, FieldInfo]] = {}
+    """What may be given besides its fields."""
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            fields = {**EVERY_OPTION, **type(self).model_fields}
-            raise UsageError("; ".join(_problems(error, values, fields))) from None
+            fields = {**self.known, **type(self).model_fields}
+            raise UsageError("; ".join(problems_of(error, values, fields))) from None
 
 
-def _problems(error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> list[str]:
+def problems_of(error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> list[str]:
     """A line a field; one that takes several forms, and got none of them, says what it takes."""
     lines: dict[str, list[str]] = {}
     for detail in error.errors():
@@ -42,9 +44,7 @@ def _problems(error: ValidationError, values: Mapping[str, Any], fields: Mapping
 
 
 def _field(detail: ErrorDetails) -> str:
-    # Inside the union of algorithms the location begins with `algorithm` and the algorithm's name.
-    place = [str(part) for part in detail["loc"]]
-    return place[2 if place[0] == "algorithm" and len(place) > 2 else 0] if place else ""
+    return str(detail["loc"][0]) if detail["loc"] else ""
 
 
 def _problem(detail: ErrorDetails, fields: Iterable[str]) -> str:

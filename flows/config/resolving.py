@@ -16,11 +16,11 @@ from flows.config.train import Dealing, TrainConfig
 from storage.errors import UsageError
 from storage.runs.names import is_run, run_address
 from tasks.algebra import Algorithm
+from tasks.compute.fitting import Fitting
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits import Split
 from tasks.executors.base import Executor
-from tasks.maps.fitting import Fitting
 from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
@@ -75,7 +75,8 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
     config, objective, description = resolved.config, resolved.objective, resolved.description
     assert objective is not None
     assert description is not None
-    decided = (resolved.algorithm, resolved.partitions, config.seed, config.threads, config.quorum)
+    compute = config.compute.bound(objective, resolved.partitions)
+    decided = (resolved.algorithm, resolved.partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
     return Work(objective, *decided, code=config.code, before=before), description
 
@@ -95,7 +96,7 @@ def _described(resolved: Resolved, executor: Executor) -> Resolved:
 
 
 def _fitting(config: TrainConfig, algorithm: Algorithm, sizes: tuple[int, ...] = ()) -> Fitting:
-    return Fitting(algorithm.map, config.threads, sizes, config.code)
+    return Fitting(config.compute.mapper(algorithm.map), config.threads, sizes, config.code)
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:

@@ -7,19 +7,22 @@ and how long it is run, and may change.
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import DEFAULT, AlgorithmField, fold_options, leave_checks
+from flows.config.algorithms import DEFAULT, EVERY_OPTION, AlgorithmField, fold_options, leave_checks
 from flows.config.fields import EachOwn, NamedOrOwn, Names, Numbers
 from flows.config.parts import Recombined
 from flows.config.problems import Config
-from storage.parsing import MOST_PARTITIONS, MOST_ROUNDS
+from storage.parsing import MOST_PARTITIONS, MOST_ROUNDS, at_commas
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
 from storage.upkeep.keeping import Keep
+from tasks.compute.compute import Compute
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.table import SPLITS
 from tasks.networks.losses import LOSSES
@@ -93,9 +96,24 @@ class Experiment(Dealing):
         default="float32", description="type of the parameters"
     )
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
+    stacked: int = Field(
+        default=1, ge=1, description="small partitions to train side by side, with bits of their own"
+    )
+    ranks: int = Field(
+        default=1, ge=1, description="processes that share one network, each with a part of its layers"
+    )
+    units: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
+        default=(), description="layers whose units ranks share, at commas; default: those that hold the most"
+    )
+    hybrid: bool = Field(default=False, description="whether ranks share the batch before these layers")
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
+
+    @property
+    def compute(self) -> Compute:
+        """How maps are computed; raises `UsageError` for what does not go together."""
+        return Compute(self.threads, self.stacked, self.ranks, self.units, self.hybrid)
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -247,6 +265,8 @@ class TrainConfig(Experiment, Execution):
     """All there is to say about a training run; what is no field of it is an option of its algorithm."""
 
     model_config = ConfigDict(json_schema_extra=leave_checks)
+
+    known: ClassVar[Mapping[str, FieldInfo]] = EVERY_OPTION
 
     address: str | None = Field(
         default=None, description="where the run lies that goes on; default: by its name under the root"

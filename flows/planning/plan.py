@@ -17,6 +17,7 @@ from flows.planning.trying import Bench, Lane, thinned, trial_root
 from flows.planning.workload import Workload, workload
 from flows.reporting.listening import notice
 from storage.errors import ClusterError
+from tasks.compute.compute import Compute
 from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
 
@@ -154,7 +155,7 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
             "gang": GangExecutor(*given, plain=config.plain_ranks),
             "auto": GangExecutor(*given, choosing=True, plain=config.plain_ranks, seconds=0.0),
         }
-        scoring = replace(work_of(plain, executors["inline"])[0], threads=os.cpu_count() or 1)
+        scoring = replace(work_of(plain, executors["inline"])[0], compute=Compute(threads=os.cpu_count() or 1))
         examples = plain.partitions.load(0, 0)
         held_out = Partition(examples.train, thinned(examples.held_out))
         yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, held_out)

@@ -26,7 +26,18 @@ SHARED_STEPS = 20
 SHARED_BYTES = 4_000_000
 """No smaller state is shared: of 13 MB two ranks take 0.8 of the time of whole networks (docs/results.md)."""
 
-DECIDED = ("executor", "partitions", "threads", "algorithm", "rounds", "evaluate_every", "quorum")
+DECIDED = (
+    "executor",
+    "partitions",
+    "threads",
+    "algorithm",
+    "rounds",
+    "evaluate_every",
+    "quorum",
+    "ranks",
+    "units",
+    "hybrid",
+)
 """Fields of a configuration that a strategy decides."""
 
 FIXED = ("planned", "order", "speeds", "recombined")
@@ -48,6 +59,8 @@ class Strategy:
     batch: int
     threads: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
+    ranks: int = 1
+    hybrid: bool = False
 
     def rounds(self, work: Workload) -> float:
         """Rounds of an epoch; a partition has no larger batch than all of it."""
@@ -81,6 +94,9 @@ class Strategy:
             "rounds": max(1, ceil(work.epochs * self.rounds(work))),
             "evaluate_every": max(1, round(work.scored * self.rounds(work))),
             "quorum": min(config.quorum, self.partitions),
+            "ranks": self.ranks,
+            "units": config.units if self.ranks > 1 else (),
+            "hybrid": self.hybrid,
         }
 
     def configured(self, config: TrainConfig, work: Workload, **more: Any) -> TrainConfig:
@@ -112,9 +128,8 @@ def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
     if work.state < SHARED_BYTES:
         return
     steps = min(SHARED_STEPS, work.most_local_steps or SHARED_STEPS)
-    shared = {"local_steps": steps, "ranks": workers}
-    for name, more in {"split": {}, "hybrid": {"hybrid": True}}.items():
-        yield Strategy(name, "gang", 1, "fed_avg", steps, work.batch, 1, shared | more)
+    for name, hybrid in {"split": False, "hybrid": True}.items():
+        yield Strategy(name, "gang", 1, "fed_avg", steps, work.batch, 1, {"local_steps": steps}, workers, hybrid)
 
 
 def _single(work: Workload, threads: int) -> Iterator[Strategy]:

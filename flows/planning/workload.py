@@ -10,13 +10,12 @@ from flows.config.algorithms import MODELS, is_own, options_of
 from flows.config.resolving import Resolved, deal, resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
-from tasks.algorithms.chosen import auto
 from tasks.when import Asynchronous
 
-AUTO = auto.__name__
+AUTO = "auto"
 """The algorithm that stands for the one that is chosen."""
 
-DISTRIBUTING = frozenset({"local_steps", "local_epochs", "most_local_steps", "ranks", "units", "hybrid"})
+DISTRIBUTING = frozenset({"local_steps", "local_epochs", "most_local_steps"})
 """Options of algorithms that say how work is distributed, and not what it is."""
 
 COUNTING_ROUNDS = ("warmup", "lr_schedule", "outer_lr_schedule")

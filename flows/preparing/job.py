@@ -25,13 +25,13 @@ from storage.runs.names import is_run, run_address, run_name
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
 from storage.values.state import Update
+from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.data.partitions import Description
 from tasks.executors.base import Executor
 from tasks.networks.start import Fork, Start
 from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import LARGEST_OF_SERVER, RoundPlan, window_size
-from tasks.teams.teamed import EXAMPLES, Teamed
 from tasks.when import Asynchronous
 
 COMPARED = 100
@@ -79,9 +79,10 @@ class Prepared:
         """
         work, attempt = self.job.work, self.job.attempt
         last = newest.round == attempt.rounds or attempt.stop_reason(newest)
-        if isinstance(work.algorithm.map, Teamed) and (last or newest.round // COMPARED > (first - 1) // COMPARED):
+        mapper = work.mapper
+        if isinstance(mapper, TensorParallel) and (last or newest.round // COMPARED > (first - 1) // COMPARED):
             inputs = work.partitions.sample(newest.round % self.job.plan.partitions, EXAMPLES).inputs
-            work.algorithm.map.compare(work.objective, inputs, self.store.tensors.read_state(newest))
+            mapper.compare(work.objective, inputs, self.store.tensors.read_state(newest))
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     order = order_of(resolved.config, resolved.algorithm)
     work, description = work_of(resolved, executor)
     work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
-    _tell_of_ranks(resolved.config, work.algorithm.map.ranks)
+    _tell_of_ranks(resolved.config, work.compute.ranks)
     store = _open_or_create(resolved.config, work, description, executor)
     begun.append(run_name(store.address))
     token = secrets.token_hex(4)

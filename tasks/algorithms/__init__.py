@@ -1,1 +1,1 @@
-"""The named algorithms, a function each: its signature is the only definition of its options."""
+"""The named algorithms: three parts each, and the defaults that they change."""

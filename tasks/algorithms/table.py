@@ -3,38 +3,91 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from storage.errors import UsageError
+from tasks import options as option
 from tasks.algebra import Algorithm
-from tasks.algorithms.averaging import (
-    diloco,
-    fed_adagrad,
-    fed_adam,
-    fed_avg,
-    fed_avgm,
-    fed_prox,
-    fed_yogi,
-    matched,
-    scaffold,
-    sync_sgd,
-)
-from tasks.algorithms.chosen import auto
-from tasks.algorithms.serving import async_sgd, downpour, easgd, fed_buff
+from tasks.algorithms.preset import Preset, joined, make_part
+from tasks.applies.adaptive import Adagrad, Adam, Yogi
+from tasks.applies.sgd import Sgd
+from tasks.maps.downpour import Downpour
+from tasks.maps.elastic import Elastic
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
+from tasks.maps.prox import FedProx
+from tasks.maps.scaffold import Scaffold
+from tasks.reduces.matched import Matched
+from tasks.reduces.mean import Mean
 from tasks.user_code import Code
+from tasks.when import Asynchronous, Buffered, Fetching, Pushing, Synchronous
 
-ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = {
-    make.__name__: make
-    for make in (
-        *(sync_sgd, fed_avg, diloco, matched),
-        *(fed_avgm, fed_adam, fed_adagrad, fed_yogi, fed_prox, scaffold),
-        *(async_sgd, downpour, easgd, fed_buff),
-    )
+ABOUT: Mapping[str, str] = {
+    "sync_sgd": "one step of one machine by the mean gradient of all partitions (Chen et al. 2016)",
+    "fed_avg": "local training, then the mean of the networks (McMahan et al. 2017, Algorithm 1)",
+    "diloco": "many local steps of AdamW, outer ones with Nesterov momentum (Douillard et al. 2023, Algorithm 1)",
+    "matched": "fed_avg, hidden units matched before the mean (Ainsworth et al. 2023, Algorithm 1)",
+    "fed_avgm": "fed_avg with momentum on the server (Hsu et al. 2019)",
+    "fed_adam": "fed_avg with Adam on the server (Reddi et al. 2021, Algorithm 2)",
+    "fed_adagrad": "fed_avg with Adagrad on the server (Reddi et al. 2021, Algorithm 2)",
+    "fed_yogi": "fed_avg with Yogi on the server (Reddi et al. 2021, Algorithm 2)",
+    "fed_prox": "fed_avg whose partitions are held near the start (Li et al. 2020, Algorithm 2)",
+    "scaffold": "fed_avg with control variates (Karimireddy et al. 2020, Algorithm 1, option II)",
+    "async_sgd": "each gradient is applied by a parameter server as it arrives (Zhang et al. 2016)",
+    "downpour": "sums of gradients are pushed to a server with Adagrad (Dean et al. 2012, Algorithm 1)",
+    "easgd": "elastic averaging: partitions and server draw each other (Zhang et al. 2015, Algorithm 1)",
+    "fed_buff": "local training, and a server round for each buffer of updates (Nguyen et al. 2022, Algorithm 1)",
+    "auto": "what `roundweave plan` chooses by a race; a round stands for an epoch",
+}
+"""What a configuration may name, and what each is: the algorithms, and the name of the one that is chosen."""
+
+
+def preset(map: Any, reduce: Any, apply: Any, when: Any = Synchronous, **defaults: Any) -> Preset:
+    return Preset(map, reduce, apply, when, defaults)
+
+
+NESTEROV = {"outer_lr": 0.7, "outer_momentum": 0.9, "outer_nesterov": True}
+
+ALGORITHMS: Mapping[str, Preset] = {
+    "sync_sgd": preset(Gradient, Mean, Sgd, lr=0.1),
+    "fed_avg": preset(LocalSteps, Mean, Sgd),
+    "diloco": preset(LocalSteps, Mean, Sgd, optimizer="AdamW", lr=1e-3, local_steps=50, **NESTEROV),
+    "matched": preset(LocalSteps, Matched, Sgd),
+    "fed_avgm": preset(LocalSteps, Mean, Sgd, outer_momentum=0.9),
+    "fed_adam": preset(LocalSteps, Mean, Adam),
+    "fed_adagrad": preset(LocalSteps, Mean, Adagrad, outer_lr=0.1),
+    "fed_yogi": preset(LocalSteps, Mean, Yogi),
+    "fed_prox": preset(FedProx, Mean, Sgd),
+    "scaffold": preset(Scaffold, Mean, Sgd),
+    "async_sgd": preset(Gradient, Mean, Sgd, Fetching, lr=0.1, batch_size=32),
+    "downpour": preset(Downpour, Mean, Adagrad, Pushing, lr=0.05, outer_lr=0.02, outer_tau=0.1),
+    "easgd": preset(Elastic, Mean, Sgd, Asynchronous, local_steps=10),
+    "fed_buff": preset(LocalSteps, Mean(weighted=False), Sgd, Buffered),
 }
 
-NAMED: Mapping[str, Callable[..., Algorithm]] = {**ALGORITHMS, auto.__name__: auto}
-"""What a configuration may name: the algorithms, and the name that stands for the one that is chosen."""
+
+MostLocalSteps = Annotated[
+    int | None, Field(ge=1, description="no more local steps a round than these; none: those of an epoch")
+]
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The options of the name that stands for the algorithm which a race chooses."""
+
+    lr: option.LearningRate = 0.1
+    momentum: option.Momentum = 0.0
+    nesterov: option.Nesterov = False
+    lr_schedule: option.LearningRateSchedule = "constant"
+    batch_size: option.BatchSize = 32
+    most_local_steps: Annotated[
+        int | None,
+        Field(ge=1, description="no more local steps a round than these; none: as many as an epoch has"),
+    ] = None
 
 
 def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
@@ -46,15 +99,33 @@ def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
         )
 
 
-def build_algorithm(named: str | Code, options: Mapping[str, Any]) -> Algorithm:
-    """A named algorithm, or the user's own, with options; one that it does not take is refused by name."""
-    make, name = (named.load(), named.reference) if isinstance(named, Code) else (NAMED[named], named)
-    check_taken(name, options, inspect.signature(make).parameters)
+def build_algorithm(
+    named: str | Code, options: Mapping[str, Any], parts: Mapping[str, str | Code | None] | None = None
+) -> Algorithm:
+    """A named algorithm with options, and with other parts by kind; refuses by name an option that it has not."""
+    if isinstance(named, Code):
+        return _own(named, options, parts or {})
+    if named == "auto":
+        raise UsageError(
+            "auto is no algorithm of its own: `roundweave plan` and `roundweave train` choose one by a race; "
+            "name the one that they chose"
+        )
+    preset = ALGORITHMS[named].with_parts(parts or {})
+    check_taken(named, options, preset.options)
+    return preset.build(options)
+
+
+def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code | None]) -> Algorithm:
+    """What the user's function returns, with other parts by kind."""
+    make, name = code.load(), code.reference
+    signature = inspect.signature(make)
+    check_taken(name, options, signature.parameters)
     try:
-        inspect.signature(make).bind(**options)
+        signature.bind(**options)
     except TypeError as error:
         raise UsageError(f"algorithm {name}: {error}; give every option a default") from error
     algorithm = make(**options)
     if not isinstance(algorithm, Algorithm):
         raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")
-    return algorithm
+    made = {kind: make_part(kind, named, {}) for kind, named in parts.items() if named is not None}
+    return joined(replace(algorithm, **made)) if made else algorithm

@@ -9,8 +9,9 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
+from tasks import options as option
 from tasks.algebra import Apply
-from tasks.applies.schedules import CONSTANT, Schedule
+from tasks.applies.schedules import Schedule
 from tasks.numerics import accumulator
 
 
@@ -30,15 +31,14 @@ class Adaptive(Apply):
     -0.75
     """
 
-    lr: float = 0.01
-    beta1: float = 0.9
-    tau: float = 1e-3
-    schedule: Schedule = CONSTANT
+    lr: option.OuterLearningRate = 0.01
+    beta1: option.FirstDecay = 0.9
+    tau: option.Adaptivity = 1e-3
+    lr_schedule: option.OuterSchedule = "constant"
+    warmup: option.Warmup = 0
 
-    @property
-    def elementwise(self) -> bool:
-        """It does."""
-        return True
+    def __post_init__(self) -> None:
+        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """The next second moment from the last and the direction's square; all (elements,)."""
@@ -51,7 +51,7 @@ class Adaptive(Apply):
 
     def __call__(self, state: State, update: Update) -> State:
         """Step; one vector (elements,) per dtype, and the arithmetic in the accumulator type."""
-        lr = self.lr * self.schedule(state.round + 1)
+        lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
         params, firsts, seconds = {}, {}, {}
         for name, param in state.params.items():
             wide = accumulator(name)
@@ -73,7 +73,7 @@ class Adam(Adaptive):
     5.0
     """
 
-    beta2: float = 0.99
+    beta2: option.SecondDecay = 0.99
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """(elements,) and (elements,) -> (elements,)."""
@@ -88,7 +88,7 @@ class Yogi(Adaptive):
     6.0
     """
 
-    beta2: float = 0.99
+    beta2: option.SecondDecay = 0.99
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """(elements,) and (elements,) -> (elements,)."""
@@ -103,7 +103,7 @@ class Adagrad(Adaptive):
     12.0
     """
 
-    beta1: float = 0.0
+    beta1: option.FirstDecay = 0.0
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """(elements,) and (elements,) -> (elements,)."""

@@ -31,10 +31,6 @@ class KeepExtras(Apply):
         """With the apply inside told, too."""
         return replace(self, apply=self.apply.bound(objective, partitions))
 
-    def around(self, other: Apply) -> Apply:
-        """The same extras kept beside the memory of another apply."""
-        return other if isinstance(other, KeepExtras) else replace(self, apply=other)
-
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """The memory of the apply inside, and a vector (elements,) per dtype for each slot."""
         zeros = {slot: {k: torch.zeros_like(p) for k, p in params.items()} for slot in self.slots}

@@ -9,8 +9,9 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
+from tasks import options as option
 from tasks.algebra import Apply
-from tasks.applies.schedules import CONSTANT, Schedule
+from tasks.applies.schedules import Schedule
 from tasks.numerics import accumulator
 
 
@@ -26,15 +27,14 @@ class Sgd(Apply):
     [0.0, 2.0]
     """
 
-    lr: float = 1.0
-    momentum: float = 0.0
-    nesterov: bool = False
-    schedule: Schedule = CONSTANT
+    lr: option.OuterLearningRate = 1.0
+    momentum: option.OuterMomentum = 0.0
+    nesterov: option.Nesterov = False
+    lr_schedule: option.OuterSchedule = "constant"
+    warmup: option.Warmup = 0
 
-    @property
-    def elementwise(self) -> bool:
-        """It does."""
-        return True
+    def __post_init__(self) -> None:
+        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """A velocity of zeros, where there is momentum."""
@@ -42,7 +42,7 @@ class Sgd(Apply):
 
     def __call__(self, state: State, update: Update) -> State:
         """Step; one vector (elements,) per dtype, and the arithmetic in the accumulator type."""
-        lr = self.lr * self.schedule(state.round + 1)
+        lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
         params, velocity = {}, {}
         for name, param in state.params.items():
             step = update.direction[name].to(accumulator(name))

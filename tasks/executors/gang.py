@@ -23,6 +23,7 @@ from storage.errors import ClusterError
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import Idleness, LostWork, result, usable_workers
 from tasks.clusters.watching import LOOK_SECONDS, processes
+from tasks.compute.compute import whole_part
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import step
 from tasks.executors.pool import Pool
@@ -163,8 +164,7 @@ class GangExecutor(GraphExecutor):
         """Tell, once, why each worker has the whole network where teams were to share it."""
         ranks, algorithm = job.ranks, job.work.algorithm
         why = ""
-        if ranks > 1 and not algorithm.shareable:
-            part = algorithm.apply if algorithm.reduce.elementwise else algorithm.reduce
+        if ranks > 1 and (part := whole_part(algorithm)):
             why = f"{part} needs whole networks in one place"
         elif ranks > workers:
             why = f"a team of {ranks} ranks needs as many workers, of which there are {workers}"

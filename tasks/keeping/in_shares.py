@@ -18,16 +18,16 @@ from storage.rounds.pruned import there
 from storage.values.digests import grouped_digest, update_groups
 from storage.values.state import Update
 from storage.values.tensors import Record, Specs, TensorSpec, Vectors, sizes, to_numpy, views
+from tasks.compute.compute import Compute
+from tasks.compute.tensor_parallel.networks import ShareObjective
+from tasks.compute.tensor_parallel.shares import Shares
+from tasks.compute.tensor_parallel.team import Team
 from tasks.data.partitions import Partition
 from tasks.keeping.committing import check_machine, read_carry, record_of
 from tasks.keeping.remaking import remade
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome, fold_block, map_block
-from tasks.teams.networks import ShareObjective
-from tasks.teams.shares import Shares
-from tasks.teams.team import Team
-from tasks.teams.teamed import Teamed
 
 PART_BYTES = 1 << 20
 """Bytes of a cut tensor that are in one place at a time, or those of one row where it has more."""
@@ -62,13 +62,11 @@ class InShares:
     @classmethod
     def of(cls, job: Job, team: Team, line: Team) -> InShares:
         """That of a rank of a team, which is in a process of its own."""
-        work, rule = job.work, job.work.algorithm.map
-        assert isinstance(rule, Teamed)
-        objective = ShareObjective.of(work.objective, rule.found, team, apart=True)
-        algorithm = replace(work.algorithm, map=rule.inner)
-        return cls(
-            replace(job, work=replace(work, objective=objective, algorithm=algorithm)), job, rule.found, team, line
-        )
+        work, shares = job.work, job.work.compute.shares
+        assert shares is not None
+        objective = ShareObjective.of(work.objective, shares, team, apart=True)
+        share = replace(work, objective=objective, compute=Compute(work.threads))
+        return cls(replace(job, work=share), job, shares, team, line)
 
     def read_outcome(self, round: int) -> Outcome:
         """The rank's part of the outcome of a committed round, verified; as `remade` where it is not stored."""

@@ -9,8 +9,9 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
+from tasks import options as option
 from tasks.algebra import Map
-from tasks.applies.schedules import CONSTANT, Schedule
+from tasks.applies.schedules import Schedule
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, descend
 from tasks.maps.batches import batches
@@ -19,25 +20,29 @@ from tasks.networks.objective import Objective, buffers_of
 
 @dataclass(frozen=True)
 class Downpour(Map):
-    """`steps` of SGD, of which the sum of the gradients is pushed (Dean et al. 2012, Algorithm 1).
+    """Steps of SGD, of which the sum of the gradients is pushed (Dean et al. 2012, Algorithm 1).
 
-    The replica goes on from where it is, which it carries as ``replica``, until it fetches the server's
-    parameters; one that fetches at every turn `carries` nothing. `lr` is that of the replica's own steps.
+    The replica takes `push_every` steps, and goes on from where it is, which it carries as ``replica``, until it
+    fetches the server's parameters after `fetch_every` steps. `lr` is that of the replica's own steps.
 
-    >>> Downpour(steps=2, carries=True).carry, Downpour(steps=2).carry
+    >>> Downpour(push_every=2, fetch_every=4).carry, Downpour(push_every=2, fetch_every=2).carry
     (('replica',), ())
     """
 
-    steps: int = 1
-    batch_size: int | None = 32
-    lr: float = 0.1
-    carries: bool = False
-    schedule: Schedule = CONSTANT
+    lr: option.LearningRate = 0.1
+    lr_schedule: option.LearningRateSchedule = "constant"
+    warmup: option.Warmup = 0
+    batch_size: option.BatchSize = 32
+    push_every: option.PushEvery = 1
+    fetch_every: option.FetchEvery = 1
+
+    def __post_init__(self) -> None:
+        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     @property
     def carry(self) -> tuple[str, ...]:
-        """The replica's parameters, one vector (elements,) per dtype."""
-        return ("replica",) if self.carries else ()
+        """The replica's parameters, one vector (elements,) per dtype, unless it fetches whenever it pushes."""
+        return ("replica",) if self.fetch_every > self.push_every else ()
 
     @property
     def forgets(self) -> bool:
@@ -55,10 +60,10 @@ class Downpour(Map):
         """Train; the direction is the sum of the gradients, one vector (elements,) per dtype."""
         network = objective.network(replace(state, params=carry.get("replica", state.params)))
         parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        lr = self.lr * self.schedule(state.round + 1)
+        lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
         total, seen = torch.zeros(()), 0
-        for batch in batches(examples, self.batch_size, self.steps, seed):
+        for batch in batches(examples, self.batch_size, self.push_every, seed):
             loss = backprop(objective, network, batch)
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
@@ -70,6 +75,6 @@ class Downpour(Map):
             direction=pack(specs, sums),
             buffers=buffers_of(network, objective.layout),
             weight=seen,
-            metrics={"train_loss": total.item() / self.steps},
-            carry={"replica": pack(specs, dict(network.named_parameters()))} if self.carries else {},
+            metrics={"train_loss": total.item() / self.push_every},
+            carry={"replica": pack(specs, dict(network.named_parameters()))} if self.carry else {},
         )

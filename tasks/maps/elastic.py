@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
+from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.algebra import Map
+from tasks import options as option
 from tasks.data.examples import Examples
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import Objective
@@ -19,33 +20,33 @@ FORCE = 0.9
 
 
 @dataclass(frozen=True)
-class Elastic(Map):
+class Elastic(LocalSteps):
     """Elastic averaging: a partition keeps its own parameters x (Zhang et al. 2015, Algorithm 1).
 
     At its turn x and the server's parameters move towards each other by `elasticity` times their difference, and
-    x takes its `local` steps, the first by the gradient of where x was before the move. The server is pushed its
+    x takes its local steps, the first by the gradient of where x was before the move. The server is pushed its
     part of the move when the turn ends. Without an elasticity, it is 0.9 by the number of partitions.
 
-    >>> Elastic(LocalSteps(steps=10)).carry
+    >>> Elastic(local_steps=10).carry
     ('own',)
     """
 
-    local: LocalSteps
-    elasticity: float | None = None
+    elasticity: option.Elasticity = None
 
     carry = ("own",)
 
-    def bound(self, objective: Any, partitions: Any) -> Elastic:
-        """With the elasticity for so many partitions."""
-        return replace(self, elasticity=self.elasticity or FORCE / partitions.split.partitions)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.init != "shared":
+            raise UsageError("elastic averaging begins from one network; leave init out")
+
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """This map with the elasticity for so many partitions."""
+        bound = super().bound(objective, partitions)
+        return replace(bound, elasticity=self.elasticity or FORCE / partitions.split.partitions)
 
     def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Examples,
-        carry: Mapping[str, Vectors],
-        seed: int,
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train; direction and own parameters are one vector (elements,) per dtype."""
         assert self.elasticity is not None
@@ -53,5 +54,5 @@ class Elastic(Map):
         for name, server in state.params.items():
             wide = accumulator(name)
             moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
-        update, arrived = self.local.walk(objective, replace(state, params=own), examples, seed, move=moves)
+        update, arrived = self.walk(objective, replace(state, params=own), examples, seed, move=moves)
         return replace(update, direction={name: -move for name, move in moves.items()}, carry={"own": arrived})

@@ -9,6 +9,7 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
+from tasks import options as option
 from tasks.algebra import Map
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop
@@ -31,7 +32,7 @@ class Gradient(Map):
     (torch.Size([3]), 3)
     """
 
-    batch_size: int | None = None
+    batch_size: option.BatchSize = None
 
     def __call__(
         self,

@@ -2,165 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Self
 
 import torch
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack, views
+from tasks import options as option
 from tasks.algebra import Map
-from tasks.applies.schedules import CONSTANT, Schedule
+from tasks.applies.schedules import Schedule
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, descend
 from tasks.maps.batches import batches
-from tasks.maps.optimizers import check_optimizer, check_steps, optimizer_name, optimizer_of
-from tasks.maps.stacking.courses import course, lengths_of
-from tasks.maps.stacking.independence import check_stackable
-from tasks.maps.stacking.replicas import Stacked
-from tasks.maps.stacking.training import train
+from tasks.maps.optimizers import Optimizer, check_optimizer, check_steps, optimizer_name, optimizer_of
 from tasks.networks.objective import Objective, buffers_of
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
 """What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
 
+Step = Callable[[Examples], torch.Tensor]
+"""Takes one step of training on a batch, and gives the batch's loss, ()."""
+
 
 @dataclass(frozen=True)
-class LocalSteps(Map):
-    """Local training from the round's state; the direction is start minus arrived.
+class LocalSgd(Map):
+    """Plain SGD on a partition: what all local training has in common.
 
-    Walks `steps` batches, or `epochs` passes, in an order drawn from the seed, with a torch optimizer that
-    starts afresh each round. `batch_size` None means the whole partition; `clip_norm` bounds the gradient's
-    L2 norm; `schedule` changes `lr` over rounds. The weight is the partition's number of examples (McMahan et al.
-    2017, Algorithm 1). With `init` ``per-partition`` each partition begins round 1 from initial weights of its
-    own, drawn from its seed. So many partitions are trained `stacked`, side by side, also where fewer are
-    mapped: the bits depend on the number, and on no other partition.
+    Walks `local_steps` batches, or `local_epochs` passes (one where neither is given), in an order drawn from the
+    seed. `batch_size` None means the whole partition. `lr_schedule` and `warmup` change `lr` over rounds.
 
-    >>> local = LocalSteps(epochs=2, batch_size=32, lr=0.1, schedule=Schedule("step:10:0.5"))
+    >>> local = LocalSgd(local_epochs=2, batch_size=32, lr=0.1, lr_schedule="step:10:0.5")
     >>> local.count(100), local.rate(State({}, round=10))
     (8, 0.05)
     """
 
-    steps: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = 32
-    optimizer: str = "SGD"
-    lr: float = 0.1
-    options: tuple[tuple[str, Any], ...] = ()
-    clip_norm: float | None = None
-    init: Literal["shared", "per-partition"] = "shared"
-    schedule: Schedule = CONSTANT
-    stacked: int = 1
+    either: ClassVar[tuple[str, str]] = ("local_steps", "local_epochs")
+    """Of these options one is given: a default of one yields to the other."""
+
+    lr: option.LearningRate = 0.1
+    lr_schedule: option.LearningRateSchedule = "constant"
+    warmup: option.Warmup = 0
+    local_steps: option.LocalSteps = None
+    local_epochs: option.LocalEpochs = None
+    batch_size: option.BatchSize = 32
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            raise UsageError("local training needs either steps or epochs, not both")
-        object.__setattr__(self, "optimizer", optimizer_name(self.optimizer))
-        check_optimizer(self.optimizer)
-        if self.stacked > 1 and self.unstackable:
-            raise UsageError(
-                f"stacked = {self.stacked} is for plain SGD from a shared start, not for {self.unstackable}; "
-                "leave one of them out"
-            )
-        if "lr" in dict(self.options):
-            raise UsageError("give lr as lr, not among the optimizer's options")
-        if self.options:
-            optimizer_of(self.optimizer, [torch.nn.Parameter(torch.zeros(1, 1))], self.lr, dict(self.options))
-
-    @property
-    def stack(self) -> int:
-        """As many as are stacked."""
-        return self.stacked
-
-    @property
-    def unstackable(self) -> str | None:
-        """Which of its options cannot be stacked, None where all can."""
-        others = {
-            f"optimizer {self.optimizer}": self.optimizer != "SGD",
-            f"options {dict(self.options)}": bool(self.options),
-            f"clip_norm {self.clip_norm}": self.clip_norm is not None,
-            f"init {self.init}": self.init != "shared",
-        }
-        return next((name for name, given in others.items() if given), None)
-
-    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
-        """Raise `UsageError` where the optimizer, `ModelError` where stacking is not for this network.
-
-        Replicas are tried at any length of their batches.
-        """
-        if not self._is_plain:
-            parameters = [p for p in objective.network(objective.initial()).parameters() if p.requires_grad]
-            check_steps(optimizer_of(self.optimizer, parameters, self.lr, dict(self.options)))
-        if self.stacked > 1:
-            lengths = {n for size in {*sizes} for n in lengths_of(size, self.batch_size, self.count(size))}
-            for length in sorted(lengths or {len(examples)}, reverse=True):
-                rows = torch.arange(length) % len(examples)
-                check_stackable(
-                    Stacked(objective, self.stacked), Examples(examples.inputs[rows], examples.targets[rows])
-                )
-
-    def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Examples,
-        carry: Mapping[str, Vectors],
-        seed: int,
-    ) -> Update:
-        """Train, and send back how far the parameters went: one vector (elements,) per dtype."""
-        if self.stacked > 1:
-            return self.together(objective, state, [examples], [carry], [seed])[0]
-        return self.train(objective, state, examples, seed)
-
-    def together(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Sequence[Examples],
-        carries: Sequence[Mapping[str, Vectors]],
-        seeds: Sequence[int],
-    ) -> Sequence[Update]:
-        """Train up to `stack` partitions side by side, an update for each."""
-        if self.stacked == 1:
-            return super().together(objective, state, examples, carries, seeds)
-        counts = [self.count(len(each)) for each in examples]
-        courses = [
-            course(each, self.batch_size, steps, seed)
-            for each, steps, seed in zip(examples, counts, seeds, strict=True)
-        ]
-        arrived = train(Stacked(objective, self.stacked), state, courses, self.rate(state))
-        directions = {name: start - arrived.params[name] for name, start in state.params.items()}
-        losses = arrived.losses.tolist()
-        return [
-            Update(
-                direction={name: rows[number] for name, rows in directions.items()},
-                buffers=state.buffers,
-                weight=len(each),
-                metrics={"train_loss": losses[number] / counts[number]},
-            )
-            for number, each in enumerate(examples)
-        ]
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether the optimizer subtracts lr times the gradient, and no more."""
-        return self.optimizer == "SGD" and not self.options
+        if self.local_steps and self.local_epochs:
+            raise UsageError("give local_steps or local_epochs, not both")
+        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     def count(self, examples: int) -> int:
         """How many steps a round takes over so many examples."""
-        return self.steps or (self.epochs or 0) * -(-examples // (self.batch_size or examples))
+        return self.local_steps or (self.local_epochs or 1) * -(-examples // (self.batch_size or examples))
 
     def rate(self, state: State) -> float:
         """The learning rate of the round that begins from a state."""
-        return self.lr * self.schedule(state.round + 1)
+        return self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
 
-    def train(
-        self, objective: Objective, state: State, examples: Examples, seed: int, term: Term | None = None
+    def start(self, objective: Objective, state: State, seed: int) -> State:
+        """The state that training begins from; `seed` is the partition's of this round."""
+        return state
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
-        """One round of local training, with a term added to every gradient before it is clipped."""
-        return self.walk(objective, state, examples, seed, term)[0]
+        """Train, and send back start minus arrived: one vector (elements,) per dtype."""
+        return self.walk(objective, state, examples, seed)[0]
 
     def walk(
         self,
@@ -171,16 +81,15 @@ class LocalSteps(Map):
         term: Term | None = None,
         move: Vectors | None = None,
     ) -> tuple[Update, Vectors]:
-        """The same, and the parameters where it arrives, one vector (elements,) per dtype.
+        """One round of local training: the update, and the parameters where it arrives.
 
-        A `move`, of the same form, is subtracted from the parameters after the first step.
+        A `term` is added to every gradient before it is clipped. A `move` is subtracted from the parameters after
+        the first step. Parameters and move are one vector (elements,) per dtype. The update's weight is the
+        partition's number of examples (McMahan et al. 2017, Algorithm 1).
         """
-        if self.stacked > 1:
-            raise UsageError("only local training as it is can be stacked: no further terms; leave stacked at 1")
-        own = self.init == "per-partition" and state.round == 0
-        network = objective.network(objective.seeded(seed).initial() if own else state)
-        step = self._step(objective, network, self.rate(state), term)
-        steps = self.count(len(examples))
+        network = objective.network(self.start(objective, state, seed))
+        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        step, steps = self.stepper(objective, network, named, self.rate(state), term), self.count(len(examples))
         total = torch.zeros(())
         for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
             total += step(batch)
@@ -195,23 +104,105 @@ class LocalSteps(Map):
         )
         return update, arrived
 
-    def _step(
-        self, objective: Objective, network: torch.nn.Module, lr: float, term: Term | None
-    ) -> Callable[[Examples], torch.Tensor]:
-        """What takes a step of a network on a batch, and gives its loss."""
-        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        parameters = list(named.values())
-        # Plain SGD without torch.optim: the same bits, less time a step, and torch.optim takes 1.2 s to start.
-        optimizer = None if self._is_plain else optimizer_of(self.optimizer, parameters, lr, dict(self.options))
+    def stepper(
+        self,
+        objective: Objective,
+        network: torch.nn.Module,
+        parameters: Mapping[str, torch.nn.Parameter],
+        lr: float,
+        term: Term | None,
+    ) -> Step:
+        """What takes a step of a network, whose trained parameters these are by name."""
+
+        trained = list(parameters.values())
 
         def step(batch: Examples) -> torch.Tensor:
             loss = backprop(objective, network, batch)
             if term is not None:
-                _add(named, term)
+                _add(parameters, term)
+            descend(trained, lr)
+            return loss
+
+        return step
+
+
+@dataclass(frozen=True)
+class LocalSteps(LocalSgd):
+    """Local training from the round's state with any optimizer of torch.optim, which restarts each round.
+
+    `clip_norm` bounds the gradient's L2 norm. With `init` ``per-partition`` each partition begins round 1 from
+    initial weights of its own, drawn from its seed.
+
+    >>> LocalSteps(local_steps=5, optimizer="adamw").optimizer
+    'AdamW'
+    """
+
+    momentum: option.Momentum = 0.0
+    nesterov: option.Nesterov = False
+    optimizer: Optimizer = "SGD"
+    optimizer_options: option.OptimizerOptions = None
+    clip_norm: option.ClipNorm = None
+    init: option.Init = "shared"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "optimizer", optimizer_name(self.optimizer))
+        check_optimizer(self.optimizer)
+        if "lr" in (self.optimizer_options or {}):
+            raise UsageError("give lr as lr, not among the optimizer's options")
+        if self.all_options:
+            self.optimizer_for([torch.nn.Parameter(torch.zeros(1, 1))], self.lr)
+
+    @property
+    def all_options(self) -> dict[str, Any]:
+        """What the optimizer is given besides its learning rate."""
+        given = {"momentum": self.momentum, "nesterov": self.nesterov}
+        return {**(self.optimizer_options or {}), **{name: value for name, value in given.items() if value}}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the optimizer subtracts lr times the gradient, and no more."""
+        return self.optimizer == "SGD" and not self.all_options
+
+    def optimizer_for(self, parameters: list[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        """A new optimizer of some parameters; raises `UsageError` for options that it does not take."""
+        return optimizer_of(self.optimizer, parameters, lr, self.all_options)
+
+    def bound(self, objective: Objective, partitions: Any) -> Self:
+        """This map, once its optimizer has taken a step of the run's network; raises `UsageError` if it cannot."""
+        if not self.is_plain:
+            parameters = [p for p in objective.network(objective.initial()).parameters() if p.requires_grad]
+            check_steps(self.optimizer_for(parameters, self.lr))
+        return self
+
+    def start(self, objective: Objective, state: State, seed: int) -> State:
+        """The round's state; where each partition has its own `init`, its own initial weights in round 1."""
+        own = self.init == "per-partition" and state.round == 0
+        return objective.seeded(seed).initial() if own else state
+
+    def stepper(
+        self,
+        objective: Objective,
+        network: torch.nn.Module,
+        parameters: Mapping[str, torch.nn.Parameter],
+        lr: float,
+        term: Term | None,
+    ) -> Step:
+        """What takes a step of a network by the optimizer."""
+        # Plain SGD without torch.optim: the same bits, less time a step, and torch.optim takes 1.2 s to start.
+        if self.is_plain and self.clip_norm is None:
+            return super().stepper(objective, network, parameters, lr, term)
+        trained = list(parameters.values())
+        optimizer = None if self.is_plain else self.optimizer_for(trained, lr)
+
+        def step(batch: Examples) -> torch.Tensor:
+            loss = backprop(objective, network, batch)
+            if term is not None:
+                _add(parameters, term)
             if self.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+                torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
             if optimizer is None:
-                descend(parameters, lr)
+                descend(trained, lr)
             else:
                 optimizer.step()
                 optimizer.zero_grad()

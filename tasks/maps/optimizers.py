@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import AfterValidator, Field
 
 from storage.errors import UsageError, near, one_line
 
@@ -19,6 +20,13 @@ def optimizer_name(name: str) -> str:
     ('AdamW', 'Other')
     """
     return _names().get(name.lower(), name)
+
+
+Optimizer = Annotated[
+    str,
+    Field(description="the local optimizer: any of torch.optim; it restarts each round"),
+    AfterValidator(optimizer_name),
+]
 
 
 def check_optimizer(name: str) -> None:

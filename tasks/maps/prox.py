@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,14 +10,14 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, views
-from tasks.algebra import Map
+from tasks import options as option
 from tasks.data.examples import Examples
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import Objective
 
 
 @dataclass(frozen=True)
-class FedProx(Map):
+class FedProx(LocalSteps):
     """Local training with (mu / 2) |w - w_t|^2 added to the loss (Li et al. 2020, Algorithm 2).
 
     w_t are the parameters of the round's start; mu 0 is local training as it is, to the bit.
@@ -25,31 +25,22 @@ class FedProx(Map):
     >>> from tasks.networks.objective import ModelSpec
     >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
     >>> examples = Examples(torch.ones(3, 2), torch.zeros(3))
-    >>> maps = (FedProx(LocalSteps(steps=9), mu) for mu in (0.0, 1.0, 5.0))
+    >>> maps = (FedProx(local_steps=9, mu=mu) for mu in (0.0, 1.0, 5.0))
     >>> updates = [map(objective, objective.initial(), examples, {}, 0) for map in maps]
     >>> far, near, nearest = (update.direction["float32"].norm().item() for update in updates)
     >>> far > near > nearest
     True
     """
 
-    local: LocalSteps
-    mu: float
+    mu: option.Proximity = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.mu < 0:
             raise UsageError(f"mu is a weight from 0, not {self.mu}")
 
-    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
-        """As the local training does."""
-        self.local.check(objective, examples, sizes)
-
     def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Examples,
-        carry: Mapping[str, Vectors],
-        seed: int,
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train; the direction is one vector (elements,) per dtype."""
         start = views(objective.layout.params, state.params)
@@ -57,4 +48,4 @@ class FedProx(Map):
         def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
             return self.mu * (parameter - start[name])
 
-        return self.local.train(objective, state, examples, seed, pull if self.mu else None)
+        return self.walk(objective, state, examples, seed, pull if self.mu else None)[0]

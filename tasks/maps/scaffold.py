@@ -10,15 +10,14 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, views
-from tasks.algebra import Map
 from tasks.data.examples import Examples
-from tasks.maps.local_steps import LocalSteps
+from tasks.maps.local_steps import LocalSgd
 from tasks.networks.objective import Objective
 from tasks.numerics import accumulator
 
 
 @dataclass(frozen=True)
-class Scaffold(Map):
+class Scaffold(LocalSgd):
     """Local SGD with control variates (Karimireddy et al. 2020, Algorithm 1, option II).
 
     Each of the K steps goes along g - c_i + c. A partition keeps c_i, which becomes its mean gradient on the way,
@@ -26,26 +25,14 @@ class Scaffold(Map):
     `KeepExtras`, is the mean of what was sent: the paper's c + mean(change of c_i) where all partitions take part,
     and where one was refused, free of the error that a sum of changes would carry on.
 
-    >>> Scaffold(LocalSteps(epochs=1)).carry
+    >>> Scaffold(local_epochs=1).carry
     ('control',)
     """
 
-    local: LocalSteps
-
     carry = extras = ("control",)
 
-    def __post_init__(self) -> None:
-        plain = self.local.optimizer == "SGD" and not self.local.options and self.local.clip_norm is None
-        if not plain or self.local.init != "shared":
-            raise UsageError("SCAFFOLD needs plain SGD from a shared start: no options, clipping or init")
-
     def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Examples,
-        carry: Mapping[str, Vectors],
-        seed: int,
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train; direction and control variate are one vector (elements,) per dtype."""
         if "control" not in state.memory:
@@ -54,8 +41,8 @@ class Scaffold(Map):
         own = carry.get("control") or {name: torch.zeros_like(vector) for name, vector in server.items()}
         correction = {name: vector - own[name] for name, vector in server.items()}
         terms = views(objective.layout.params, correction)
-        update = self.local.train(objective, state, examples, seed, lambda name, parameter: terms[name])
-        walked = self.local.count(len(examples)) * self.local.rate(state)
+        update, _ = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
+        walked = self.count(len(examples)) * self.rate(state)
         control = {
             name: (vector.to(accumulator(name)) / walked - correction[name]).to(vector.dtype)
             for name, vector in update.direction.items()

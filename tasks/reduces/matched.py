@@ -6,12 +6,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 
 from storage.errors import UsageError
-from storage.values.state import Match, State, Update
+from storage.values import state as values
+from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors, pack, views
 from tasks.algebra import Reduce
 from tasks.data.partitions import Partitions
@@ -24,10 +26,23 @@ from tasks.matching.search.terms import Metric
 from tasks.matching.units import find_units
 from tasks.networks.objective import Objective
 from tasks.reduces.gather import Gather
-from tasks.reduces.mean import Mean
+from tasks.reduces.table import find_reduce
 from tasks.reduces.tree import reduce_all
 
 To = Literal["start", "first", "many"]
+
+Match = Annotated[By, Field(description="by what hidden units are compared when they are matched")]
+MatchTo = Annotated[
+    To | None,
+    Field(
+        description="match to the round's start, the first network, or all to one another; none: start, or "
+        "where each partition began on its own, many"
+    ),
+]
+Soft = Annotated[
+    int | None, Field(ge=0, description="mix the k most similar units, 0 all, in place of a permutation")
+]
+Average = Annotated[str, Field(description="the reduce of networks whose units are matched, such as median")]
 
 
 @dataclass(frozen=True)
@@ -49,21 +64,23 @@ class Networks:
 class Matched(Gather):
     """Bring the units of the networks that arrive into one order, then reduce them by another reduce.
 
-    `match` says by what units are compared, `metric` how (default: by what is compared). `to` says with what: the
-    network that the round started from, the first that arrived, or all with one another (``many``). `soft` k mixes
-    the k most similar units, 0 all of them, by a softmax over `temperature`; it does not preserve functions.
-    Activations are taken on the first `examples` of partition 0. An update whose units are in order already passes
-    as it is. Bound to a run's networks before its first round.
+    `match` says by what units are compared, `metric` how (default: by what is compared). `match_to` says with
+    what: the network that the round started from (the default), the first that arrived, or all with one another
+    (``many``). The networks are then reduced as `average` names it, or by `inner` where that is given. `soft` k
+    mixes the k most similar units, 0 all of them, by a softmax over `temperature`; it does not preserve functions.
+    Activations are taken on the first `examples` of partition 0. An update whose units are in order already
+    passes as it is. Bound to a run's networks before its first round.
 
-    >>> Matched(match="activations", to="many").inner
+    >>> Matched(match="activations", match_to="many").averaging
     Mean(weighted=True)
     """
 
-    inner: Reduce = field(default_factory=Mean)
-    match: By = "weights"
+    match: Match = "weights"
+    match_to: MatchTo = None
+    soft: Soft = None
+    average: Average = "mean"
+    inner: Reduce | None = None
     metric: Metric | None = None
-    to: To = "start"
-    soft: int | None = None
     temperature: float = 0.1
     examples: int = 500
     networks: Networks | None = field(default=None, repr=False, compare=False)
@@ -72,6 +89,16 @@ class Matched(Gather):
         if self.soft is not None and self.to == "many":
             raise UsageError("a soft match is to one network: to start or first, not many")
 
+    @property
+    def to(self) -> To:
+        """What the units are matched to."""
+        return self.match_to or "start"
+
+    @property
+    def averaging(self) -> Reduce:
+        """The reduce of the networks whose units are in one order."""
+        return self.inner or find_reduce(self.average)
+
     def bound(self, objective: Objective, partitions: Partitions) -> Matched:
         """This reduce for a run's networks, whose units it finds; raises where they cannot be permuted soundly."""
         inputs = (_inputs(partitions, BATCH if self.match != "weights" else 2),)
@@ -79,12 +106,8 @@ class Matched(Gather):
         units = find_units(network, inputs)
         units = units.without(spec.name for spec in objective.layout.frozen)
         check_function(network, inputs, units)
-        inner = self.inner.bound(objective, partitions)
+        inner = self.averaging.bound(objective, partitions)
         return replace(self, inner=inner, networks=Networks(objective, partitions, units))
-
-    def around(self, other: Reduce) -> Reduce:
-        """Another reduce of the units in the same order."""
-        return other if isinstance(other, Matched) else replace(self, inner=other)
 
     @property
     def matches(self) -> tuple[TensorSpec, ...]:
@@ -115,10 +138,10 @@ class Matched(Gather):
         ]
         reference = start if self.to == "start" else arrived[0]
         matches = tuple(
-            Match(permutation, units.similarity(reference, tensors))
+            values.Match(permutation, units.similarity(reference, tensors))
             for tensors, permutation in zip(moved, permutations, strict=True)
         )
-        return replace(reduce_all(self.inner, state, aligned), matches=matches)
+        return replace(reduce_all(self.averaging, state, aligned), matches=matches)
 
     def _permutations(
         self, networks: Networks, start: Tensors, arrived: Sequence[Tensors]

@@ -38,11 +38,6 @@ class Mean(Reduce):
 
     weighted: bool = True
 
-    @property
-    def elementwise(self) -> bool:
-        """It does."""
-        return True
-
     def join(self, left: Node, right: Node) -> WeightedSum:
         """Add; a lone update is multiplied by its weight first."""
         left, right = self._lift(left), self._lift(right)

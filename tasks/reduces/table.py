@@ -19,6 +19,7 @@ REDUCES: Mapping[str, Entry] = {
     "geometric_median": Entry(
         "the point nearest to all updates", "tasks.reduces.robust.geometric_median:GeometricMedian"
     ),
+    "matched": Entry("the mean, hidden units matched first", "tasks.reduces.matched:Matched"),
 }
 
 

@@ -9,6 +9,8 @@ from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore, open_store
 from storage.values.state import State
 from tasks.algebra import Algorithm
+from tasks.compute.compute import Compute
+from tasks.compute.mapper import Mapper
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
 from tasks.numerics import Fingerprint, derive_seed
@@ -29,11 +31,21 @@ class Work(WithCode):
     algorithm: Algorithm
     partitions: Partitions
     seed: int
-    threads: int = 1
+    compute: Compute = field(default_factory=Compute)
     quorum: int = 1
     fingerprint: Fingerprint | None = None
     code: tuple[Code, ...] = ()
     before: int = 0
+
+    @property
+    def threads(self) -> int:
+        """How many threads torch has in a map."""
+        return self.compute.threads
+
+    @property
+    def mapper(self) -> Mapper:
+        """What computes the map of partitions."""
+        return self.compute.mapper(self.algorithm.map)
 
     def map_seed(self, turn: int, partition: int) -> int:
         """What a map's randomness is drawn from, by the partition's turn; of the reduce, -1, by the round."""
@@ -109,7 +121,7 @@ class Job:
     @property
     def ranks(self) -> int:
         """How many processes work on one partition together."""
-        return self.work.algorithm.map.ranks
+        return self.work.compute.ranks
 
     def split(self, round: int) -> int:
         """The number of the split that a round uses."""

@@ -99,7 +99,7 @@ def map_block(
 
 def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[list[Mapped]]:
     """The same, those that are mapped at once together."""
-    together = work.algorithm.map.stack
+    together = work.compute.stacked
     if together > 1:  # those with as many examples have batches of the same lengths
         given = sorted(given, key=lambda each: len(each[1].train))
     remaining = iter(given)
@@ -134,7 +134,7 @@ def _mapped(work: Work, state: State, turn: int, given: Sequence[Given]) -> list
     with pinned(seeds[0], work.threads):
         with failing_as(partial(_told, round, partitions)), mapping(round, partitions[0]):
             examples = [each.train for each in data]
-            updates = rule.together(work.objective, work.counted(state), examples, carries, seeds)
+            updates = work.mapper(work.objective, work.counted(state), examples, carries, seeds)
         return [
             Mapped(partition, *checked(layout, update, state.buffers, rule.carry, rule.extras))
             for partition, update in zip(partitions, updates, strict=True)
@@ -251,7 +251,7 @@ def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tal
         return [each for part in data for each in tally(objective, network, part.held_out)]
 
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
-        return work.algorithm.map.as_team(work.objective, state, scored)
+        return work.mapper.scored(work.objective, state, scored)
 
 
 def judge_round(work: Work, round: int, tallies: Sequence[Tally]) -> Score | None:

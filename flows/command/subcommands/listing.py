@@ -13,11 +13,12 @@ from flows.command.arguments import Json
 from flows.command.errors import clear_errors, print_json
 from flows.command.printing.console import console
 from flows.config.algorithms import options_of
-from tasks.algorithms.table import NAMED
+from tasks.algorithms.table import ABOUT
 from tasks.applies.schedules import SCHEDULES
 from tasks.applies.table import APPLIES
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.table import SPLITS
+from tasks.maps.table import MAPS
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
@@ -45,10 +46,10 @@ def list_command(
 
 def _tables() -> dict[str, list[Row]]:
     """Every table by name, a row a name: what it is, and of an algorithm its options."""
-    entries = {"sources": SOURCES, "splits": SPLITS, "reduces": REDUCES, "applies": APPLIES}
+    entries = {"sources": SOURCES, "splits": SPLITS, "maps": MAPS, "reduces": REDUCES, "applies": APPLIES}
     functions: dict[str, Mapping[str, Callable[..., Any]]] = {"models": MODELS, "losses": LOSSES, "scores": SCORES}
     return {
-        "algorithms": [row | {"options": _options(row["name"])} for row in _documented(NAMED)],
+        "algorithms": [{"name": n, "what it is": about, "options": _options(n)} for n, about in ABOUT.items()],
         **{name: _entries(table) for name, table in (entries | {"schedules": SCHEDULES}).items()},
         **{name: _documented(table) for name, table in functions.items()},
     }

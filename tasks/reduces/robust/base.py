@@ -46,6 +46,10 @@ class Robust(Gather):
             )
         return self
 
+    def breakdown(self, updates: int) -> int:
+        """How many of so many updates may be corrupted in any way, and the result stays among the honest ones."""
+        return 0
+
     def center(self, points: torch.Tensor) -> torch.Tensor:
         """The center, (elements,), of points (updates, elements) in the accumulator type."""
         raise NotImplementedError(f"{type(self).__name__} must define center(points)")

@@ -1,0 +1,170 @@
+"""An algorithm as an entry of a table, and how its options are made of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from storage.errors import UsageError
+from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
+from tasks.applies.keep_extras import KeepExtras
+from tasks.applies.table import APPLIES
+from tasks.maps.local_steps import LocalSgd, LocalSteps
+from tasks.maps.table import MAPS
+from tasks.reduces.matched import Matched
+from tasks.reduces.table import REDUCES
+from tasks.tables import Table, find, make, make_own
+from tasks.user_code import Code, find_code, is_reference
+from tasks.when import Asynchronous, Synchronous, When
+
+TABLES: Mapping[str, tuple[Table, type[Part]]] = {
+    "map": (MAPS, Map),
+    "reduce": (REDUCES, Reduce),
+    "apply": (APPLIES, Apply),
+}
+"""Where the parts of each kind are named, and what each of them inherits."""
+
+Chosen = type | Part | Code | str
+"""A part by its class, whose options are open; one that is made; or the user's own, by value or reference."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of an algorithm: its annotated type, its default, and the (part, field) that it is for."""
+
+    annotation: Any
+    default: Any
+    fields: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An algorithm by the classes of its parts, and the defaults that differ from the parts' own."""
+
+    map: Chosen
+    reduce: Chosen
+    apply: Chosen
+    when: type[When] = Synchronous
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_parts(self, named: Mapping[str, str | Code | None]) -> Preset:
+        """The same with other parts in place of its own, by kind; raises `UsageError`, `CodeError`."""
+        chosen: dict[str, Any] = {kind: choose(kind, name) for kind, name in named.items() if name is not None}
+        return replace(self, **chosen)
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """The options of its parts by name; an apply's begin with ``outer_`` where the map has an optimizer."""
+        parts = {"map": self.map, "reduce": self.reduce, "apply": self.apply, "when": self.when}
+        outer = not isinstance(self.map, type) or "lr" in part_options(self.map)
+        options: dict[str, Option] = {}
+        for kind, part in parts.items():
+            for name, (annotation, default) in part_options(part).items():
+                full = f"outer_{name}" if kind == "apply" and outer else name
+                before = options[full].fields if full in options else ()
+                value = self.defaults.get(full, default)
+                options[full] = Option(annotation, value, (*before, (kind, name)))
+        return options
+
+    def yielding(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that are given, and None for a default that yields to another one that is given."""
+        either = self.map.either if isinstance(self.map, type) and issubclass(self.map, LocalSgd) else ()
+        if any(given.get(name) is not None for name in either):
+            return {**dict.fromkeys(either), **given}
+        return dict(given)
+
+    def build(self, given: Mapping[str, Any]) -> Algorithm:
+        """The algorithm with options; raises `UsageError` for values that do not go together."""
+        values, options = self.yielding(given), self.options
+        arguments: dict[str, dict[str, Any]] = {kind: {} for kind in ("map", "reduce", "apply", "when")}
+        for name, option in options.items():
+            for kind, to in option.fields:
+                arguments[kind][to] = values.get(name, option.default)
+        made = {
+            "map": _made("map", self.map, arguments["map"]),
+            "reduce": _made("reduce", self.reduce, arguments["reduce"]),
+            "apply": _made("apply", self.apply, arguments["apply"]),
+        }
+        return joined(Algorithm(**made, when=self.when(**arguments["when"])))
+
+
+def part_options(part: Chosen) -> dict[str, tuple[Any, Any]]:
+    """The (annotation, default) of the fields of a part's class that are options: those with a description."""
+    if not isinstance(part, type):
+        return {}
+    hints = get_type_hints(part, include_extras=True)
+    every = {each.name: (hints[each.name], each.default) for each in fields(part)}
+    return {name: option for name, option in every.items() if _is_described(option[0])}
+
+
+def _is_described(annotation: Any) -> bool:
+    return any(isinstance(each, FieldInfo) for each in getattr(annotation, "__metadata__", ()))
+
+
+def choose(kind: str, named: str | Code) -> Chosen:
+    """The part of a kind that is named: its class, or the part itself where the name tells all, as ``krum:1``.
+
+    The user's own stays as it is named. Raises `UsageError`.
+    """
+    table = TABLES[kind][0]
+    if is_own_part(kind, named):
+        return named
+    assert isinstance(named, str)
+    if ":" in named:
+        made: Part = make(kind, named, table)
+        return made
+    chosen: type = find(kind, named, table, "FILE.py:function")[0].load()
+    return chosen if isinstance(chosen, type) else chosen()
+
+
+def is_own_part(kind: str, named: str | Code) -> bool:
+    """Whether a part of a kind is the user's own: a value, or a reference that is not in the table."""
+    return not isinstance(named, str) or (named.partition(":")[0] not in TABLES[kind][0] and is_reference(named))
+
+
+def make_part(kind: str, named: str | Code, given: Mapping[str, Any]) -> Any:
+    """The part of a kind that is named, with options; raises `UsageError` for those that it does not take so.
+
+    >>> make_part("apply", "sgd", {"lr": 0.5, "lr_schedule": "cosine:8"})
+    Sgd(lr=0.5, momentum=0.0, nesterov=False, lr_schedule='cosine:8', warmup=0)
+    """
+    part = choose(kind, named)
+    taken = part_options(part)
+    name = named.reference if isinstance(named, Code) else named
+    for option, value in given.items():
+        if option not in taken:
+            raise UsageError(f"{kind} {name} takes no {option}; it takes {', '.join(taken) or 'no options'}")
+        try:
+            TypeAdapter(taken[option][0]).validate_python(value, strict=isinstance(value, bool))
+        except ValidationError as error:
+            raise UsageError(f"{kind} {name}: {option} = {value!r}: {error.errors()[0]['msg']}") from error
+    return _made(kind, part, given)
+
+
+def _made(kind: str, part: Chosen, arguments: Mapping[str, Any]) -> Any:
+    """The part itself: of a class with arguments; the user's own as its function gives it."""
+    if isinstance(part, type):
+        return part(**arguments)
+    if isinstance(part, Code | str):
+        return make_own(kind, find_code(part), TABLES[kind][1])
+    return part
+
+
+def joined(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with what its parts need of one another.
+
+    Reduced extras are kept for the next round's maps. Networks that begin apart are matched to one another.
+    """
+    map, reduce, apply = algorithm.map, algorithm.reduce, algorithm.apply
+    apart = isinstance(map, LocalSteps) and map.init == "per-partition"
+    if apart and isinstance(algorithm.when, Asynchronous):
+        raise UsageError("init = per-partition needs rounds in which all partitions begin together; leave it out")
+    if apart and isinstance(reduce, Matched) and reduce.match_to is None:
+        reduce = replace(reduce, match_to="many" if reduce.soft is None else "first")
+    if map.extras and not isinstance(apply, KeepExtras):
+        apply = KeepExtras(apply, map.extras)
+    return replace(algorithm, reduce=reduce, apply=apply)

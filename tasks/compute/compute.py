@@ -1,0 +1,100 @@
+"""How maps are computed, resolved once: what wraps a map, and which maps each wrapper can wrap.
+
+It is a part of a run's identity, for it decides bits, and no concern of any algorithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from storage.errors import UsageError
+from tasks.algebra import Algorithm, Map
+from tasks.applies.adaptive import Adaptive
+from tasks.applies.sgd import Sgd
+from tasks.compute.mapper import Mapper
+from tasks.compute.stacked.mapper import StackedMapper
+from tasks.compute.tensor_parallel.mapper import TensorParallel, find_shares
+from tasks.compute.tensor_parallel.shares import Shares
+from tasks.data.partitions import Partitions
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import Objective
+from tasks.reduces.mean import Mean
+
+WHOLE = ("Adafactor", "Muon")
+"""Optimizers that do not treat each element of a parameter for itself."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How maps are computed: `threads` of torch, partitions `stacked` side by side, `ranks` that share a network.
+
+    `units` names the layers whose units ranks share, as `find_units` does; none: those that cut most of the
+    network. A `hybrid` has them share the batch before these layers (Krizhevsky 2014). `shares` is what each rank
+    has, once that is known.
+    """
+
+    threads: int = 1
+    stacked: int = 1
+    ranks: int = 1
+    units: tuple[str, ...] = ()
+    hybrid: bool = False
+    shares: Shares | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.ranks == 1 and (self.units or self.hybrid):
+            raise UsageError("units and hybrid say what ranks share: give ranks, 2 or more")
+        if self.ranks > 1 and self.stacked > 1:
+            raise UsageError(f"stacked = {self.stacked} is for networks of one process; leave it out, or ranks")
+
+    def mapper(self, map: Map) -> Mapper:
+        """What computes a map; raises `UsageError` for a map that cannot be computed so, with the reason."""
+        if self.stacked > 1:
+            if why := unstackable(map):
+                raise UsageError(
+                    f"stacked = {self.stacked} is for plain SGD from a shared start, not for {why}; "
+                    "leave one of them out"
+                )
+            assert isinstance(map, LocalSteps)
+            return StackedMapper(map, self.stacked)
+        if self.ranks > 1:
+            if why := unsplittable(map):
+                raise UsageError(f"{why}; leave it out, or ranks")
+            return TensorParallel(map, self.ranks, self.shares)
+        return Mapper(map)
+
+    def bound(self, objective: Objective, partitions: Partitions) -> Compute:
+        """The same for a run's networks, of which each rank's share is found; raises `ModelError` for none."""
+        if self.ranks == 1:
+            return self
+        return replace(self, shares=find_shares(objective, partitions, self.ranks, self.units, self.hybrid))
+
+
+def unstackable(map: Map) -> str | None:
+    """What of a map cannot be stacked; None where all can."""
+    if type(map) is not LocalSteps:
+        return f"map {type(map).__name__}"
+    others = {
+        f"optimizer {map.optimizer}": map.optimizer != "SGD",
+        f"options {map.all_options}": bool(map.all_options),
+        f"clip_norm {map.clip_norm}": map.clip_norm is not None,
+        f"init {map.init}": map.init != "shared",
+    }
+    return next((name for name, given in others.items() if given), None)
+
+
+def unsplittable(map: Map) -> str | None:
+    """Why ranks cannot share the networks of a map; None where they can."""
+    if type(map) not in (Gradient, LocalSteps):
+        return f"map {type(map).__name__} is not for networks that ranks share"
+    if isinstance(map, LocalSteps) and (map.clip_norm or map.optimizer in WHOLE):
+        what = "clip_norm" if map.clip_norm else f"optimizer = {map.optimizer}"
+        return f"{what} needs all of a network's gradients in one place"
+    return None
+
+
+def whole_part(algorithm: Algorithm) -> str | None:
+    """The part that needs whole networks in one place; None where ranks can reduce and apply their shares."""
+    if type(algorithm.reduce) is not Mean:
+        return f"{algorithm.reduce}"
+    return None if isinstance(algorithm.apply, Sgd | Adaptive) else f"{algorithm.apply}"

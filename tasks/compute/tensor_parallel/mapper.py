@@ -1,0 +1,141 @@
+"""Partitions that are each mapped by several ranks which share the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from storage.errors import ModelError, RoundFailed, UsageError
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.compute.mapper import Mapper
+from tasks.compute.tensor_parallel.finding import best, candidates, largest, named, sliced
+from tasks.compute.tensor_parallel.hybrid import joined
+from tasks.compute.tensor_parallel.networks import ShareObjective
+from tasks.compute.tensor_parallel.shares import Shares
+from tasks.compute.tensor_parallel.team import Team, in_turn
+from tasks.compute.tensor_parallel.trying import difference, is_sound
+from tasks.data.examples import Examples
+from tasks.data.partitions import Partitions
+from tasks.networks.objective import Objective
+
+T = TypeVar("T")
+
+EXAMPLES = 8
+"""On so many examples at most a step of shares is compared with that of the whole network."""
+
+
+@dataclass(frozen=True)
+class TensorParallel(Mapper):
+    """Has each partition mapped by several ranks, of which each has some units of some layers (Dean et al. 2012).
+
+    Where it is called, the ranks are in this process, one at a time.
+    """
+
+    size: int = 2
+    shares: Shares | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks share a network."""
+        return self.size
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Sequence[Examples],
+        carries: Sequence[Mapping[str, Vectors]],
+        seeds: Sequence[int],
+    ) -> list[Update]:
+        """The updates of the whole network, vectors (element,), whose parts the ranks have made."""
+        given = zip(examples, carries, seeds, strict=True)
+        return [self._update(objective, state, *each) for each in given]
+
+    def _update(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        shares = self.known_shares
+
+        def of_rank(share: ShareObjective) -> Update:
+            rank = share.team.rank
+            return self.map(share, shares.state(state, rank), examples, shares.slots(carry, rank), seed)
+
+        return shares.joined(self._each(objective, of_rank))
+
+    def scored(self, objective: Objective, state: State, function: Callable[[Objective, State], T]) -> T:
+        """What a function of objective and state gives where ranks share the network: the first rank's."""
+        return self._each(
+            objective, lambda share: function(share, self.known_shares.state(state, share.team.rank))
+        )[0]
+
+    def compare(self, objective: Objective, inputs: torch.Tensor, state: State) -> None:
+        """Raise `RoundFailed` where a step from a state, on inputs (examples, *), is not the whole network's."""
+        if differing := difference(objective, _enough(inputs, self.ranks), self.known_shares, state):
+            raise RoundFailed(
+                f"round {state.round}: ranks that share units {', '.join(self.known_shares.units)} train another "
+                f"network than the whole one is, as {differing}; name others as `units`, or leave ranks out"
+            )
+
+    @property
+    def known_shares(self) -> Shares:
+        """What each rank has; raises `UsageError` before that is known."""
+        if self.shares is None:
+            raise UsageError("ranks must be told their shares of the run's network before its first round")
+        return self.shares
+
+    def _each(self, objective: Objective, function: Callable[[ShareObjective], T]) -> list[T]:
+        objective.built  # noqa: B018 - built once, before the ranks ask for it
+
+        def of_rank(team: Team) -> T:
+            return function(ShareObjective.of(objective, self.known_shares, team))
+
+        return in_turn(self.ranks, of_rank)
+
+
+def find_shares(
+    objective: Objective, partitions: Partitions, ranks: int, units: Sequence[str] = (), hybrid: bool = False
+) -> Shares:
+    """How so many ranks share a network, tried on some examples; raises `ModelError` where nothing can be shared.
+
+    Of the groups that are not named, those are left out whose shares give another function; large layers in none
+    of them are shared by their inputs.
+    """
+    inputs = _enough(partitions.sample(0, EXAMPLES).inputs, ranks)
+    network = objective.network(objective.initial())
+    fitting = candidates(network, inputs, ranks)
+    if not units and not hybrid and is_sound(objective, inputs, all_of_it := sliced(network, best(fitting))):
+        return all_of_it  # what is sound at once, as most networks are, is tried once
+    shares = _grouped(objective, inputs, fitting, units)
+    if hybrid:
+        shares = joined(network, inputs, shares)
+        if not is_sound(objective, inputs, shares):
+            raise ModelError(f"shares of the batch before {shares.joins} give another function; leave hybrid out")
+    wider = shares if units else sliced(network, shares)
+    return wider if wider is not shares and is_sound(objective, inputs, wider) else shares
+
+
+def _grouped(
+    objective: Objective, inputs: torch.Tensor, fitting: Mapping[str, Shares], units: Sequence[str]
+) -> Shares:
+    """The shares of groups that are named, or of the best, that leave the function as it is."""
+    shares = named(fitting, units) if units else best(fitting)
+    if is_sound(objective, inputs, shares):
+        return shares
+    sound = {} if units else {n: s for n, s in fitting.items() if is_sound(objective, inputs, s)}
+    if not sound:
+        raise ModelError(
+            f"shares of units {', '.join(shares.units)} give another function than all of them: something "
+            "between their layers mixes units, counts them, or draws for some; name others as `units`, or leave "
+            "ranks out"
+        )
+    shares = best(sound)
+    return shares if is_sound(objective, inputs, shares) else largest(sound)
+
+
+def _enough(inputs: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Inputs (examples, *), as many at least as there are ranks."""
+    return torch.cat([inputs] * -(-ranks // len(inputs)))

@@ -1,0 +1,145 @@
+"""Whether a network whose units are shared computes, in training and in scoring, what it computes as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from storage.errors import ModelError, one_line
+from storage.values.state import State
+from storage.values.tensors import Specs, Vectors, pack, views
+from tasks.compute.tensor_parallel.networks import ShareObjective
+from tasks.compute.tensor_parallel.shares import Shares
+from tasks.compute.tensor_parallel.team import Team, in_turn
+from tasks.matching.check import TOLERANCE, randomise
+from tasks.matching.unofficial import TorchDispatchMode, tensors_in
+from tasks.networks.objective import Objective
+from tasks.numerics import pinned
+
+LARGE = 8.0
+"""So many times larger parameters are tried, too: they reach what clips, or saturates."""
+
+Numbers = dict[str, dict[str, torch.Tensor]]
+"""Tensors of a step by kind and name."""
+
+
+def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool:
+    """Whether a step on inputs (examples, *) is that of the whole network.
+
+    Tried are the network's own parameters, others drawn at random, and larger ones. Raises `ModelError` where the
+    network as a whole has no float64.
+    """
+    return all(difference(objective, inputs, shares, state) is None for state in _states(objective))
+
+
+def _states(objective: Objective) -> Iterator[State]:
+    own = objective.initial()
+    yield own
+    network = objective.network(own)
+    randomise(network, torch.Generator().manual_seed(0))
+    layout, named = objective.layout, {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    params, buffers, frozen = (pack(specs, named) for specs in (layout.params, layout.buffers, layout.frozen))
+    yield replace(own, params=params, buffers=buffers, frozen=frozen)
+    yield replace(
+        own, params={name: LARGE * vector for name, vector in params.items()}, buffers=buffers, frozen=frozen
+    )
+
+
+def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state: State) -> str | None:
+    """What of a step in float64 from a state, on inputs (examples, *), is not as in the whole network.
+
+    Compared are outputs and buffers in training, the gradients of outputs that are weighed at random, and outputs
+    in scoring; random numbers are all the same, as ranks draw others, and only that ranks draw equally many for
+    what all of them have is compared. None where all is the same up to rounding, or nothing can be told since the
+    whole network gives numbers that are not finite.
+    """
+    doubled, state, batch = _doubled(objective, state, inputs)
+    shares = replace(shares, layout=doubled.layout)
+    with pinned(0, torch.get_num_threads()):
+        try:
+            whole = _numbers(doubled.network(state), batch)
+        except Exception as error:
+            name = type(doubled.built).__name__
+            raise ModelError(f"{name} cannot be tried in float64: {one_line(error)}") from error
+
+    def of_rank(team: Team) -> tuple[Numbers, torch.Tensor]:
+        share = ShareObjective.of(doubled, shares, team, apart=True)
+        return _numbers(share.network(shares.state(state, team.rank)), batch), torch.get_rng_state()
+
+    with pinned(0, torch.get_num_threads()):
+        try:
+            parts, generators = zip(*in_turn(shares.ranks, of_rank), strict=True)
+        except Exception as error:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
+            return f"a step of a share fails with {one_line(error)}"
+    if not all(torch.equal(generators[0], other) for other in generators):
+        return "ranks draw unlike many random numbers"
+    return _differing(shares, whole, parts)
+
+
+def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str | None:
+    if not all(tensor.isfinite().all() for numbers in whole.values() for tensor in numbers.values()):
+        return None
+    for kind, numbers in whole.items():
+        scale = max((tensor.abs().max().item() for tensor in numbers.values() if tensor.numel()), default=0.0)
+        for name, tensor in numbers.items():
+            for rank, part in enumerate(parts):
+                share, here = shares.share(name, tensor, rank), part[kind].get(name)
+                # A gradient may be zero in truth, and others give the scale.
+                if (
+                    here is None
+                    or here.shape != share.shape
+                    or not ((here - share).abs() <= TOLERANCE * scale).all()
+                ):
+                    return f"{kind} {name} is another one on rank {rank}"
+    return None
+
+
+def _doubled(objective: Objective, state: State, inputs: torch.Tensor) -> tuple[Objective, State, torch.Tensor]:
+    """An objective in float64, with a state and inputs for it."""
+    doubled = replace(objective, model=replace(objective.model, dtype="float64"))
+
+    def of(specs: Specs, vectors: Vectors, into: Specs) -> Vectors:
+        return pack(into, {name: tensor.double() for name, tensor in views(specs, vectors).items()})
+
+    one, other = objective.layout, doubled.layout
+    state = State(
+        of(one.params, state.params, other.params),
+        of(one.buffers, state.buffers, other.buffers),
+        of(one.frozen, state.frozen, other.frozen),
+        round=state.round,
+    )
+    return doubled, state, inputs.double() if inputs.is_floating_point() else inputs
+
+
+class _Alike(TorchDispatchMode):
+    """All random numbers are one, so that as many are as good as more."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawn = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags and isinstance(drawn, torch.Tensor):
+            drawn.fill_(0.5) if drawn.is_floating_point() else drawn.zero_()
+        return drawn
+
+
+def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
+    """What a step of a network makes of inputs (examples, *), and a score after it."""
+    generator = torch.Generator().manual_seed(1)
+    with _Alike():
+        outputs = tensors_in(network(inputs))
+    weights = [torch.randn(leaf.shape, generator=generator).to(leaf) for leaf in outputs]
+    with _Alike():
+        torch.stack(
+            [(leaf * weight).sum() for leaf, weight in zip(outputs, weights, strict=True)]
+        ).sum().backward()
+    with torch.no_grad():
+        scored = tensors_in(network.eval()(inputs))
+    return {
+        "output": {str(number): leaf.detach() for number, leaf in enumerate(outputs)},
+        "gradient of": {name: p.grad for name, p in network.named_parameters() if p.grad is not None},
+        "buffer": {name: buffer.double() for name, buffer in network.named_buffers()},
+        "output in scoring": {str(number): leaf for number, leaf in enumerate(scored)},
+    }

@@ -1,0 +1,214 @@
+"""Replicas that are trained side by side, against one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import ModelError, UsageError
+from storage.values.state import State, Update
+from tasks.algebra import Algorithm
+from tasks.applies.schedules import Schedule
+from tasks.applies.sgd import Sgd
+from tasks.compute.stacked.replicas import Stacked
+from tasks.data.examples import Examples
+from tasks.maps.elastic import Elastic
+from tasks.maps.local_steps import LocalSteps
+from tasks.maps.prox import FedProx
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.numerics import pinned
+from tasks.reduces.mean import Mean
+from tasks.reduces.tree import reduce_all
+from tasks.user_code import find_code
+from tests.tasks.compute.stacked.networks import NETWORKS
+
+SIZES = (40, 33, 40, 8, 64, 21, 16)
+LOCAL = LocalSteps(epochs=2, batch_size=16, lr=0.1)
+
+
+def objective(kind: str, own, dtype: str = "float64") -> Objective:
+    inputs = (12,) if kind == "gpt" else (1, 4, 4)
+    model = kind if kind in ("logistic", "mlp", "gpt") else find_code(f"{own(NETWORKS)}:{kind}")
+    return Objective(ModelSpec(model, inputs, 3, dtype, 0), "cross_entropy")
+
+
+def part(what: Objective, count: int, seed: int = 0) -> Examples:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, *what.model.inputs)
+    if what.model.model == "gpt":
+        tokens = torch.randint(0, 3, shape, generator=generator)
+        return Examples(tokens, tokens.roll(-1, 1))
+    inputs = torch.randn(shape, generator=generator).to(getattr(torch, what.model.dtype))
+    return Examples(inputs, torch.randint(0, 3, (count,), generator=generator))
+
+
+def updates(rule: LocalSteps, what: Objective, parts: Sequence[Examples], seeds: Sequence[int]) -> list[Update]:
+    state, found = what.initial(), list[Update]()
+    with pinned(0, threads=1):
+        for first in range(0, len(parts), rule.stack):
+            some, its = parts[first : first + rule.stack], seeds[first : first + rule.stack]
+            found += rule.together(what, state, some, [{}] * len(some), its)
+    return found
+
+
+def same(one: Update, other: Update) -> bool:
+    return all(torch.equal(vector, other.direction[name]) for name, vector in one.direction.items())
+
+
+@pytest.mark.parametrize("kind", ["logistic", "mlp", "gpt", "Convolutions", "Tied", "Frozen", "Idle"])
+def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
+    what = objective(kind, own)
+    parts, seeds = [part(what, count, count) for count in SIZES], range(len(SIZES))
+    rule = replace(LOCAL, schedule=Schedule("step:1:0.5"))
+    ends = []
+    for map in (rule, replace(rule, stacked=4)):
+        algorithm, state = Algorithm(map, Mean(), Sgd(1.0)), what.initial()
+        for _ in range(3):
+            with pinned(0, threads=1):
+                found = [
+                    update
+                    for first in range(0, len(parts), 4)
+                    for update in map.together(
+                        what,
+                        state,
+                        parts[first : first + 4],
+                        [{}] * len(parts[first : first + 4]),
+                        seeds[first : first + 4],
+                    )
+                ]
+            state = algorithm.apply(state, reduce_all(algorithm.reduce, state, found))
+        ends.append((state, [(update.weight, update.metrics) for update in found]))
+    (alone, told), (stacked, told_too) = ends
+    for name, vector in alone.params.items():
+        assert not torch.equal(vector, what.initial().params[name])
+        assert (stacked.params[name] - vector).abs().max() <= 1e-12
+    assert [weight for weight, _ in told] == [weight for weight, _ in told_too] == list(SIZES)
+    for (_, one), (_, other) in zip(told, told_too, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_a_step_of_two_replicas_by_hand(own) -> None:
+    """y = w x + b of 0, mean squares: the gradient is -2 mean(x y), -2 mean(y)."""
+    what = Objective(ModelSpec("linear", (1,), 1, "float64", 0), "mse")
+    start = State({"float64": torch.zeros(2, dtype=torch.float64)})
+    xs, ys = ([1.0, 3.0], [2.0, -1.0]), ([1.0, 2.0], [4.0, 6.0])
+    parts = [
+        Examples(torch.tensor(x, dtype=torch.float64)[:, None], torch.tensor(y, dtype=torch.float64))
+        for x, y in zip(xs, ys, strict=True)
+    ]
+    rule = LocalSteps(steps=1, batch_size=None, lr=0.5, stacked=3)
+    found = rule.together(what, start, parts, [{}] * 2, [0, 1])
+    assert [update.direction["float64"].tolist() for update in found] == [[-3.5, -1.5], [-1.0, -5.0]]
+    assert [update.metrics["train_loss"] for update in found] == [2.5, 26.0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["mlp", "gpt"]),
+    st.lists(st.tuples(st.sampled_from(SIZES), st.integers(0, 9)), min_size=1, max_size=8),
+    st.integers(0, 7),
+)
+def test_the_bits_of_a_replica_do_not_depend_on_its_place_or_its_neighbours(kind, neighbours, place) -> None:
+    what = objective(kind, None, "float32")
+    rule = replace(LOCAL, steps=3, epochs=None, stacked=8)
+    own, others = part(what, 40, 77), [part(what, *each) for each in neighbours[:7]]
+    others.insert(place % (len(others) + 1), own)
+    at = next(number for number, each in enumerate(others) if each is own)
+    beside = updates(rule, what, others, [77 if each is own else 1 for each in others])[at]
+    with pinned(0, threads=1):
+        alone = rule(what, what.initial(), own, {}, 77)
+    assert same(beside, alone)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("features", [5, 13, 63])
+def test_networks_of_odd_sizes_are_refused_or_have_the_same_bits_anywhere(features, dtype) -> None:
+    """Where a factor begins in memory may decide the bits of a product: which, the machine decides."""
+    what = Objective(ModelSpec("mlp", (features,), 3, dtype, 0, '{"hidden": 33}'), "cross_entropy")
+    sizes, order = [17, 31, 20, 9, 16], [3, 0, 4]
+    rule = LocalSteps(steps=3, batch_size=16, lr=0.1, stacked=8)
+    parts = [part(what, size, size) for size in sizes]
+    try:
+        with pinned(0, threads=1):
+            rule.check(what, parts[0], sizes)
+    except ModelError as error:
+        assert "has other bits in another place" in str(error)
+        return
+    together = updates(rule, what, parts, sizes)
+    found = updates(rule, what, [parts[number] for number in order], [sizes[number] for number in order])
+    assert all(same(update, together[number]) for update, number in zip(found, order, strict=True))
+
+
+def test_a_neighbour_that_is_not_finite_changes_nothing() -> None:
+    what = objective("mlp", None, "float32")
+    rule = replace(LOCAL, stacked=4)
+    parts = [part(what, count, count) for count in (40, 33, 21)]
+    wanted = updates(rule, what, parts, range(3))
+    parts[1].inputs[3] = float("nan")
+    found = updates(rule, what, parts, range(3))
+    assert same(found[0], wanted[0])
+    assert same(found[2], wanted[2])
+    assert found[1].direction["float32"].isnan().any()
+
+
+def test_the_number_decides_how_many_are_stacked_however_few_are_mapped(monkeypatch) -> None:
+    shapes = []
+    before = Stacked.value
+    monkeypatch.setattr(Stacked, "value", lambda self, o, t: shapes.append(tuple(t.shape)) or before(self, o, t))
+    what = objective("mlp", None, "float32")
+    updates(replace(LOCAL, stacked=8), what, [part(what, 40), part(what, 21)], [0, 1])
+    assert set(shapes) == {(8, 16), (8, 5), (8, 8)}
+
+
+def test_a_kind_of_step_whose_bits_depend_on_the_place_is_found_out(monkeypatch) -> None:
+    """Those of whole batches do not, those of rests do."""
+    before = Stacked.value
+
+    def value(self, outputs, targets):
+        losses = before(self, outputs, targets)
+        return losses * torch.arange(1, 5) if targets.shape[1] == 8 else losses
+
+    monkeypatch.setattr(Stacked, "value", value)
+    what = objective("mlp", None, "float32")
+    rule = replace(LOCAL, stacked=4)
+    rule.check(what, part(what, 16), [32])
+    with pytest.raises(ModelError, match="model mlp cannot be stacked: a step of one has other bits in another"):
+        rule.check(what, part(what, 16), [32, 32, 40])
+    replace(rule, steps=2, epochs=None).check(what, part(what, 16), [32, 32, 40])
+
+
+def test_random_numbers_that_only_a_rest_of_a_batch_draws_are_found_out(own) -> None:
+    what = objective("PlayingLater", own, "float32")
+    rule = replace(LOCAL, stacked=4)
+    rule.check(what, part(what, 16), [32])
+    with pytest.raises(ModelError, match="PlayingLater cannot be stacked: it draws random numbers"):
+        rule.check(what, part(what, 16), [32, 21])
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"optimizer": "Adam"}, "not for optimizer Adam; leave one of them out"),
+        ({"options": (("momentum", 0.9),)}, "not for options {'momentum': 0.9}"),
+        ({"clip_norm": 1.0}, "not for clip_norm 1.0"),
+        ({"init": "per-partition"}, "not for init per-partition"),
+    ],
+)
+def test_options_that_cannot_be_stacked_are_refused_by_name(fields, says) -> None:
+    with pytest.raises(UsageError, match="stacked = 8 is for plain SGD from a shared start, " + says):
+        LocalSteps(steps=1, stacked=8, **fields)
+
+
+@pytest.mark.parametrize(
+    "wrapped", [FedProx(replace(LOCAL, stacked=8), 0.1), Elastic(replace(LOCAL, stacked=8), 0.3)]
+)
+def test_maps_that_add_to_local_training_are_not_stacked(wrapped) -> None:
+    what = objective("mlp", None, "float32")
+    carry = {"own": what.initial().params}
+    with pytest.raises(UsageError, match="only local training as it is can be stacked"):
+        wrapped(what, what.initial(), part(what, 8), carry, 0)

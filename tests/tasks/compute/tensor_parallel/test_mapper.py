@@ -1,0 +1,120 @@
+"""A team computes what one machine does, up to rounding, whatever it shares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tasks.compute.tensor_parallel.teamed import Teamed
+
+from storage.errors import UsageError
+from storage.values.state import State
+from tasks.algebra import Algorithm
+from tasks.applies.adaptive import Adam
+from tasks.maps.gradient import Gradient
+from tasks.maps.local_steps import LocalSteps
+from tasks.reduces.mean import Mean
+from tasks.reduces.tree import reduce_all
+from tests.tasks.compute.tensor_parallel.networks import examples_of, mapped, objective_of, off, shares_of, team_of
+
+CASES: dict[str, tuple[str, dict[str, object]]] = {
+    "chain": ("chain", {"widths": [16, 16]}),
+    "odd": ("chain", {"widths": [13, 7, 9]}),
+    "wide": ("chain", {"widths": [31, 6, 17, 5]}),
+    "alexnet": ("alexnet", {}),
+    "norm": ("alexnet", {"norm": True}),
+    "gpt": ("gpt", {"width": 16, "heads": 4, "depth": 2}),
+    "encoder": ("encoder", {}),
+    "encoder first": ("encoder", {"norm_first": True}),
+    "decoder": ("decoder", {}),
+}
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
+STEPS = LocalSteps(steps=20, batch_size=7, lr=0.05)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_a_team_takes_the_steps_of_one_machine(case: str, ranks: int, dtype: str) -> None:
+    model, options = CASES[case]
+    objective = objective_of(model, dtype, **options)
+    assert off(objective, STEPS, ranks) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_hybrid_takes_the_steps_of_one_machine(ranks: int, dtype: str) -> None:
+    objective = objective_of("alexnet", dtype)
+    assert shares_of(objective, ranks, hybrid=True).joins == "8"
+    assert off(objective, STEPS, ranks, hybrid=True) < TOLERANCE[dtype]
+
+
+def test_a_batch_of_a_hybrid_may_have_fewer_examples_than_there_are_ranks() -> None:
+    objective = objective_of("alexnet")
+    steps = replace(STEPS, batch_size=2)
+    assert off(objective, steps, 3, hybrid=True) < 1e-12
+
+
+OPTIMIZERS = {
+    "momentum": replace(STEPS, options=(("momentum", 0.9), ("nesterov", True))),
+    "decay": replace(STEPS, options=(("weight_decay", 0.1),)),
+    "AdamW": replace(STEPS, optimizer="AdamW", lr=0.001),
+    "gradient": Gradient(batch_size=9),
+}
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers_that_treat_each_element_for_itself_see_no_difference(optimizer: str, hybrid: bool) -> None:
+    objective, inner = objective_of("alexnet"), OPTIMIZERS[optimizer]
+    assert off(objective, inner, 2, hybrid=hybrid) < 1e-12
+
+
+def test_an_outer_optimizer_sees_no_difference() -> None:
+    objective = objective_of("chain", widths=[9, 11])
+    reached = []
+    for map in (STEPS, team_of(objective, STEPS, 3)):
+        algorithm = Algorithm(map, Mean(), Adam(lr=0.01))
+        state = replace(objective.initial(), memory=algorithm.apply.init(objective.initial().params))
+        for number in range(3):
+            update = reduce_all(algorithm.reduce, state, [mapped(map, objective, number, state)])
+            state = algorithm.apply(state, update)
+        reached.append(state.params["float64"])
+    assert (reached[0] - reached[1]).abs().max() < 1e-10  # it divides by the root of a mean of squares
+
+
+def test_scores_are_those_of_the_whole_network() -> None:
+    """In evaluation torch would compute an encoder layer by one operation, which reads weights past the layers."""
+    objective = objective_of("encoder")
+    examples = examples_of(objective)
+
+    def outputs(objective, state: State) -> torch.Tensor:
+        return objective.network(state).eval()(examples.inputs)
+
+    team = team_of(objective, STEPS, 2)
+    with torch.no_grad():
+        found, wanted = (map.as_team(objective, objective.initial(), outputs) for map in (team, STEPS))
+    assert (found - wanted).abs().max() < 1e-12
+
+
+def test_a_partition_with_initial_weights_of_its_own_has_them_in_a_team_too() -> None:
+    objective, inner = objective_of("chain"), replace(STEPS, init="per-partition")
+    assert off(objective, inner, 2) < 1e-12
+
+
+def test_a_second_run_has_the_same_bits() -> None:
+    objective = objective_of("alexnet", "float32", dropout=0.4)
+    one, other = (mapped(team_of(objective, STEPS, 3), objective) for _ in range(2))
+    assert torch.equal(one.direction["float32"], other.direction["float32"])
+
+
+def test_a_team_declares_what_its_map_does() -> None:
+    inner = LocalSteps(epochs=2)
+    team = Teamed(inner, 3)
+    assert (team.ranks, team.carry, team.extras) == (3, inner.carry, inner.extras)
+
+
+def test_a_team_that_is_not_bound_is_refused() -> None:
+    with pytest.raises(UsageError, match="must be bound"):
+        mapped(Teamed(STEPS, 2), objective_of("chain"))

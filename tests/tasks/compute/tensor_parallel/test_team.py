@@ -1,0 +1,175 @@
+"""Ranks in one process: one at a time, in their order, each with a generator of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from storage.errors import RoundweaveError
+from tasks.compute.tensor_parallel.team import Team, in_turn
+from tasks.numerics import pinned
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_each_has_what_all_have_told(ranks: int) -> None:
+    def talk(team: Team) -> list[object]:
+        return [list(team.all_gather((team.rank, turn))) for turn in range(4)]
+
+    wanted = [[(rank, turn) for rank in range(ranks)] for turn in range(4)]
+    assert in_turn(ranks, talk) == [wanted] * ranks
+
+
+def test_each_has_what_the_others_have_for_it() -> None:
+    def talk(team: Team) -> list[object]:
+        assert team.ranks == 3
+        return list(team.scatter([f"{team.rank} to {other}" for other in range(3)]))
+
+    assert in_turn(3, talk) == [[f"{one} to {rank}" for one in range(3)] for rank in range(3)]
+
+
+def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
+    order: list[tuple[int, int]] = []
+
+    def note(team: Team) -> None:
+        for turn in range(3):
+            order.append((turn, team.rank))
+            team.all_gather(None)
+            order.append((turn, team.rank))
+
+    in_turn(3, note)
+    assert order == [
+        *((0, 0), (0, 1), (0, 2)),
+        *((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)),
+        *((1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)),
+        *((2, 0), (2, 1), (2, 2)),
+    ]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("turn", [0, 2])
+def test_the_error_of_one_ends_all_and_tells_where_it_was(bad: int, turn: int) -> None:
+    ended: list[int] = []
+
+    def fails_here(team: Team) -> None:
+        try:
+            for number in range(5):
+                if (team.rank, number) == (bad, turn):
+                    raise ValueError("no")
+                team.all_gather(None)
+        finally:
+            ended.append(team.rank)
+
+    with pytest.raises(ValueError, match=r"^no$") as caught:
+        in_turn(3, fails_here)
+    assert "fails_here" in "".join(traceback.format_tb(caught.tb))
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert set(ended) <= {0, 1, 2} and bad in ended
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_rank_that_ends_before_the_others_is_an_error(short: int) -> None:
+    def talk(team: Team) -> None:
+        for _ in range(1 if team.rank == short else 2):
+            team.all_gather(None)
+
+    with pytest.raises(RoundweaveError, match="waits for ranks that have ended; do all take the same steps"):
+        in_turn(2, talk)
+
+
+def test_each_rank_draws_as_it_would_in_a_process_of_its_own() -> None:
+    def draw(team: Team) -> list[float]:
+        drawn = []
+        for _ in range(3):
+            drawn.append(torch.rand(()).item())
+            if team.rank == 1:
+                torch.rand(7)
+            team.all_gather(None)
+        return drawn
+
+    torch.manual_seed(4)
+    alone = [torch.rand(()).item() for _ in range(3)]
+    after = torch.get_rng_state()
+    torch.manual_seed(4)
+    first, second, third = in_turn(3, draw)
+    assert first == third == alone
+    assert second[0] == first[0] and second[1:] != first[1:]
+    assert torch.equal(torch.get_rng_state(), after), "goes on as the first rank would"
+
+
+def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
+    def draw(team: Team) -> list[float]:
+        drawn = []
+        for turn in range(2):
+            with pinned(turn, threads=1):
+                drawn.append(torch.rand(()).item())
+                team.all_gather(None)
+                drawn.append(torch.rand(()).item())
+                assert torch.get_deterministic_debug_mode() == 2
+        return drawn
+
+    with pinned(9, threads=2):
+        before = torch.get_rng_state()
+        one, other = in_turn(2, draw)
+        assert torch.get_num_threads() == 2 and torch.get_deterministic_debug_mode() == 2
+        assert torch.equal(torch.get_rng_state(), before)
+    assert one == other
+    assert in_turn(2, draw) == [one, one]
+    assert torch.get_deterministic_debug_mode() == 0
+
+
+def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
+    def settings(team: Team) -> tuple[bool, int]:
+        return torch.is_grad_enabled(), torch.get_num_threads()
+
+    threads = torch.get_num_threads()
+    with torch.no_grad():
+        assert in_turn(2, settings) == [(False, threads)] * 2
+    assert in_turn(2, settings) == [(True, threads)] * 2
+
+
+def test_teams_may_be_within_ranks() -> None:
+    def outer(team: Team) -> list[object]:
+        return in_turn(2, lambda inner: list(inner.all_gather((team.rank, inner.rank))))
+
+    assert in_turn(2, outer) == [[[(rank, 0), (rank, 1)]] * 2 for rank in range(2)]
+
+
+INTERRUPTED = """
+import signal
+import sys
+import threading
+from tasks.compute.tensor_parallel.team import in_turn
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run behind a shell
+main, exchanges = threading.main_thread(), int(sys.argv[1])
+def talk(team):
+    for exchange in range(10**9):
+        if team.rank == 0 and exchange == exchanges:
+            signal.pthread_kill(main.ident, signal.SIGINT)
+        team.all_gather(None)
+try:
+    in_turn(2, talk)
+except KeyboardInterrupt:
+    for thread in set(threading.enumerate()) - {main}:
+        thread.join()
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("exchanges", [0, 1, 1000])  # with 0 not all ranks have begun yet
+def test_an_interrupt_ends_all_ranks(exchanges: int) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(exchanges)]
+    ended = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.stdout, ended.returncode) == ("interrupted\n", 0)
