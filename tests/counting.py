@@ -27,7 +27,7 @@ class Counting(rw.Map):
     def __call__(self, objective, state, examples, carry, seed):
         if state.round == 2 and examples.inputs[0, 0] == 1:
             return "nothing"
-        update = rw.LocalSteps(steps=2, batch_size=8, lr=0.1)(objective, state, examples, {}, seed)
+        update = rw.LocalSteps(local_steps=2, batch_size=8, lr=0.1)(objective, state, examples, {}, seed)
         zeros = {name: torch.zeros_like(vector) for name, vector in state.params.items()}
         memory = {name: vector + 1 for name, vector in carry.get("memory", zeros).items()}
         if state.round == 1 and examples.inputs[0, 0] == 1:

@@ -158,7 +158,7 @@ def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
     examples = [Examples(x, y) for x, y in zip(inputs.chunk(parts), targets.chunk(parts), strict=True)]
     start = objective.initial()
     synchronous = step(Algorithm(Gradient(), Mean(), Sgd(lr)), objective, start, examples)
-    local = Algorithm(LocalSteps(steps=1, batch_size=None, lr=lr), Mean(), Sgd(1.0))
+    local = Algorithm(LocalSteps(local_steps=1, batch_size=None, lr=lr), Mean(), Sgd(1.0))
     assert close(step(local, objective, start, examples).params["float64"], synchronous.params["float64"])
     arrived = [
         (len(part), step(Algorithm(Gradient(), Mean(), Sgd(lr)), objective, start, [part]).params["float64"])

@@ -13,7 +13,7 @@ from tasks.applies.adaptive import Adaptive
 from tasks.applies.sgd import Sgd
 from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.mapper import StackedMapper
-from tasks.compute.tensor_parallel.mapper import TensorParallel, find_shares
+from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel, find_shares
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.partitions import Partitions
 from tasks.maps.gradient import Gradient
@@ -67,7 +67,8 @@ class Compute:
         """The same for a run's networks, of which each rank's share is found; raises `ModelError` for none."""
         if self.ranks == 1:
             return self
-        return replace(self, shares=find_shares(objective, partitions, self.ranks, self.units, self.hybrid))
+        inputs = partitions.sample(0, EXAMPLES).inputs
+        return replace(self, shares=find_shares(objective, inputs, self.ranks, self.units, self.hybrid))
 
 
 def unstackable(map: Map) -> str | None:

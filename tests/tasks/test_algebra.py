@@ -161,8 +161,8 @@ class Half(Map):
 
 def test_declarations_have_defaults_and_are_no_fields() -> None:
     assert [field.name for field in fields(Half)] == ["share"]
-    assert (Half().carry, Half().extras, Half().ranks) == (("memory",), (), 1)
-    assert (Gradient().carry, Mean().matches, Mean().breakdown(9)) == ((), (), 0)
+    assert (Half().carry, Half().extras) == (("memory",), ())
+    assert (Gradient().carry, Mean().gathers) == ((), False)
     assert [[field.name for field in fields(part)] for part in (Mean, Listed)] == [["weighted"], []]
     assert repr(Half()) == "Half(share=0.5)"
 
@@ -182,8 +182,7 @@ def test_an_apply_has_no_memory_unless_it_says_so() -> None:
 class Own:
     """Inherits nothing, though it has the shape of each of the three."""
 
-    carry = extras = matches = ()
-    ranks = 1
+    carry = extras = ()
 
     def __call__(self, *anything: object) -> None:
         raise AssertionError

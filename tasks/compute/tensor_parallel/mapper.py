@@ -19,7 +19,6 @@ from tasks.compute.tensor_parallel.shares import Shares
 from tasks.compute.tensor_parallel.team import Team, in_turn
 from tasks.compute.tensor_parallel.trying import difference, is_sound
 from tasks.data.examples import Examples
-from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
 
 T = TypeVar("T")
@@ -97,14 +96,14 @@ class TensorParallel(Mapper):
 
 
 def find_shares(
-    objective: Objective, partitions: Partitions, ranks: int, units: Sequence[str] = (), hybrid: bool = False
+    objective: Objective, inputs: torch.Tensor, ranks: int, units: Sequence[str] = (), hybrid: bool = False
 ) -> Shares:
-    """How so many ranks share a network, tried on some examples; raises `ModelError` where nothing can be shared.
+    """How so many ranks share a network, tried on inputs (examples, *); raises `ModelError` where they cannot.
 
     Of the groups that are not named, those are left out whose shares give another function; large layers in none
     of them are shared by their inputs.
     """
-    inputs = _enough(partitions.sample(0, EXAMPLES).inputs, ranks)
+    inputs = _enough(inputs, ranks)
     network = objective.network(objective.initial())
     fitting = candidates(network, inputs, ranks)
     if not units and not hybrid and is_sound(objective, inputs, all_of_it := sliced(network, best(fitting))):

@@ -68,8 +68,8 @@ class Bench:
         seed = derive_seed(self.partitions.split.seed, self.partitions.split.partitions, part)
         state = start or (self.objective.seeded(seed) if own else self.objective).initial()
         if not self.annealed:
-            return self.walked(state, part, LocalSteps(epochs=self.epochs), seed)
-        local = LocalSteps(epochs=1, schedule=Schedule(f"cosine:{self.epochs}"))
+            return self.walked(state, part, LocalSteps(local_epochs=self.epochs), seed)
+        local = LocalSteps(local_epochs=1, schedule=Schedule(f"cosine:{self.epochs}"))
         for epoch in range(self.epochs):
             state = self.walked(replace(state, round=epoch), part, local, derive_seed(seed, epoch))
         return state
@@ -83,7 +83,7 @@ class Bench:
 
     def rounds(self, merged: Tensors, count: int) -> list[Tensors]:
         """What so many rounds of one local epoch make of a merged network: the networks after each."""
-        local = LocalSteps(epochs=1, schedule=Schedule(f"cosine:{count}") if self.annealed else CONSTANT)
+        local = LocalSteps(local_epochs=1, schedule=Schedule(f"cosine:{count}") if self.annealed else CONSTANT)
         networks = [merged]
         for number in range(count):
             start = replace(self.state(networks[-1]), round=number)

@@ -60,7 +60,7 @@ SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
         ({"max_staleness": -1}, "max_staleness = -1: Input should be greater than or equal to 0"),
         ({"fetch_every": 0}, "fetch_every = 0: Input should be greater than or equal to 1"),
         ({"stale": "scaled"}, "stale = 'scaled': Input should be 'drop' or 'scale'"),
-        ({"buffer": 2}, "algorithm async_sgd takes no buffer; it takes lr"),
+        ({"buffer": 2}, "algorithm async_sgd takes no buffer; it takes batch_size"),
     ],
 )
 def test_what_does_not_go_with_a_server_is_refused_in_one_line(fields: dict[str, Any], says: str) -> None:

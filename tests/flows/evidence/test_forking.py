@@ -87,7 +87,7 @@ def test_another_algorithm_has_its_own_options(train) -> None:
 
 def test_a_memory_that_the_parent_has_not_begins_anew_and_is_told(train) -> None:
     train(**SMALL, outer_momentum=0.5, name="parent")
-    run, notices = forked("parent@2", algorithm="fed_adam", tau=0.5)
+    run, notices = forked("parent@2", algorithm="fed_adam", outer_tau=0.5)
     assert len(notices) == 1
     assert "fork begins with first, second of its own" in notices[0]
     memory = run.round(0).state.memory

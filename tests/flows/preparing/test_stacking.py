@@ -20,16 +20,16 @@ FIELDS = {"partitions": 10, "model_options": {"hidden": 16}, "local_steps": 3, "
 
 
 def stacked(name: str) -> object:
-    return resumed_config(name, None, True, {}).algorithm.options["stacked"]
+    return resumed_config(name, None, True, {}).stacked
 
 
 def test_the_number_is_recorded_and_a_run_goes_on_with_it(train) -> None:
     run = train(**FIELDS, stacked=16, name="run")
-    assert run.config["algorithm"]["stacked"] == 16 == stacked("run")
+    assert run.config["stacked"] == 16 == stacked("run")
     assert TrainedRun(run.address).replay("all").identical
     again = train(**FIELDS | {"rounds": 3}, stacked=16, name="run")
     assert (again.done, again.digest) == (3, train(**FIELDS | {"rounds": 3}, stacked=16, name="whole").digest)
-    assert fork("run@2", name="forked").algorithm.options["stacked"] == 16
+    assert fork("run@2", name="forked").stacked == 16
 
 
 def test_the_number_is_part_of_the_experiment(train) -> None:
@@ -87,9 +87,9 @@ def test_partitions_that_are_loaded_where_they_are_mapped_are_stacked_as_well(tr
             {"stacked": 8, "split": "dirichlet_by_class:0.5", "resplit_every": 1},
             "stacked needs partitions whose sizes stay, and each split dirichlet_by_class:0.5 has others",
         ),
-        ({"stacked": 8, "algorithm": "scaffold"}, "algorithm scaffold takes no stacked"),
-        ({"stacked": 8, "algorithm": "fed_prox"}, "algorithm fed_prox takes no stacked"),
-        ({"stacked": 8, "algorithm": "fed_buff"}, "algorithm fed_buff takes no stacked"),
+        ({"stacked": 8, "algorithm": "scaffold"}, "from a shared start, not for map Scaffold"),
+        ({"stacked": 8, "algorithm": "fed_prox"}, "from a shared start, not for map FedProx"),
+        ({"stacked": 8, "algorithm": "fed_buff"}, "stacked needs rounds in which all partitions begin together"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused_before_any_process(fields, says) -> None:
@@ -101,7 +101,7 @@ def test_the_command_takes_a_number(capsys, tmp_path) -> None:
     words = ["--partitions=10", "--local-steps=2", "--rounds=1", "--executor=inline", f"--root={tmp_path}"]
     code, out, _ = command(capsys, "train", *words, "--stacked=8", "--name=run", "--json")
     assert code == 0, out
-    assert resumed_config("run", str(tmp_path), True, {}).algorithm.options["stacked"] == 8
+    assert resumed_config("run", str(tmp_path), True, {}).stacked == 8
     for word in ("0", "-1", "auto", "1.5"):
         code, _, err = command(capsys, "train", *words, f"--stacked={word}", "--name=bad")
         assert code == 2, word

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from storage.values.state import State, Update
 from tasks.applies.adaptive import Adagrad, Adam, Adaptive, Yogi
-from tasks.applies.schedules import Schedule
 
 THREE = [Adam, Yogi, Adagrad]
 
@@ -113,5 +112,5 @@ def test_neither_the_state_nor_the_update_is_changed_and_buffers_arrive(kind: ty
 
 @pytest.mark.parametrize("kind", THREE)
 def test_the_rate_is_that_of_the_round_about_to_be_made(kind: type[Adaptive]) -> None:
-    halved = walked(kind(lr=0.5, schedule=Schedule("constant", warmup=1)), [[2.0]], [0.0])
+    halved = walked(kind(lr=0.5, lr_schedule="constant", warmup=1), [[2.0]], [0.0])
     assert torch.equal(halved.params["float64"], walked(kind(lr=0.25), [[2.0]], [0.0]).params["float64"])

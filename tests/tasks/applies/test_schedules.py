@@ -110,5 +110,5 @@ def test_the_outer_optimizer_takes_the_rate_of_the_round_about_to_be_made() -> N
     """From 1 along 1 and 1, with lr 0.5 that halves after a round."""
     state = State({"float32": torch.ones(1)})
     for wanted in (0.5, 0.25):
-        state = Sgd(0.5, schedule=Schedule("step:1:0.5"))(state, Update({"float32": torch.ones(1)}))
+        state = Sgd(0.5, lr_schedule="step:1:0.5")(state, Update({"float32": torch.ones(1)}))
         assert state.params["float32"].item() == wanted

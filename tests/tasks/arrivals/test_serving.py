@@ -12,7 +12,6 @@ from storage.errors import RoundFailed
 from storage.rounds.commits import Arrival, Hand, UpdateRecord
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm, Apply
-from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
 from tasks.arrivals.serving import Pushed, serve
 from tasks.data.partitions import Partitions
@@ -119,7 +118,7 @@ def test_a_buffer_is_one_step_by_the_mean_of_its_updates() -> None:
 
 def test_a_step_has_the_rate_of_its_round() -> None:
     """Halved every round, so that round 2 has 0.5; momentum 0.5: 0.5 x 4 = 2."""
-    work = work_of(Asynchronous(), Sgd(1.0, momentum=0.5, schedule=Schedule("step:1:0.5")))
+    work = work_of(Asynchronous(), Sgd(1.0, momentum=0.5, lr_schedule="step:1:0.5"))
     outcome = replace(begun(work, 0.0, 0.0, 0.0), state=replace(begun(work, 0.0, 0.0, 0.0).state, round=1))
     outcome = step(work, outcome, pushed(0, 4.0, 0.0, 0.0))
     assert (numbers(outcome), outcome.state.round) == ([-2.0, 0.0, 0.0], 2)
@@ -162,7 +161,7 @@ def test_in_a_buffer_the_sound_ones_are_taken() -> None:
 def test_what_a_partition_carries_is_of_its_last_sound_update() -> None:
     """Also of one that was too stale: the replica goes on from where it is."""
     work = work_of(Asynchronous(max_staleness=0, fetch_every=2))
-    work = replace(work, algorithm=replace(work.algorithm, map=Downpour(carries=True)))
+    work = replace(work, algorithm=replace(work.algorithm, map=Downpour(fetch_every=2)))
     outcome = step(work, begun(work, 0.0, 0.0, 0.0), pushed(0, 1.0, 1.0, 1.0))
     outcome = step(work, outcome, pushed(1, 1.0, 1.0, 1.0))
     assert outcome.records[1].refused == "staleness 1 is above 0"
@@ -173,7 +172,7 @@ def test_what_a_partition_carries_is_of_its_last_sound_update() -> None:
 def test_an_unsound_update_of_who_fetched_leaves_no_replica_of_before_the_fetch() -> None:
     """A fetch is of turns 1 and 3: at turn 4 the replica goes on from what it fetched, not from turn 2."""
     work = work_of(Asynchronous(fetch_every=2), partitions=2)
-    work = replace(work, algorithm=replace(work.algorithm, map=Downpour(carries=True)))
+    work = replace(work, algorithm=replace(work.algorithm, map=Downpour(fetch_every=2)))
     sound, bad = pushed(0, 1.0, 1.0, 1.0), pushed(0, float("nan"), 1.0, 1.0, refused=REASON)
     outcome, sources = begun(work, 0.0, 0.0, 0.0), []
     for each in (sound, sound, bad, sound, bad, bad):

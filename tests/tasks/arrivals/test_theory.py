@@ -27,7 +27,7 @@ def loss(outputs, targets):
 def data(partition, partitions):
     return torch.ones(4, 1).double(), torch.full((4, 1), {CENTRES}[partition]).double()
 def plain(lr=0.3, outer_lr=0.3, push_every=1, fetch_every=1):
-    replica = Downpour(push_every, None, lr, carries=fetch_every > push_every)
+    replica = Downpour(lr=lr, batch_size=None, push_every=push_every, fetch_every=fetch_every)
     when = Asynchronous(fetch_every=fetch_every, push_every=push_every)
     return Algorithm(replica, Mean(), Sgd(outer_lr), when)
 """
@@ -98,7 +98,9 @@ def test_a_step_too_long_for_its_delay_diverges_as_the_recursion_does(served, qu
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 0, 1, 0, 2, 1)])
 def test_downpour_with_adagrad_divides_by_the_root_of_the_squares_so_far(served, quadratic, order) -> None:
     tau, rounds = 1e-3, 20
-    run = served(*order, rounds=rounds, partitions=3, algorithm="downpour", outer_lr=0.2, tau=tau, **quadratic)
+    run = served(
+        *order, rounds=rounds, partitions=3, algorithm="downpour", outer_lr=0.2, outer_tau=tau, **quadratic
+    )
     x, squares, fetched = [START], tau**2, dict.fromkeys(order, START)
     for k in range(rounds):
         partition = order[k % len(order)]

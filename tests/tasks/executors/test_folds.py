@@ -38,7 +38,7 @@ class Watched(rw.Mean):
         return super().join(left, right)
 
 def algorithm():
-    return rw.Algorithm(rw.LocalSteps(steps=2, batch_size=5), Watched(), rw.Sgd())
+    return rw.Algorithm(rw.LocalSteps(local_steps=2, batch_size=5), Watched(), rw.Sgd())
 """
 ROUNDS = 4
 

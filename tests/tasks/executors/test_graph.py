@@ -135,7 +135,7 @@ class First(rw.Reduce):
 def listed(node):
     return node.updates if isinstance(node, Kept) else (node,)
 def algorithm():
-    return rw.Algorithm(rw.LocalSteps(steps=1), First(), rw.Sgd())
+    return rw.Algorithm(rw.LocalSteps(local_steps=1), First(), rw.Sgd())
 """
 
 

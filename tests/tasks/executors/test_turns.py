@@ -213,7 +213,7 @@ class Faulty(Downpour):
             update = replace(update, direction={n: v * float("nan") for n, v in update.direction.items()})
         return replace(update, metrics={"carried": len(carry)})
 def algorithm():
-    return Algorithm(Faulty(carries=True), Mean(), Sgd(0.1), Asynchronous(fetch_every=2))
+    return Algorithm(Faulty(fetch_every=2), Mean(), Sgd(0.1), Asynchronous(fetch_every=2))
 """
 
 

@@ -17,7 +17,7 @@ from tasks.user_code import find_code
 from tests.tasks.maps.networks import IMPURE, PURE, file_of
 
 STEPS, BATCH, LR, SEED = 20, 6, 0.1, 5
-LOCAL = LocalSteps(steps=STEPS, batch_size=BATCH, lr=LR)
+LOCAL = LocalSteps(local_steps=STEPS, batch_size=BATCH, lr=LR)
 
 
 def objective(own, body: str) -> Objective:
@@ -67,7 +67,7 @@ def test_what_a_process_did_before_changes_nothing(own, name) -> None:
     """By a small rate, so that nothing diverges in so many steps."""
     what = objective(own, PURE[name])
     before = mapped(what).direction["float32"]
-    mapped(what, LocalSteps(steps=150, batch_size=4, lr=1e-6), seed=9)
+    mapped(what, LocalSteps(local_steps=150, batch_size=4, lr=1e-6), seed=9)
     assert torch.equal(mapped(what).direction["float32"], before)
 
 

@@ -18,7 +18,11 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 
-LOCAL = LocalSteps(3, batch_size=16, lr=0.2)
+LOCAL = LocalSteps(local_steps=3, batch_size=16, lr=0.2)
+
+
+def tied(elasticity: float | None) -> Elastic:
+    return Elastic(**vars(LOCAL), elasticity=elasticity)
 
 
 def objective(dtype: str) -> Objective:
@@ -41,7 +45,7 @@ def mapped(rule: Elastic | LocalSteps, dtype: str, params: Vectors, carry: Vecto
 
 def test_a_first_turn_is_local_training_and_moves_no_server() -> None:
     start = objective("float64").initial().params
-    first, local = mapped(Elastic(LOCAL, 0.5), "float64", start), mapped(LOCAL, "float64", start)
+    first, local = mapped(tied(0.5), "float64", start), mapped(LOCAL, "float64", start)
     assert not first.direction["float64"].any()
     moved = start["float64"] - first.carry["own"]["float64"]
     assert torch.equal(moved, local.direction["float64"])
@@ -53,12 +57,12 @@ def test_a_first_turn_is_local_training_and_moves_no_server() -> None:
 def test_both_move_towards_each_other_while_the_partition_trains(dtype: str, elasticity: float) -> None:
     server = objective(dtype).initial().params
     own = {dtype: (2 * server[dtype] + 1).to(server[dtype].dtype)}
-    found = mapped(Elastic(LOCAL, elasticity), dtype, server, own)
+    found = mapped(tied(elasticity), dtype, server, own)
     wide = torch.float64 if dtype == "float64" else torch.float32
     move = (elasticity * (own[dtype].to(wide) - server[dtype].to(wide))).to(server[dtype].dtype)
     assert torch.equal(found.direction[dtype], -move)
-    trained = mapped(replace(LOCAL, steps=1), dtype, own)  # by the gradient of where it was before the move
-    found = mapped(Elastic(replace(LOCAL, steps=1), elasticity), dtype, server, own)
+    trained = mapped(replace(LOCAL, local_steps=1), dtype, own)  # by the gradient of where it was before the move
+    found = mapped(replace(tied(elasticity), local_steps=1), dtype, server, own)
     wanted = own[dtype] - trained.direction[dtype] - move
     torch.testing.assert_close(found.carry["own"][dtype], wanted, rtol=0, atol=8 * torch.finfo(wanted.dtype).eps)
 
@@ -73,7 +77,7 @@ def test_a_turn_is_that_of_the_paper_in_plain_floats() -> None:
     part = Examples(torch.zeros(4, 1, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     server, own = (torch.tensor([0.0, bias], dtype=torch.float64) for bias in (1.0, 3.0))
     state = replace(what.initial(), params={"float64": server})
-    turn = Elastic(LocalSteps(2, lr=0.1), 0.25)
+    turn = Elastic(local_steps=2, lr=0.1, elasticity=0.25)
     with pinned(0, threads=1):
         update = turn(what, state, part, {"own": {"float64": own}}, 0)
     assert update.direction["float64"].tolist() == [0.0, -0.5]
@@ -84,7 +88,7 @@ def test_what_nobody_pulls_apart_stays() -> None:
     """What is moved on one side is moved on the other: x and the centre keep their sum."""
     server = objective("float64").initial().params
     own = {"float64": server["float64"] - 3.0}
-    still = Elastic(LocalSteps(1, batch_size=None, lr=1e-300), 0.3)
+    still = Elastic(local_steps=1, batch_size=None, lr=1e-300, elasticity=0.3)
     found = mapped(still, "float64", server, own)
     after = found.carry["own"]["float64"] + server["float64"] - found.direction["float64"]
     torch.testing.assert_close(after, own["float64"] + server["float64"], rtol=0, atol=1e-12)
@@ -92,5 +96,5 @@ def test_what_nobody_pulls_apart_stays() -> None:
 
 @pytest.mark.parametrize(("given", "partitions", "wanted"), [(None, 3, 0.9 / 3), (None, 1, 0.9), (0.2, 3, 0.2)])
 def test_its_elasticity_is_by_the_partitions_unless_it_is_given(given, partitions, wanted) -> None:
-    rule = Elastic(LOCAL, given).bound(objective("float32"), Partitions(Digits(), Split(partitions)))
+    rule = tied(given).bound(objective("float32"), Partitions(Digits(), Split(partitions)))
     assert rule.elasticity == pytest.approx(wanted, rel=1e-15)

@@ -14,7 +14,6 @@ from torch import nn
 from storage.errors import UsageError
 from storage.values.state import State
 from storage.values.tensors import views
-from tasks.applies.schedules import Schedule
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
 from tasks.maps.gradient import Gradient
@@ -22,6 +21,8 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.maps.prox import FedProx
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
+
+STEPS = LocalSteps(local_steps=3)
 
 
 def objective(model: str = "mlp", dtype: str = "float32", **options: object) -> Objective:
@@ -86,7 +87,7 @@ class Net(torch.nn.Module):
         return self.used(inputs.flatten(1))
 """
     what = Objective(ModelSpec(find_code(f"{own(source)}:Net"), (1, 4, 4), 3, "float32", 0), "cross_entropy")
-    for algorithm in (Gradient(), LocalSteps(steps=2)):
+    for algorithm in (Gradient(), LocalSteps(local_steps=2)):
         found = views(what.layout.params, algorithm(what, what.initial(), examples(), {}, 0).direction)
         assert not found["idle.weight"].any()
         assert found["used.weight"].any()
@@ -101,7 +102,7 @@ def test_plain_sgd_has_the_bits_of_torch(model: str, dtype: str) -> None:
     what, part = objective(model, dtype), examples(dtype=getattr(torch, dtype))
     state = what.initial()
     with pinned(0, threads=1):
-        update = LocalSteps(steps=6, batch_size=16, lr=0.1)(what, state, part, {}, 7)
+        update = LocalSteps(local_steps=6, batch_size=16, lr=0.1)(what, state, part, {}, 7)
         network = trained(what, state, part, lambda p: torch.optim.SGD(p, lr=0.1), 6, 16)
     found = views(what.layout.params, update.direction)
     start = views(what.layout.params, state.params)
@@ -123,7 +124,7 @@ def test_plain_sgd_has_the_bits_of_torch(model: str, dtype: str) -> None:
 def test_other_optimizers_are_torchs_with_their_options(name: str, options: dict[str, object]) -> None:
     what, part = objective(), examples()
     state = what.initial()
-    local = LocalSteps(steps=5, batch_size=16, optimizer=name, lr=0.05, options=tuple(options.items()))
+    local = LocalSteps(local_steps=5, batch_size=16, optimizer=name, lr=0.05, optimizer_options=options)
     update = local(what, state, part, {}, 7)
     network = trained(what, state, part, lambda p: getattr(torch.optim, name)(p, lr=0.05, **options), 5, 16)
     arrived = torch.cat([p.detach().reshape(-1) for p in network.parameters()])
@@ -148,7 +149,7 @@ def loss(outputs, targets):
     path = own(source)
     what = Objective(ModelSpec(find_code(f"{path}:Net"), (1,), 1, "float32", 0), find_code(f"{path}:loss"))
     part = Examples(torch.full((3, 1), 4.0), torch.zeros(3))
-    update = LocalSteps(steps=2, batch_size=None, lr=0.5)(what, what.initial(), part, {}, 0)
+    update = LocalSteps(local_steps=2, batch_size=None, lr=0.5)(what, what.initial(), part, {}, 0)
     assert update.direction["float32"].tolist() == [4.0]
     # The losses were 2 x 4 and 0 x 4.
     assert (update.metrics, update.weight) == ({"train_loss": 4.0}, 3)
@@ -157,11 +158,11 @@ def loss(outputs, targets):
 def test_gradients_are_clipped_to_the_norm() -> None:
     what, part = objective(), examples()
     state = what.initial()
-    one = LocalSteps(steps=1, batch_size=None, lr=1.0)(what, state, part, {}, 0).direction["float32"]
+    one = LocalSteps(local_steps=1, batch_size=None, lr=1.0)(what, state, part, {}, 0).direction["float32"]
     norm = one.norm().item()
-    clipped = LocalSteps(steps=1, batch_size=None, lr=1.0, clip_norm=norm / 4)(what, state, part, {}, 0)
+    clipped = LocalSteps(local_steps=1, batch_size=None, lr=1.0, clip_norm=norm / 4)(what, state, part, {}, 0)
     torch.testing.assert_close(clipped.direction["float32"], one / 4)
-    loose = LocalSteps(steps=1, batch_size=None, lr=1.0, clip_norm=norm * 4)(what, state, part, {}, 0)
+    loose = LocalSteps(local_steps=1, batch_size=None, lr=1.0, clip_norm=norm * 4)(what, state, part, {}, 0)
     torch.testing.assert_close(loose.direction["float32"], one)
 
 
@@ -172,14 +173,16 @@ def test_epochs_are_so_many_steps(count: int, size: int | None, steps: int) -> N
     what, part = objective("logistic"), examples(count)
     passes, walked = (
         LocalSteps(**how, batch_size=size)(what, what.initial(), part, {}, 7)
-        for how in ({"epochs": 2}, {"steps": steps})
+        for how in ({"local_epochs": 2}, {"local_steps": steps})
     )
     assert torch.equal(passes.direction["float32"], walked.direction["float32"])
     assert passes.metrics == walked.metrics
     assert passes.weight == count
 
 
-@pytest.mark.parametrize("algorithm", [Gradient(), LocalSteps(steps=3), LocalSteps(steps=3, optimizer="Adam")])
+@pytest.mark.parametrize(
+    "algorithm", [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")]
+)
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_a_map_changes_neither_state_nor_examples_and_repeats_itself(algorithm, model: str) -> None:
     what, part = objective(model), examples()
@@ -193,7 +196,7 @@ def test_a_map_changes_neither_state_nor_examples_and_repeats_itself(algorithm, 
 
 def test_another_seed_walks_in_another_order() -> None:
     what, part = objective(), examples()
-    one, two = (LocalSteps(steps=2, batch_size=8)(what, what.initial(), part, {}, seed) for seed in (1, 2))
+    one, two = (LocalSteps(local_steps=2, batch_size=8)(what, what.initial(), part, {}, seed) for seed in (1, 2))
     assert not torch.equal(one.direction["float32"], two.direction["float32"])
 
 
@@ -201,9 +204,9 @@ def test_another_seed_walks_in_another_order() -> None:
 def test_the_rate_is_that_of_the_round_about_to_be_made(optimizer: str) -> None:
     what, part = objective(), examples()
     state = replace(what.initial(), round=2)
-    falling = LocalSteps(steps=2, optimizer=optimizer, lr=0.4, schedule=Schedule("step:2:0.25"))
+    falling = LocalSteps(local_steps=2, optimizer=optimizer, lr=0.4, lr_schedule="step:2:0.25")
     found = falling(what, state, part, {}, 7)
-    wanted = LocalSteps(steps=2, optimizer=optimizer, lr=0.1)(what, state, part, {}, 7)
+    wanted = LocalSteps(local_steps=2, optimizer=optimizer, lr=0.1)(what, state, part, {}, 7)
     assert torch.equal(found.direction["float32"], wanted.direction["float32"])
 
 
@@ -212,8 +215,8 @@ def test_a_term_is_added_to_each_gradient(optimizer: str) -> None:
     """A term of w is the gradient of |w|^2 / 2 added to the loss."""
     what, part = objective(), examples()
     state = what.initial()
-    local = LocalSteps(steps=5, batch_size=16, optimizer=optimizer, lr=0.05, clip_norm=3.0)
-    found = local.train(what, state, part, 7, lambda name, parameter: parameter)
+    local = LocalSteps(local_steps=5, batch_size=16, optimizer=optimizer, lr=0.05, clip_norm=3.0)
+    found, _ = local.walk(what, state, part, 7, lambda name, parameter: parameter)
     network = what.network(state)
     stepper = getattr(torch.optim, optimizer)(network.parameters(), lr=0.05)
     for batch in batches(part, 16, 5, seed=7):
@@ -229,10 +232,9 @@ def test_a_term_is_added_to_each_gradient(optimizer: str) -> None:
 # What cannot be meant.
 
 
-@pytest.mark.parametrize("fields", [{}, {"steps": 1, "epochs": 1}])
-def test_either_steps_or_epochs_must_be_given(fields) -> None:
-    with pytest.raises(UsageError, match="either steps or epochs, not both"):
-        LocalSteps(**fields)
+def test_steps_and_epochs_are_not_given_together() -> None:
+    with pytest.raises(UsageError, match="give local_steps or local_epochs, not both"):
+        LocalSteps(local_steps=1, local_epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -241,41 +243,41 @@ def test_either_steps_or_epochs_must_be_given(fields) -> None:
 )
 def test_what_is_no_optimizer_is_refused_at_once(name: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"torch.optim has no optimizer '{name}'{hint}"):
-        LocalSteps(steps=1, optimizer=name)
+        LocalSteps(local_steps=1, optimizer=name)
 
 
 @pytest.mark.parametrize(("given", "name"), [("adamw", "AdamW"), ("RMSPROP", "RMSprop"), ("sgd", "SGD")])
 def test_optimizers_are_understood_in_any_case(given: str, name: str) -> None:
-    assert LocalSteps(steps=1, optimizer=given) == LocalSteps(steps=1, optimizer=name)
+    assert LocalSteps(local_steps=1, optimizer=given) == LocalSteps(local_steps=1, optimizer=name)
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "lbfgs"])
 def test_an_optimizer_that_calls_the_loss_itself_is_refused_at_once(name: str) -> None:
     with pytest.raises(UsageError, match="optimizer LBFGS computes the loss several times a step"):
-        LocalSteps(steps=1, optimizer=name)
+        LocalSteps(local_steps=1, optimizer=name)
 
 
-@pytest.mark.parametrize("wrap", [lambda local: local, lambda local: FedProx(local, 0.1)])
+@pytest.mark.parametrize("kind", [LocalSteps, FedProx])
 @pytest.mark.parametrize(("name", "reason"), [("Muon", "2D"), ("SparseAdam", "dense gradients")])
 def test_an_optimizer_that_cannot_train_the_network_is_refused_before_round_1(
-    wrap, name: str, reason: str
+    kind, name: str, reason: str
 ) -> None:
     """Muon is for matrices, and this network has biases; SparseAdam is for sparse gradients."""
     with pytest.raises(UsageError, match=f"optimizer {name}.*{reason}"):
-        wrap(LocalSteps(steps=1, optimizer=name)).check(objective(), examples(), ())
+        kind(local_steps=1, optimizer=name).bound(objective(), None)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ((("momentun", 0.9),), "unexpected keyword argument 'momentun'"),
-        ((("nesterov", True),), "Nesterov momentum requires a momentum"),
-        ((("momentum", -1.0),), "Invalid momentum value: -1.0"),
+        ({"momentun": 0.9}, "unexpected keyword argument 'momentun'"),
+        ({"nesterov": True}, "Nesterov momentum requires a momentum"),
+        ({"momentum": -1.0}, "Invalid momentum value: -1.0"),
     ],
 )
 def test_options_that_the_optimizer_does_not_take_are_refused_at_once(options, reason: str) -> None:
     with pytest.raises(UsageError, match=rf"optimizer SGD: .*{reason}"):
-        LocalSteps(steps=1, options=options)
+        LocalSteps(local_steps=1, optimizer_options=options)
 
 
 # Batches.

@@ -10,13 +10,10 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm
-from tasks.algorithms.averaging import fed_avg, scaffold
 from tasks.algorithms.table import build_algorithm
-from tasks.applies.schedules import Schedule
 from tasks.clusters.connecting import connect
 from tasks.data.examples import Examples
 from tasks.executors.graph import GraphExecutor
-from tasks.maps.local_steps import LocalSteps
 from tasks.maps.scaffold import Scaffold
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.reduces.tree import reduce_all
@@ -67,7 +64,10 @@ def test_two_rounds_of_two_partitions_by_hand(square: Objective) -> None:
     Round 2, corrected by -0.9375 and 0.9375: 1.4375 -> 1.1875 -> 1.0625 and 1.4375 -> 1.5 -> 1.53125.
     """
     first, second = rounds(
-        scaffold(local_steps=2, batch_size=None, lr=0.5), square, [towards(0.0), towards(2.5)], 2
+        build_algorithm("scaffold", {"local_steps": 2, "batch_size": None, "lr": 0.5}),
+        square,
+        [towards(0.0), towards(2.5)],
+        2,
     )[1:]
     assert (first.params["float64"].item(), first.memory["control"]["float64"].item()) == (1.4375, 0.5625)
     assert second.params["float64"].item() == (1.0625 + 1.53125) / 2
@@ -96,7 +96,7 @@ def paper(parts: list[tuple[float, float]], lr: float, steps: int, count: int, o
 
 @pytest.mark.parametrize("outer", [1.0, 0.5])
 def test_it_is_the_papers_loop(square: Objective, outer: float) -> None:
-    algorithm = scaffold(local_steps=3, batch_size=None, lr=0.1, outer_lr=outer)
+    algorithm = build_algorithm("scaffold", {"local_steps": 3, "batch_size": None, "lr": 0.1, "outer_lr": outer})
     parts = [(0.0, 1.0), (2.5, 1.0), (5.0, 2.0)]
     found = rounds(algorithm, square, [towards(target) for target, _ in parts], 8)[-1].params["float64"].item()
     assert found == pytest.approx(paper(parts, 0.1, 3, 8, outer), rel=1e-12)
@@ -106,8 +106,8 @@ def test_it_arrives_where_averaging_stays_away(square: Objective) -> None:
     """Minimum of w^2 / 2 and (w - 5)^2 together: 10/3. Unequal curvatures pull the mean of networks elsewhere."""
     fields = {"local_steps": 20, "batch_size": None, "lr": 0.1}
     parts = [towards(0.0), towards(5.0)]
-    corrected = rounds(scaffold(**fields), square, parts, 300)[-1].params["float64"].item()
-    plain = rounds(fed_avg(**fields), square, parts, 300)[-1].params["float64"].item()
+    corrected = rounds(build_algorithm("scaffold", fields), square, parts, 300)[-1].params["float64"].item()
+    plain = rounds(build_algorithm("fed_avg", fields), square, parts, 300)[-1].params["float64"].item()
     assert corrected == pytest.approx(10 / 3, abs=1e-6)
     assert abs(plain - 10 / 3) > 0.2
 
@@ -129,10 +129,10 @@ def test_the_variate_is_the_mean_gradient_on_the_way_at_any_rate() -> None:
     part = Examples(torch.randn(40, 1, 4, 4, generator=generator).double(), torch.arange(40) % 3)
     zeros = {"control": {k: torch.zeros_like(p) for k, p in what.initial().params.items()}}
     state = replace(what.initial(), memory=zeros, round=3)
-    local = LocalSteps(epochs=2, batch_size=16, lr=0.2, schedule=Schedule("step:3:0.5"))
-    update = Scaffold(local)(what, state, part, {}, 7)
+    local = Scaffold(local_epochs=2, batch_size=16, lr=0.2, lr_schedule="step:3:0.5")
+    update = local(what, state, part, {}, 7)
     gradients: list[torch.Tensor] = []
-    local.train(what, state, part, 7, lambda name, p: gradients.append(p.grad.reshape(-1).clone()) or 0 * p)
+    local.walk(what, state, part, 7, lambda name, p: gradients.append(p.grad.reshape(-1).clone()) or 0 * p)
     found = update.carry["control"]["float64"]
     wanted = torch.cat([torch.stack(gradients[n::2]).mean(0) for n in range(2)])
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
@@ -140,7 +140,7 @@ def test_the_variate_is_the_mean_gradient_on_the_way_at_any_rate() -> None:
 
 
 def test_a_refused_partition_leaves_no_error_in_the_servers_variate(square: Objective) -> None:
-    algorithm = scaffold(local_steps=1, batch_size=None, lr=0.1)
+    algorithm = build_algorithm("scaffold", {"local_steps": 1, "batch_size": None, "lr": 0.1})
     start = replace(square.initial(), memory=algorithm.apply.init(square.initial().params))
     updates = [algorithm.map(square, start, towards(target), {}, 0) for target in (0.0, 2.5, 5.0)]
     after = algorithm.apply(start, reduce_all(algorithm.reduce, start, updates[:2]))
@@ -169,27 +169,20 @@ def test_a_resumed_run_and_one_on_a_cluster_have_the_same_bits(train) -> None:
 # What cannot be meant.
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"optimizer": "Adam"}, {"options": (("momentum", 0.9),)}, {"clip_norm": 1.0}, {"init": "per-partition"}],
-)
-def test_what_its_variates_do_not_hold_for_is_refused(fields) -> None:
-    with pytest.raises(UsageError, match="SCAFFOLD needs plain SGD from a shared start"):
-        Scaffold(LocalSteps(steps=1, **fields))
-
-
-def test_options_of_other_optimizers_are_not_taken() -> None:
-    with pytest.raises(UsageError, match="algorithm scaffold takes no match, momentum, optimizer; it takes lr, "):
-        build_algorithm("scaffold", {"optimizer": "Adam", "momentum": 0.9, "match": "weights"})
+def test_what_its_variates_do_not_hold_for_is_no_option() -> None:
+    with pytest.raises(
+        UsageError, match="algorithm scaffold takes no init, match, momentum, optimizer; it takes "
+    ):
+        build_algorithm("scaffold", {"optimizer": "Adam", "momentum": 0.9, "match": "weights", "init": "shared"})
 
 
 def test_an_apply_that_does_not_keep_the_variate_is_named(square: Objective) -> None:
     with pytest.raises(UsageError, match="wrap its apply in KeepExtras"):
-        Scaffold(LocalSteps(steps=1))(square, square.initial(), towards(0.0), {}, 0)
+        Scaffold(local_steps=1)(square, square.initial(), towards(0.0), {}, 0)
 
 
 def test_updates_bring_what_is_declared(square: Objective) -> None:
-    algorithm = scaffold()
+    algorithm = build_algorithm("scaffold", {})
     state = replace(square.initial(), memory=algorithm.apply.init(square.initial().params))
     update: Update = algorithm.map(square, state, towards(0.0), {}, 0)
     assert (tuple(update.carry), tuple(update.extras)) == (algorithm.map.carry, algorithm.map.extras)

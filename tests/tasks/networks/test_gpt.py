@@ -63,7 +63,7 @@ def test_the_mask_is_not_kept() -> None:
 
 def test_it_trains_with_deterministic_operations_to_the_same_bits() -> None:
     what, examples = objective(), Examples(TOKENS, (3 * TOKENS + 1) % 11)
-    train = LocalSteps(steps=60, batch_size=2, optimizer="Adam", lr=0.03)
+    train = LocalSteps(local_steps=60, batch_size=2, optimizer="Adam", lr=0.03)
     with pinned(0, threads=1):
         first, second = (train(what, what.initial(), examples, {}, 1) for _ in range(2))
         before = Gradient()(what, what.initial(), examples, {}, 0).metrics["train_loss"]

@@ -97,7 +97,7 @@ def test_two_networks_of_a_state_share_nothing(odd) -> None:
     assert torch.equal(odd.initial().params["float32"], state.params["float32"])
 
 
-@pytest.mark.parametrize("algorithm", [Gradient(), LocalSteps(epochs=1, batch_size=4)])
+@pytest.mark.parametrize("algorithm", [Gradient(), LocalSteps(local_epochs=1, batch_size=4)])
 def test_training_never_changes_the_skeleton(odd, algorithm) -> None:
     before = {name: tensor.clone() for name, tensor in odd.initial().named(odd.layout).items()}
     one, two = (algorithm(odd, odd.initial(), part(), {}, 1) for _ in range(2))
@@ -108,7 +108,7 @@ def test_training_never_changes_the_skeleton(odd, algorithm) -> None:
 
 
 def test_batchnorm_statistics_are_sent_back(odd) -> None:
-    update = LocalSteps(steps=3, batch_size=5)(odd, odd.initial(), part(), {}, 1)
+    update = LocalSteps(local_steps=3, batch_size=5)(odd, odd.initial(), part(), {}, 1)
     buffers = views(odd.layout.buffers, update.buffers)
     assert buffers["norm.num_batches_tracked"].item() == 3
     assert buffers["shared"].any()

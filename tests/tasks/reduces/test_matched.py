@@ -14,7 +14,6 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import pack
-from tasks.algorithms.table import build_algorithm
 from tasks.clusters.connecting import connect
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits
@@ -64,7 +63,7 @@ def nudged(state: State, seed: int) -> State:
 @pytest.mark.parametrize("match", ["weights", "activations", "mixed"])
 @pytest.mark.parametrize("to", ["start", "first", "many"])
 def test_permuting_what_arrives_does_not_change_the_matched_mean(match: str, to: str) -> None:
-    matched = bound(match=match, to=to)
+    matched = bound(match=match, match_to=to)
     start = OBJECTIVE.initial()
     arrived = [nudged(start, seed) for seed in range(3)]
     plain = reduce_all(Mean(), start, [update(start, state, weight=i + 1) for i, state in enumerate(arrived)])
@@ -122,22 +121,13 @@ def test_a_soft_match_tells_mixtures() -> None:
 
 def test_it_pickles_prints_and_refuses_to_work_unbound() -> None:
     matched = bound()
-    assert pickle.loads(pickle.dumps(matched)) == matched == Matched()
+    assert pickle.loads(pickle.dumps(matched)) == matched == Matched(inner=Mean())
     assert "networks" not in repr(matched)
     start = OBJECTIVE.initial()
     with pytest.raises(UsageError, match="bound"):
         reduce_all(Matched(), start, [update(start, start)])
     with pytest.raises(UsageError, match="many"):
-        Matched(soft=1, to="many")
-
-
-def test_options_of_matching_need_a_match() -> None:
-    with pytest.raises(UsageError, match="need match"):
-        build_algorithm("fed_avg", {"soft": 3})
-    assert isinstance(build_algorithm("fed_avg", {"match": "mixed"}).reduce, Matched)
-    own = build_algorithm("matched", {"init": "per-partition"})
-    assert isinstance(own.reduce, Matched)
-    assert own.reduce.to == "many"
+        Matched(soft=1, match_to="many")
 
 
 # In runs

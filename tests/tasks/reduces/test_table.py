@@ -9,7 +9,6 @@ import pytest
 from storage.errors import UsageError
 from tasks.algebra import Reduce
 from tasks.algorithms.table import build_algorithm
-from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust.geometric_median import GeometricMedian
 from tasks.reduces.robust.krum import Krum
@@ -34,12 +33,12 @@ def test_a_name_and_its_arguments_are_a_value(text: str, wanted: Reduce) -> None
     found = find_reduce(text)
     assert found == wanted == pickle.loads(pickle.dumps(found))
     assert eval(repr(found)) == wanted
-    assert build_algorithm("fed_avg", {"reduce": text}).reduce == wanted
-    assert build_algorithm("fed_avg", {"reduce": text, "match": "weights"}).reduce == Matched(wanted)
+    assert build_algorithm("fed_avg", {}, {"reduce": text}).reduce == wanted
+    assert build_algorithm("matched", {"average": text}).reduce.averaging == wanted
 
 
 def test_every_reduce_of_the_table_is_named_above() -> None:
-    assert set(REDUCES) == {"mean", "plain_mean", "median", "trimmed_mean", "krum", "geometric_median"}
+    assert set(REDUCES) == {"mean", "plain_mean", "median", "trimmed_mean", "krum", "geometric_median", "matched"}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_every_reduce_of_the_table_is_named_above() -> None:
             "medain",
             r"unknown reduce 'medain'; did you mean median\? There are mean, plain_mean, median, trimmed_mean:F",
         ),
-        ("trimmed_mean", "reduce 'trimmed_mean' must be written trimmed_mean:F"),
+        ("trimmed_mean", "reduce trimmed_mean needs its F: trimmed_mean:F"),
         ("krum:one", r"must be written krum:F\[:KEEP\]"),
         ("krum:-1", "krum takes f from 0 and keep from 1, not -1 and 1"),
         ("krum:1:0", "krum takes f from 0 and keep from 1, not 1 and 0"),
@@ -59,4 +58,4 @@ def test_every_reduce_of_the_table_is_named_above() -> None:
 )
 def test_what_cannot_be_meant_is_refused_at_once(text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        build_algorithm("fed_avg", {"reduce": text})
+        build_algorithm("fed_avg", {}, {"reduce": text})

@@ -269,17 +269,6 @@ def test_what_is_no_fault_of_a_partition_ends_the_run(train, own, how: str, erro
     assert open_run("run").done == 1
 
 
-def test_of_partitions_that_are_mapped_together_who_raises_is_refused_alone(train, own) -> None:
-    source = RAISING.replace("class Own(Map):", "class Own(Map):\n    stack = 3")
-    runs = []
-    for name, how in (("sound", "pass"), ("raising", "1 / 0")):
-        path = own(source.replace("{how}", how), name)
-        runs.append(train(algorithm=f"{path}:algorithm", model="logistic", partitions=3, rounds=2, name=name))
-    updates = [run.round(2).commit.updates for run in runs]
-    assert [runs[1].round(2).refused.keys(), updates[0][2].refused] == [{2}, None]
-    assert [updates[0][p].digest for p in (0, 1)] == [updates[1][p].digest for p in (0, 1)]
-
-
 @pytest.mark.parametrize(
     "returned",
     [
@@ -464,33 +453,3 @@ def test_a_join_that_fails_is_told(train, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(CHOOSY)
     with pytest.raises(RoundFailed, match=r"round 1: the reduce failed with ValueError: no such neighbours"):
         train(model="logistic", partitions=3, rounds=1, algorithm=f"{tmp_path}/mine.py:algorithm")
-
-
-STACKING = """
-from dataclasses import dataclass
-from roundweave import Algorithm, Gradient, Map, Mean, Sgd
-@dataclass(frozen=True)
-class Own(Map):
-    stack = 3
-    def __call__(self, objective, state, examples, carry, seed):
-        return Gradient()(objective, state, examples, carry, seed)
-    def together(self, objective, state, examples, carries, seeds):
-        updates = super().together(objective, state, examples, carries, seeds)
-        print("together", *map(len, examples))
-        return updates
-def algorithm():
-    return Algorithm(Own(), Mean(), Sgd(0.1))
-def plain():
-    return Algorithm(Gradient(), Mean(), Sgd(0.1))
-"""
-
-
-def test_a_map_of_ones_own_is_given_as_many_partitions_as_it_stacks_by_their_size(train, own, capsys) -> None:
-    fields = {"model": "logistic", "partitions": 7, "split": "dirichlet:0.3", "rounds": 1}
-    run = train(algorithm=f"{own(STACKING)}:algorithm", **fields, name="stacking")
-    groups = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("together")]
-    sizes = [int(size) for group in groups for size in group]
-    assert [len(group) for group in groups] == [3, 3, 1]
-    assert sizes == sorted(record.weight for record in run.round(1).commit.updates.values())
-    assert list(run.round(1).commit.updates) == list(range(7))
-    assert run.digest == train(algorithm=f"{own(STACKING)}:plain", **fields, name="plain").digest

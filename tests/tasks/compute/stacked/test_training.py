@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from storage.errors import ModelError, UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm
-from tasks.applies.schedules import Schedule
 from tasks.applies.sgd import Sgd
+from tasks.compute.compute import Compute
+from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.replicas import Stacked
 from tasks.data.examples import Examples
 from tasks.maps.elastic import Elastic
 from tasks.maps.local_steps import LocalSteps
 from tasks.maps.prox import FedProx
+from tasks.maps.scaffold import Scaffold
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 from tasks.reduces.mean import Mean
@@ -28,7 +30,7 @@ from tasks.user_code import find_code
 from tests.tasks.compute.stacked.networks import NETWORKS
 
 SIZES = (40, 33, 40, 8, 64, 21, 16)
-LOCAL = LocalSteps(epochs=2, batch_size=16, lr=0.1)
+LOCAL = LocalSteps(local_epochs=2, batch_size=16, lr=0.1)
 
 
 def objective(kind: str, own, dtype: str = "float64") -> Objective:
@@ -47,12 +49,16 @@ def part(what: Objective, count: int, seed: int = 0) -> Examples:
     return Examples(inputs, torch.randint(0, 3, (count,), generator=generator))
 
 
-def updates(rule: LocalSteps, what: Objective, parts: Sequence[Examples], seeds: Sequence[int]) -> list[Update]:
+def stacked(rule: LocalSteps, count: int) -> Mapper:
+    return Compute(stacked=count).mapper(rule)
+
+
+def updates(mapper: Mapper, what: Objective, parts: Sequence[Examples], seeds: Sequence[int]) -> list[Update]:
     state, found = what.initial(), list[Update]()
     with pinned(0, threads=1):
-        for first in range(0, len(parts), rule.stack):
-            some, its = parts[first : first + rule.stack], seeds[first : first + rule.stack]
-            found += rule.together(what, state, some, [{}] * len(some), its)
+        for first in range(0, len(parts), mapper.at_once):
+            some, its = parts[first : first + mapper.at_once], seeds[first : first + mapper.at_once]
+            found += mapper(what, state, some, [{}] * len(some), its)
     return found
 
 
@@ -64,16 +70,17 @@ def same(one: Update, other: Update) -> bool:
 def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
     what = objective(kind, own)
     parts, seeds = [part(what, count, count) for count in SIZES], range(len(SIZES))
-    rule = replace(LOCAL, schedule=Schedule("step:1:0.5"))
+    rule = replace(LOCAL, lr_schedule="step:1:0.5")
     ends = []
-    for map in (rule, replace(rule, stacked=4)):
-        algorithm, state = Algorithm(map, Mean(), Sgd(1.0)), what.initial()
+    algorithm = Algorithm(rule, Mean(), Sgd(1.0))
+    for mapper in (Mapper(rule), stacked(rule, 4)):
+        state = what.initial()
         for _ in range(3):
             with pinned(0, threads=1):
                 found = [
                     update
                     for first in range(0, len(parts), 4)
-                    for update in map.together(
+                    for update in mapper(
                         what,
                         state,
                         parts[first : first + 4],
@@ -83,10 +90,10 @@ def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
                 ]
             state = algorithm.apply(state, reduce_all(algorithm.reduce, state, found))
         ends.append((state, [(update.weight, update.metrics) for update in found]))
-    (alone, told), (stacked, told_too) = ends
+    (alone, told), (beside, told_too) = ends
     for name, vector in alone.params.items():
         assert not torch.equal(vector, what.initial().params[name])
-        assert (stacked.params[name] - vector).abs().max() <= 1e-12
+        assert (beside.params[name] - vector).abs().max() <= 1e-12
     assert [weight for weight, _ in told] == [weight for weight, _ in told_too] == list(SIZES)
     for (_, one), (_, other) in zip(told, told_too, strict=True):
         assert one == pytest.approx(other, rel=1e-6)
@@ -101,8 +108,8 @@ def test_a_step_of_two_replicas_by_hand(own) -> None:
         Examples(torch.tensor(x, dtype=torch.float64)[:, None], torch.tensor(y, dtype=torch.float64))
         for x, y in zip(xs, ys, strict=True)
     ]
-    rule = LocalSteps(steps=1, batch_size=None, lr=0.5, stacked=3)
-    found = rule.together(what, start, parts, [{}] * 2, [0, 1])
+    rule = LocalSteps(local_steps=1, batch_size=None, lr=0.5)
+    found = stacked(rule, 3)(what, start, parts, [{}] * 2, [0, 1])
     assert [update.direction["float64"].tolist() for update in found] == [[-3.5, -1.5], [-1.0, -5.0]]
     assert [update.metrics["train_loss"] for update in found] == [2.5, 26.0]
 
@@ -115,13 +122,13 @@ def test_a_step_of_two_replicas_by_hand(own) -> None:
 )
 def test_the_bits_of_a_replica_do_not_depend_on_its_place_or_its_neighbours(kind, neighbours, place) -> None:
     what = objective(kind, None, "float32")
-    rule = replace(LOCAL, steps=3, epochs=None, stacked=8)
+    rule = stacked(replace(LOCAL, local_steps=3, local_epochs=None), 8)
     own, others = part(what, 40, 77), [part(what, *each) for each in neighbours[:7]]
     others.insert(place % (len(others) + 1), own)
     at = next(number for number, each in enumerate(others) if each is own)
     beside = updates(rule, what, others, [77 if each is own else 1 for each in others])[at]
     with pinned(0, threads=1):
-        alone = rule(what, what.initial(), own, {}, 77)
+        (alone,) = rule(what, what.initial(), [own], [{}], [77])
     assert same(beside, alone)
 
 
@@ -131,7 +138,7 @@ def test_networks_of_odd_sizes_are_refused_or_have_the_same_bits_anywhere(featur
     """Where a factor begins in memory may decide the bits of a product: which, the machine decides."""
     what = Objective(ModelSpec("mlp", (features,), 3, dtype, 0, '{"hidden": 33}'), "cross_entropy")
     sizes, order = [17, 31, 20, 9, 16], [3, 0, 4]
-    rule = LocalSteps(steps=3, batch_size=16, lr=0.1, stacked=8)
+    rule = stacked(LocalSteps(local_steps=3, batch_size=16, lr=0.1), 8)
     parts = [part(what, size, size) for size in sizes]
     try:
         with pinned(0, threads=1):
@@ -146,7 +153,7 @@ def test_networks_of_odd_sizes_are_refused_or_have_the_same_bits_anywhere(featur
 
 def test_a_neighbour_that_is_not_finite_changes_nothing() -> None:
     what = objective("mlp", None, "float32")
-    rule = replace(LOCAL, stacked=4)
+    rule = stacked(LOCAL, 4)
     parts = [part(what, count, count) for count in (40, 33, 21)]
     wanted = updates(rule, what, parts, range(3))
     parts[1].inputs[3] = float("nan")
@@ -161,7 +168,7 @@ def test_the_number_decides_how_many_are_stacked_however_few_are_mapped(monkeypa
     before = Stacked.value
     monkeypatch.setattr(Stacked, "value", lambda self, o, t: shapes.append(tuple(t.shape)) or before(self, o, t))
     what = objective("mlp", None, "float32")
-    updates(replace(LOCAL, stacked=8), what, [part(what, 40), part(what, 21)], [0, 1])
+    updates(stacked(LOCAL, 8), what, [part(what, 40), part(what, 21)], [0, 1])
     assert set(shapes) == {(8, 16), (8, 5), (8, 8)}
 
 
@@ -175,16 +182,16 @@ def test_a_kind_of_step_whose_bits_depend_on_the_place_is_found_out(monkeypatch)
 
     monkeypatch.setattr(Stacked, "value", value)
     what = objective("mlp", None, "float32")
-    rule = replace(LOCAL, stacked=4)
+    rule = stacked(LOCAL, 4)
     rule.check(what, part(what, 16), [32])
     with pytest.raises(ModelError, match="model mlp cannot be stacked: a step of one has other bits in another"):
         rule.check(what, part(what, 16), [32, 32, 40])
-    replace(rule, steps=2, epochs=None).check(what, part(what, 16), [32, 32, 40])
+    stacked(replace(LOCAL, local_steps=2, local_epochs=None), 4).check(what, part(what, 16), [32, 32, 40])
 
 
 def test_random_numbers_that_only_a_rest_of_a_batch_draws_are_found_out(own) -> None:
     what = objective("PlayingLater", own, "float32")
-    rule = replace(LOCAL, stacked=4)
+    rule = stacked(LOCAL, 4)
     rule.check(what, part(what, 16), [32])
     with pytest.raises(ModelError, match="PlayingLater cannot be stacked: it draws random numbers"):
         rule.check(what, part(what, 16), [32, 21])
@@ -194,21 +201,17 @@ def test_random_numbers_that_only_a_rest_of_a_batch_draws_are_found_out(own) -> 
     ("fields", "says"),
     [
         ({"optimizer": "Adam"}, "not for optimizer Adam; leave one of them out"),
-        ({"options": (("momentum", 0.9),)}, "not for options {'momentum': 0.9}"),
+        ({"optimizer_options": {"momentum": 0.9}}, "not for options {'momentum': 0.9}"),
         ({"clip_norm": 1.0}, "not for clip_norm 1.0"),
         ({"init": "per-partition"}, "not for init per-partition"),
     ],
 )
 def test_options_that_cannot_be_stacked_are_refused_by_name(fields, says) -> None:
     with pytest.raises(UsageError, match="stacked = 8 is for plain SGD from a shared start, " + says):
-        LocalSteps(steps=1, stacked=8, **fields)
+        stacked(LocalSteps(local_steps=1, **fields), 8)
 
 
-@pytest.mark.parametrize(
-    "wrapped", [FedProx(replace(LOCAL, stacked=8), 0.1), Elastic(replace(LOCAL, stacked=8), 0.3)]
-)
-def test_maps_that_add_to_local_training_are_not_stacked(wrapped) -> None:
-    what = objective("mlp", None, "float32")
-    carry = {"own": what.initial().params}
-    with pytest.raises(UsageError, match="only local training as it is can be stacked"):
-        wrapped(what, what.initial(), part(what, 8), carry, 0)
+@pytest.mark.parametrize("kind", [FedProx, Elastic, Scaffold])
+def test_maps_that_add_to_local_training_are_not_stacked(kind) -> None:
+    with pytest.raises(UsageError, match=f"plain SGD from a shared start, not for map {kind.__name__}"):
+        stacked(kind(local_steps=1), 8)

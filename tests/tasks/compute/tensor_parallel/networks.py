@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
-from tasks.compute.tensor_parallel.teamed import Teamed, find_shares
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from storage.values.state import State, Update
 from tasks.algebra import Map
+from tasks.compute.mapper import Mapper
+from tasks.compute.tensor_parallel.mapper import TensorParallel, find_shares
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.compute.tensor_parallel.team import Team, in_turn
@@ -281,29 +281,30 @@ def examples_of(objective: Objective, count: int = 24) -> Examples:
 
 def team_of(
     objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
-) -> Teamed:
+) -> TensorParallel:
     """A map that a team does, bound to an objective."""
-    shares = shares_of(objective, ranks, units, hybrid)
-    return replace(Teamed(inner, ranks, units, hybrid), shares=shares)
+    return TensorParallel(inner, ranks, shares_of(objective, ranks, units, hybrid))
 
 
 def shares_of(objective: Objective, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> Shares:
     return find_shares(objective, examples_of(objective, 4).inputs, ranks, units, hybrid)
 
 
-def mapped(map: Map, objective: Objective, seed: int = 3, state: State | None = None) -> Update:
+def mapped(map: Map | Mapper, objective: Objective, seed: int = 3, state: State | None = None) -> Update:
     """The update of a map, as rounds compute it."""
+    mapper = map if isinstance(map, Mapper) else Mapper(map)
     with pinned(seed, threads=1):
-        return map(objective, state or objective.initial(), examples_of(objective), {}, seed)
+        (update,) = mapper(objective, state or objective.initial(), [examples_of(objective)], [{}], [seed])
+    return update
 
 
-def each_of(team: Teamed, objective: Objective, seed: int = 3) -> list[Update]:
+def each_of(team: TensorParallel, objective: Objective, seed: int = 3) -> list[Update]:
     """What each rank of a team makes of its share."""
-    shares, examples = team.found, examples_of(objective)
+    shares, examples = team.known_shares, examples_of(objective)
 
     def of_rank(rank: Team) -> Update:
         share = ShareObjective.of(objective, shares, rank)
-        return team.inner(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
+        return team.map(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
 
     with pinned(seed, threads=1):
         return in_turn(shares.ranks, of_rank)

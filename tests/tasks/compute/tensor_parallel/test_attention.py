@@ -13,7 +13,7 @@ from tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of
 
 TIME = 4
-STEPS = LocalSteps(steps=5, batch_size=7, lr=0.1)
+STEPS = LocalSteps(local_steps=5, batch_size=7, lr=0.1)
 
 
 class Attending(nn.Module):

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tasks.compute.tensor_parallel.teamed import find_shares
 from torch import nn
 
 from storage.errors import ModelError, UsageError
 from tasks.compute.tensor_parallel.finding import LARGE, candidates
+from tasks.compute.tensor_parallel.mapper import find_shares
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
@@ -18,7 +18,7 @@ from tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import objective_of, off, shares_of
 from tests.tasks.matching.analysed import NAMES, built
 
-STEPS = LocalSteps(steps=20, batch_size=7, lr=0.05)
+STEPS = LocalSteps(local_steps=20, batch_size=7, lr=0.05)
 
 
 def cut(shares: Shares) -> float:

@@ -16,7 +16,7 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, team_of
 
-STEPS = LocalSteps(steps=20, batch_size=7, lr=0.05)
+STEPS = LocalSteps(local_steps=20, batch_size=7, lr=0.05)
 UNITS = 12
 
 Between = Callable[[nn.Module, torch.Tensor], torch.Tensor]

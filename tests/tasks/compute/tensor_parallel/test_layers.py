@@ -21,7 +21,7 @@ from tests.tasks.compute.tensor_parallel.networks import (
     team_of,
 )
 
-STEPS = LocalSteps(steps=6, batch_size=7, lr=0.1)
+STEPS = LocalSteps(local_steps=6, batch_size=7, lr=0.1)
 
 
 def seen(model: str, ranks: int, places: dict[str, str], **options: object) -> dict[str, list[torch.Tensor]]:
@@ -74,9 +74,11 @@ def test_what_all_have_has_the_same_bits_on_all(case: str, ranks: int) -> None:
     objective = objective_of("alexnet" if case == "hybrid" else case, "float32", **options)
     team = team_of(objective, STEPS, ranks, hybrid=hybrid)
     updates = each_of(team, objective)
-    named = [views(team.found.layout_of(rank).params, update.direction) for rank, update in enumerate(updates)]
-    for spec in team.found.layout.params:
-        if spec.name not in team.found.cuts:
+    named = [
+        views(team.known_shares.layout_of(rank).params, update.direction) for rank, update in enumerate(updates)
+    ]
+    for spec in team.known_shares.layout.params:
+        if spec.name not in team.known_shares.cuts:
             assert all(torch.equal(named[0][spec.name], other[spec.name]) for other in named), spec.name
     assert len({update.metrics["train_loss"] for update in updates}) == 1
 

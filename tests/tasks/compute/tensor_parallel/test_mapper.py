@@ -6,15 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tasks.compute.tensor_parallel.teamed import Teamed
 
 from storage.errors import UsageError
 from storage.values.state import State
 from tasks.algebra import Algorithm
 from tasks.applies.adaptive import Adam
+from tasks.applies.keep_extras import KeepExtras
+from tasks.compute.compute import Compute, whole_part
+from tasks.compute.mapper import Mapper
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
+from tasks.maps.prox import FedProx
 from tasks.reduces.mean import Mean
+from tasks.reduces.robust.median import Median
 from tasks.reduces.tree import reduce_all
 from tests.tasks.compute.tensor_parallel.networks import examples_of, mapped, objective_of, off, shares_of, team_of
 
@@ -30,7 +34,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "decoder": ("decoder", {}),
 }
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
-STEPS = LocalSteps(steps=20, batch_size=7, lr=0.05)
+STEPS = LocalSteps(local_steps=20, batch_size=7, lr=0.05)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -57,8 +61,8 @@ def test_a_batch_of_a_hybrid_may_have_fewer_examples_than_there_are_ranks() -> N
 
 
 OPTIMIZERS = {
-    "momentum": replace(STEPS, options=(("momentum", 0.9), ("nesterov", True))),
-    "decay": replace(STEPS, options=(("weight_decay", 0.1),)),
+    "momentum": replace(STEPS, momentum=0.9, nesterov=True),
+    "decay": replace(STEPS, optimizer_options={"weight_decay": 0.1}),
     "AdamW": replace(STEPS, optimizer="AdamW", lr=0.001),
     "gradient": Gradient(batch_size=9),
 }
@@ -74,8 +78,8 @@ def test_optimizers_that_treat_each_element_for_itself_see_no_difference(optimiz
 def test_an_outer_optimizer_sees_no_difference() -> None:
     objective = objective_of("chain", widths=[9, 11])
     reached = []
+    algorithm = Algorithm(STEPS, Mean(), Adam(lr=0.01))
     for map in (STEPS, team_of(objective, STEPS, 3)):
-        algorithm = Algorithm(map, Mean(), Adam(lr=0.01))
         state = replace(objective.initial(), memory=algorithm.apply.init(objective.initial().params))
         for number in range(3):
             update = reduce_all(algorithm.reduce, state, [mapped(map, objective, number, state)])
@@ -94,7 +98,9 @@ def test_scores_are_those_of_the_whole_network() -> None:
 
     team = team_of(objective, STEPS, 2)
     with torch.no_grad():
-        found, wanted = (map.as_team(objective, objective.initial(), outputs) for map in (team, STEPS))
+        found, wanted = (
+            mapper.scored(objective, objective.initial(), outputs) for mapper in (team, Mapper(STEPS))
+        )
     assert (found - wanted).abs().max() < 1e-12
 
 
@@ -109,12 +115,32 @@ def test_a_second_run_has_the_same_bits() -> None:
     assert torch.equal(one.direction["float32"], other.direction["float32"])
 
 
-def test_a_team_declares_what_its_map_does() -> None:
-    inner = LocalSteps(epochs=2)
-    team = Teamed(inner, 3)
-    assert (team.ranks, team.carry, team.extras) == (3, inner.carry, inner.extras)
+@pytest.mark.parametrize(
+    ("map", "says"),
+    [
+        (FedProx(), "map FedProx is not for networks that ranks share"),
+        (replace(STEPS, clip_norm=1.0), "clip_norm needs all of a network's gradients in one place"),
+        (replace(STEPS, optimizer="Muon"), "optimizer = Muon needs all of a network's gradients in one place"),
+    ],
+)
+def test_what_ranks_cannot_share_is_refused_by_its_reason(map, says: str) -> None:
+    with pytest.raises(UsageError, match=f"{says}; leave it out, or ranks"):
+        Compute(ranks=2).mapper(map)
 
 
-def test_a_team_that_is_not_bound_is_refused() -> None:
-    with pytest.raises(UsageError, match="must be bound"):
-        mapped(Teamed(STEPS, 2), objective_of("chain"))
+def test_units_and_stacked_partitions_do_not_go_with_one_rank_and_several() -> None:
+    with pytest.raises(UsageError, match="units and hybrid say what ranks share: give ranks, 2 or more"):
+        Compute(units=("fc1",))
+    with pytest.raises(UsageError, match="stacked = 8 is for networks of one process; leave it out, or ranks"):
+        Compute(stacked=8, ranks=2)
+
+
+def test_only_parts_that_treat_each_element_for_itself_are_done_in_shares() -> None:
+    assert whole_part(Algorithm(STEPS, Mean(), Adam())) is None
+    assert whole_part(Algorithm(STEPS, Median(), Adam())) == "Median()"
+    assert whole_part(Algorithm(STEPS, Mean(), KeepExtras(Adam(), ()))).startswith("KeepExtras")
+
+
+def test_ranks_that_were_told_no_shares_are_refused() -> None:
+    with pytest.raises(UsageError, match="must be told their shares"):
+        mapped(Compute(ranks=2).mapper(STEPS), objective_of("chain"))

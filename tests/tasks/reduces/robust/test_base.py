@@ -72,8 +72,9 @@ def test_one_more_corrupted_update_breaks_it(reduce: Robust) -> None:
     def spoilt(count: int) -> float:
         return reduced(reduce, [[1.0 + n / 100] for n in range(9 - count)] + [[1e6]] * count).item()
 
-    assert spoilt(reduce.breakdown(9)) < 2
-    assert spoilt(reduce.breakdown(9) + 1) > 1e3
+    withstood = reduce.breakdown(9) if isinstance(reduce, Robust) else 0
+    assert spoilt(withstood) < 2
+    assert spoilt(withstood + 1) > 1e3
 
 
 @pytest.mark.parametrize("reduce", SIX, ids=repr)
@@ -151,7 +152,7 @@ from roundweave import Algorithm, LocalSteps, Map, Mean, Median, Sgd
 @dataclass(frozen=True)
 class Poison(Map):
     def __call__(self, objective, state, examples, carry, seed):
-        update = LocalSteps(epochs=1)(objective, state, examples, carry, seed)
+        update = LocalSteps(local_epochs=1)(objective, state, examples, carry, seed)
         bad = {k: -1000 * v for k, v in update.direction.items()}
         return replace(update, direction=bad) if len(examples) == 540 else update
 def mean():
