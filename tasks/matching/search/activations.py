@@ -155,10 +155,12 @@ def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
 
 
 def moment_terms(moments: Mapping[Piece, Moments], pair: Pair, metric: Metric) -> list[MomentTerm]:
-    """A term for each place; the pair is (target, source)."""
+    """A term for each place; the pair is (target, source), whichever of the two comes first in the moments."""
     terms = []
     for piece, measured in moments.items():
         shape = [size for size, label in zip(piece.shape, piece.groups, strict=True) if label is not None]
-        labels = _labels(piece)
-        terms.append(MomentTerm(measured.normalised(pair, metric).reshape(*shape, *shape), labels))
+        found = measured.normalised((min(pair), max(pair)), metric).reshape(*shape, *shape)
+        if pair[0] > pair[1]:
+            found = found.permute(*range(len(shape), 2 * len(shape)), *range(len(shape)))
+        terms.append(MomentTerm(found, _labels(piece)))
     return terms

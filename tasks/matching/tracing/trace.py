@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -90,7 +90,8 @@ class Trace:
             rule = elementwise
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
-        used = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)
+        gotten = [user for user in node.users if user.target is operator.getitem and user.users]
+        used = frozenset(cast("int", user.args[1]) for user in gotten)
         site = Site(name.removesuffix("_"), target, shapes, used, frozenset(self.uniform))
         in_place = name.endswith("_") and not name.endswith("__")
         OPERATION.set(f"{target} ({node.name})")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tasks.matching.tracing.axes import Axes, is_axes, pin
 from tasks.matching.unofficial import OpOverload
 
 Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
+R = TypeVar("R", bound=Rule)
 Dependence = tuple[Axes, Axes]
 """Axes, and the others on whose index the order of their units may depend, besides on one another."""
 
@@ -68,7 +69,7 @@ class Site:
 RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[R], R]:
     """Enter a function for operations of these names, some in one text, without a trailing underscore.
 
     Those that are not of ATen have their library in front, as in ``torchvision::nms``.
@@ -77,7 +78,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     place of tensors, and returns the axes of the outputs: those of one tensor stand for all outputs.
     """
 
-    def enter(function: Rule) -> Rule:
+    def enter(function: R) -> R:
         RULES.update(dict.fromkeys(" ".join(names).split(), function))
         return function
 
