@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from tasks.matching.groups import Group, Permutation
-from tasks.matching.search.assignment import assign
 from tasks.matching.search.terms import HERE, Metric, Term, overall, similarity
 
 SWEEPS = 50
@@ -25,6 +25,29 @@ ROOM = 1 << 24
 """Numbers that are kept between visits of a group: more would be compared anew than matter in a small network."""
 
 Assign = Callable[[torch.Tensor], torch.Tensor]
+
+
+def assign(similarity: torch.Tensor) -> torch.Tensor:
+    """The permutation, int64 (units,), with the largest total similarity: unit i is given source unit p[i].
+
+    The assignment problem of Kuhn 1955, solved by scipy's shortest augmenting paths (Crouse 2016).
+    """
+    from scipy.optimize import linear_sum_assignment  # a quarter of a second that only a merge has to pay
+
+    cost = (-similarity).double().numpy()
+    # Costs that start from zero in each row and column leave short paths to search: the same optimum, sooner.
+    cost -= cost.min(1, keepdims=True)
+    cost -= cost.min(0, keepdims=True)
+    return torch.from_numpy(linear_sum_assignment(cost)[1].astype(np.int64))
+
+
+def spread(similarity: torch.Tensor, k: int | None, temperature: float) -> torch.Tensor:
+    """A row-stochastic matrix (units, source units): softmax of similarity / temperature over the k most similar.
+
+    k None is all of them; k = 1 gives each unit the one most similar to it, and some source unit to nobody.
+    """
+    kept, where = similarity.topk(similarity.shape[1] if k is None else min(k, similarity.shape[1]), dim=1)
+    return torch.zeros_like(similarity).scatter_(1, where, torch.softmax(kept / temperature, dim=1))
 
 
 @dataclass(frozen=True)
