@@ -6,6 +6,7 @@ et al. 2023, section 3.1). Memory is that of one batch and of units x units numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -139,10 +140,7 @@ def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
     view = piece.view(value.contiguous()).float()
     labelled = [dim for dim, label in enumerate(piece.groups) if label is not None]
     rest = [dim for dim in range(view.ndim) if dim not in labelled]
-    units = 1
-    for dim in labelled:
-        units *= view.shape[dim]
-    return view.permute(*rest, *labelled).reshape(-1, units)
+    return view.permute(*rest, *labelled).reshape(-1, math.prod(view.shape[dim] for dim in labelled))
 
 
 def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:

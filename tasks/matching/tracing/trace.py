@@ -15,14 +15,7 @@ from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, 
 from tasks.matching.tracing.exporting import exported, first_names
 from tasks.matching.tracing.rules.elementwise import UNIFORM, elementwise
 from tasks.matching.tracing.rules.registry import RULES, Dependence, Site
-from tasks.matching.unofficial import (
-    OpOverload,
-    argument_defaults,
-    argument_names,
-    operation_name,
-    tensors_in,
-    writes,
-)
+from tasks.matching.unofficial import OpOverload, arguments, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run a graph of their own, which stands before their operands."""
@@ -57,7 +50,9 @@ class Trace:
         for node in graph.nodes:
             if node.op == "output":
                 return _values(node.args[0], environment)
-            if node.op == "call_function" and not _is_dead(node):
+            # What nobody uses, and writes nowhere, pins nothing.
+            needed = node.users or not isinstance(node.target, OpOverload) or writes(node.target)
+            if node.op == "call_function" and needed:
                 environment[node] = self._call(node, environment)
                 if isinstance(environment[node], list) and not node.name.startswith("_assert"):
                     self.intermediate[_unique(node.name, self.intermediate)] = environment[node]
@@ -96,7 +91,8 @@ class Trace:
         in_place = name.endswith("_") and not name.endswith("__")
         OPERATION.set(f"{target} ({node.name})")
         try:
-            outputs = rule(site, **_arguments(target, node, environment))
+            named = arguments(target, *node.args, **node.kwargs)
+            outputs = rule(site, **{name: _values(value, environment) for name, value in named.items()})
             if not isinstance(outputs, tuple):
                 outputs = (outputs,) * len(shapes)
             for axes, shape in zip(outputs, shapes, strict=True):
@@ -119,11 +115,11 @@ class Trace:
         return _as_given(node, outputs)
 
     def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
-        arguments: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
-        position = next(i for i, argument in enumerate(arguments) if isinstance(argument, fx.GraphModule))
-        inner = arguments[position].graph
+        given: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
+        position = next(i for i, argument in enumerate(given) if isinstance(argument, fx.GraphModule))
+        inner = given[position].graph
         places = [n for n in inner.nodes if n.op == "placeholder"]
-        result = self.run(inner, dict(zip(places, arguments[position + 1 :], strict=True)))
+        result = self.run(inner, dict(zip(places, given[position + 1 :], strict=True)))
         return tuple(result) if isinstance(result, list | tuple) and not is_axes(result) else result
 
     def _unknown(
@@ -154,12 +150,6 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     return traced
 
 
-def _is_dead(node: fx.Node) -> bool:
-    """Whether nobody uses what the operation gives, and it writes nowhere."""
-    target = node.target
-    return not node.users and isinstance(target, OpOverload) and not writes(target)
-
-
 def _as_given(node: fx.Node, outputs: tuple[Any, ...]) -> Any:
     """The axes of the only output, or of all that an operation gives."""
     return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
@@ -173,12 +163,6 @@ def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes
     if name in names:
         return traced.tensors.setdefault(names[name], new_axes(value.shape))
     return new_axes(value.shape, "input" if node.name in signature.user_inputs else "constant")
-
-
-def _arguments(target: OpOverload, node: fx.Node, environment: Mapping[fx.Node, Any]) -> dict[str, Any]:
-    """The arguments under their names in the operation's schema, with its defaults."""
-    given = dict(zip(argument_names(target), node.args, strict=False)) | dict(node.kwargs)
-    return {name: _values(v, environment) for name, v in (argument_defaults(target) | given).items()}
 
 
 def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:
