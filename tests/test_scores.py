@@ -130,14 +130,14 @@ def test_an_asynchronous_server_on_a_cluster_scores_by_the_same_rule(own, train,
     ],
 )
 def test_outputs_that_are_too_many_to_gather_are_refused(own, train, monkeypatch, fields, says: str) -> None:
-    monkeypatch.setattr("tasks.networks.trial.MOST_GATHERED", 5000)
+    monkeypatch.setattr("tasks.networks.fit.MOST_GATHERED", 5000)
     with pytest.raises(ModelError, match=says) as caught:
         train(**wholly(own(OWN), fields), **DIGITS, rounds=1)
     assert "\n" not in str(caught.value)
 
 
 def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
-    monkeypatch.setattr("tasks.networks.trial.MOST_GATHERED", 5000)
+    monkeypatch.setattr("tasks.networks.fit.MOST_GATHERED", 5000)
     run = train(**wholly(own(OWN), {"loss": "each", "scores": ("near", "metric")}), **DIGITS, rounds=1)
     assert set(run.round(1).score.values) == {"near", "metric"}
 

@@ -9,7 +9,6 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -163,7 +162,7 @@ class UnitGroups:
     def invert(self, permutation: Permutation) -> dict[str, torch.Tensor]:
         """The permutation that brings the units back, int64 (*sizes of parents, size) for each group."""
         inverse: dict[str, torch.Tensor] = {}
-        for name in self.ordered(permutation):
+        for name in sorted(permutation, key=lambda name: len(self.groups[name].parents)):
             outer = self.lookup(self.groups[name], inverse)
             inverse[name] = permutation[name][outer].argsort(-1)
         return inverse
@@ -178,10 +177,6 @@ class UnitGroups:
             moved = table[self.lookup(self.groups[name], then)]
             both[name] = moved.gather(-1, then[name]) if name in then else moved
         return both
-
-    def ordered(self, names: Mapping[str, Any]) -> list[str]:
-        """Groups by name, parents before those that depend on them."""
-        return sorted(names, key=lambda name: len(self.groups[name].parents))
 
     def lookup(self, group: Group, permutation: Permutation) -> tuple[torch.Tensor, ...]:
         """The old indices of the group's parents at each of their new ones, to index a table of the group with.

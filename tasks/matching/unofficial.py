@@ -37,14 +37,11 @@ def writes(operation: OpOverload) -> bool:
     return bool(operation._schema.is_mutable)
 
 
-def argument_names(operation: OpOverload) -> list[str]:
-    """The names of an operation's arguments, in their order."""
-    return [argument.name for argument in operation._schema.arguments]
-
-
-def argument_defaults(operation: OpOverload) -> dict[str, Any]:
-    """The defaults of those arguments of an operation that have one."""
-    return {a.name: a.default_value for a in operation._schema.arguments if a.has_default_value()}
+def arguments(operation: OpOverload, *given: Any, **named: Any) -> dict[str, Any]:
+    """An operation's arguments by name: those that are given, and the defaults of others."""
+    schema = operation._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    return defaults | dict(zip([argument.name for argument in schema], given, strict=False)) | named
 
 
 def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:

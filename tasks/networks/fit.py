@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,12 +14,19 @@ from storage.errors import ModelError, RoundweaveError, failing_as, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
+from tasks.data.splits.held_out import SCORE_BATCH
 from tasks.networks.losses import class_axis
+from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.scores import default_scores
-from tasks.networks.trial import Trial
+from tasks.networks.scores import default_scores, score_items
 from tasks.numerics import pinned
 from tasks.user_code import Code
+
+MANY = 512
+"""Examples that a score is tried on where two are too few: for an area under a curve, or to merge batches."""
+
+MOST_GATHERED = 2**28
+"""Bytes that are gathered for a score: all outputs, or what a metric keeps of each batch."""
 
 
 def check_fit(objective: Objective, partitions: Partitions, description: Description, partition: int) -> Objective:
@@ -59,8 +68,12 @@ def _tried(
             raise _Misfit(": the loss must be a single number, or one for each example")
         trial = Trial(network, outputs, examples.targets, more, description.held_out)
         if objective.scores is None:
-            scores = default_scores(objective.loss, description)
-            objective = replace(objective, scores=tuple(score for score in scores if _fits(trial, score)))
+            fitting = []
+            for score in default_scores(objective.loss, description):
+                with suppress(ModelError):
+                    trial.is_whole(score, score)
+                    fitting.append(score)
+            objective = replace(objective, scores=tuple(fitting))
         _check_names(objective)
         whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
         return replace(objective, whole=whole)
@@ -74,14 +87,6 @@ def _check_names(objective: Objective) -> None:
             raise ModelError(f"two numbers would be called {name!r}, of the scores and the loss; rename one")
 
 
-def _fits(trial: Trial, score: str) -> bool:
-    try:
-        trial.is_whole(score, score)
-    except ModelError:
-        return False
-    return True
-
-
 def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, classes: int) -> str | None:
     """Why outputs (examples, *) are no logits for labels (examples, *); None where they are, or need not be."""
     if objective.loss != "cross_entropy" or not classes:
@@ -92,3 +97,66 @@ def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, 
         return f"gives outputs of shape {tuple(outputs.shape)}, but one for each class of each label is {wanted}"
     count = outputs.shape[axis]
     return f"gives {count} outputs, but labels go up to {classes - 1}" if count < classes else None
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A network's outputs for two examples and their targets, and `more` examples where those are too few."""
+
+    network: torch.nn.Module
+    outputs: torch.Tensor
+    targets: torch.Tensor
+    more: Callable[[int], Examples]
+    held_out: int
+
+    def is_whole(self, name: str, judge: str | Code) -> bool:
+        """Whether a score or a loss is a function of all outputs at once.
+
+        Raises `ModelError` where it does not fit the outputs, or would gather too much of them.
+        """
+        if isinstance(judge, str):
+            score_items(judge, self.outputs, self.targets)
+            return False
+        with failing_as(lambda error: ModelError(f"score {judge.reference} fails with {one_line(error)}")):
+            if metric_of(judge):
+                self._check_metric(name, judge)
+                return False
+            if self._items(judge).ndim:
+                return False
+        other = "" if name == "loss" else ", use a metric of torchmetrics"
+        self._check_size(
+            f"{name} is one number of all outputs; those",
+            self.outputs[:1].nbytes * self.held_out,
+            f"give a number for each example{other}",
+        )
+        return True
+
+    def _items(self, judge: Code) -> torch.Tensor:
+        with suppress(Exception):  # a function of all outputs may need more than two, such as one of each class
+            return score_items(judge, self.outputs, self.targets)
+        return score_items(judge, *self._many)
+
+    def _check_metric(self, name: str, judge: Code) -> None:
+        outputs, targets = self._many
+        check_merging(judge, outputs, targets)
+        batch = size_of(updated(judge, outputs[:SCORE_BATCH], targets[:SCORE_BATCH]))
+        batches = math.ceil(self.held_out / SCORE_BATCH)
+        self._check_size(
+            f"{name} is a metric that keeps {batch / 1e6:.1f} MB of each {SCORE_BATCH} examples; those",
+            batch * batches,
+            "choose one that keeps sums",
+        )
+
+    def _check_size(self, what: str, size: int, advice: str) -> None:
+        if size > MOST_GATHERED:
+            raise ModelError(
+                f"{what} of {self.held_out} held-out examples take {size / 1e9:.1f} GB, and at most "
+                f"{MOST_GATHERED / 1e9:.1f} GB are gathered; {advice}, or hold out fewer examples"
+            )
+
+    @functools.cached_property
+    def _many(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs and targets of up to 512 examples from the first to the last."""
+        examples = self.more(max(2, min(MANY, MOST_GATHERED // max(1, self.outputs[:1].nbytes))))
+        batches = examples.inputs.split(SCORE_BATCH)
+        return torch.cat([self.network(batch) for batch in batches]), examples.targets

@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
-from storage.values.tensors import UNSUMMED, dtype_name, is_dense, pack, specs_of, views
+from storage.values.tensors import UNSUMMED, Vectors, dtype_name, is_dense, pack, specs_of, views
 from tasks.matching.unofficial import hooked
 from tasks.networks.losses import LOSSES, Loss
 from tasks.networks.reference import MODELS, Shape
@@ -131,8 +132,12 @@ class Objective:
 
     def initial(self) -> State:
         """The state before the first round, without the outer optimizer's memory."""
-        network, layout = _skeleton(self.model)
-        tensors = dict([*network.named_parameters(), *network.named_buffers()])
+        network = self.built
+        return self.packed(dict([*network.named_parameters(), *network.named_buffers()]))
+
+    def packed(self, tensors: Mapping[str, torch.Tensor]) -> State:
+        """The state with a network's named tensors, without the outer optimizer's memory."""
+        layout = self.layout
         return State(
             params=pack(layout.params, tensors),
             buffers=pack(layout.buffers, tensors),
@@ -156,15 +161,8 @@ class Objective:
 
 def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
     """A copy of a network, with its tensors over a copy of the state, which a layout says where they lie in."""
-    bound = {
-        name: tensor
-        for specs, vectors in (
-            (layout.params, state.params),
-            (layout.buffers, state.buffers),
-            (layout.frozen, state.frozen),
-        )
-        for name, tensor in views(specs, {k: v.clone() for k, v in vectors.items()}).items()
-    }
+    vectors = (state.params, state.buffers, state.frozen)
+    bound = named(layout, *({dtype: vector.clone() for dtype, vector in each.items()} for each in vectors))
     # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
     memo: dict[int, object] = {
         id(old): hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
@@ -172,6 +170,11 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
     }
     memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
     return copy.deepcopy(skeleton, memo | _empties(skeleton))
+
+
+def named(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
+    """Every tensor of a network by name, as views of the vectors."""
+    return views(layout.params, params) | views(layout.buffers, buffers) | views(layout.frozen, frozen)
 
 
 def _empties(network: nn.Module) -> dict[int, object]:

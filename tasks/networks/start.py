@@ -36,12 +36,7 @@ class Start:
 
     def state(self, objective: Objective) -> State:
         """The state before the first round, without the outer optimizer's memory; raises `CheckpointError`."""
-        layout, tensors = objective.layout, self._tensors(objective)
-        return State(
-            params=pack(layout.params, tensors),
-            buffers=pack(layout.buffers, tensors),
-            frozen=pack(layout.frozen, tensors),
-        )
+        return objective.packed(self._tensors(objective))
 
     def _tensors(self, objective: Objective) -> LazyTensors:
         opened = open_checkpoint(self.reference)

@@ -24,7 +24,7 @@ from tasks.matching.search.evidence import By, Evidence
 from tasks.matching.search.networks import match_all, match_each
 from tasks.matching.search.terms import Metric
 from tasks.matching.units import find_units
-from tasks.networks.objective import Objective
+from tasks.networks.objective import Objective, named
 from tasks.reduces.gather import Gather
 from tasks.reduces.table import find_reduce
 from tasks.reduces.tree import reduce_all
@@ -55,9 +55,7 @@ class Networks:
 
     def tensors(self, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
         """Every tensor of a network by name."""
-        layout = self.objective.layout
-        parts = ((layout.params, params), (layout.buffers, buffers), (layout.frozen, frozen))
-        return {name: tensor for specs, vectors in parts for name, tensor in views(specs, vectors).items()}
+        return named(self.objective.layout, params, buffers, frozen)
 
 
 @dataclass(frozen=True)

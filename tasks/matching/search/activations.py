@@ -6,6 +6,7 @@ et al. 2023, section 3.1). Memory is that of one batch and of units x units numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -139,10 +140,7 @@ def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
     view = piece.view(value.contiguous()).float()
     labelled = [dim for dim, label in enumerate(piece.groups) if label is not None]
     rest = [dim for dim in range(view.ndim) if dim not in labelled]
-    units = 1
-    for dim in labelled:
-        units *= view.shape[dim]
-    return view.permute(*rest, *labelled).reshape(-1, units)
+    return view.permute(*rest, *labelled).reshape(-1, math.prod(view.shape[dim] for dim in labelled))
 
 
 def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
@@ -155,10 +153,12 @@ def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
 
 
 def moment_terms(moments: Mapping[Piece, Moments], pair: Pair, metric: Metric) -> list[MomentTerm]:
-    """A term for each place; the pair is (target, source)."""
+    """A term for each place; the pair is (target, source), whichever of the two comes first in the moments."""
     terms = []
     for piece, measured in moments.items():
         shape = [size for size, label in zip(piece.shape, piece.groups, strict=True) if label is not None]
-        labels = _labels(piece)
-        terms.append(MomentTerm(measured.normalised(pair, metric).reshape(*shape, *shape), labels))
+        found = measured.normalised((min(pair), max(pair)), metric).reshape(*shape, *shape)
+        if pair[0] > pair[1]:
+            found = found.permute(*range(len(shape), 2 * len(shape)), *range(len(shape)))
+        terms.append(MomentTerm(found, _labels(piece)))
     return terms

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from tasks.matching.groups import Group, Permutation
-from tasks.matching.search.assignment import assign
-from tasks.matching.search.similarity import Compared, overall, similarity
-from tasks.matching.search.terms import HERE, Metric, Term
+from tasks.matching.search.terms import HERE, Metric, Term, overall, similarity
 
 SWEEPS = 50
 """Visits of each group after which the descent ends; as a rule it ends by itself long before."""
@@ -26,6 +25,29 @@ ROOM = 1 << 24
 """Numbers that are kept between visits of a group: more would be compared anew than matter in a small network."""
 
 Assign = Callable[[torch.Tensor], torch.Tensor]
+
+
+def assign(similarity: torch.Tensor) -> torch.Tensor:
+    """The permutation, int64 (units,), with the largest total similarity: unit i is given source unit p[i].
+
+    The assignment problem of Kuhn 1955, solved by scipy's shortest augmenting paths (Crouse 2016).
+    """
+    from scipy.optimize import linear_sum_assignment  # a quarter of a second that only a merge has to pay
+
+    cost = (-similarity).double().numpy()
+    # Costs that start from zero in each row and column leave short paths to search: the same optimum, sooner.
+    cost -= cost.min(1, keepdims=True)
+    cost -= cost.min(0, keepdims=True)
+    return torch.from_numpy(linear_sum_assignment(cost)[1].astype(np.int64))
+
+
+def spread(similarity: torch.Tensor, k: int | None, temperature: float) -> torch.Tensor:
+    """A row-stochastic matrix (units, source units): softmax of similarity / temperature over the k most similar.
+
+    k None is all of them; k = 1 gives each unit the one most similar to it, and some source unit to nobody.
+    """
+    kept, where = similarity.topk(similarity.shape[1] if k is None else min(k, similarity.shape[1]), dim=1)
+    return torch.zeros_like(similarity).scatter_(1, where, torch.softmax(kept / temperature, dim=1))
 
 
 @dataclass(frozen=True)
@@ -40,7 +62,7 @@ class Aligner:
     groups: Mapping[str, Group]
     metric: Metric = "l2"
     assign: Assign = assign
-    kept: dict[tuple[int, int], tuple[list[torch.Tensor], Compared]] = field(
+    kept: dict[tuple[int, int], tuple[list[torch.Tensor], Term]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -70,7 +92,7 @@ class Aligner:
         while left:
             root = next((name for name in left if self._reached(name, known)), left[0])
             left.remove(root)
-            known |= self._best(root, known)
+            known |= self._best(root, known)[0]
         return known
 
     def _roots(self) -> list[str]:
@@ -100,44 +122,38 @@ class Aligner:
 
     def _improve(self, root: str, known: dict[str, torch.Tensor]) -> bool:
         """Give a group, and those that depend on it, a better order if there is one."""
-        if self._tree(root) == {root}:
-            scores = similarity(self._parts(root, known), self.metric)
-            candidate = {root: self.assign(scores)}
-            both = known[root], candidate[root]
-            before, after = (scores.gather(1, order[:, None]).sum().item() for order in both)
+        candidate, scores = self._best(root, known)
+        both = known, known | candidate
+        if scores is not None:
+            before, after = (scores.gather(1, order[root][:, None]).sum().item() for order in both)
         else:
-            candidate = self._by_pairs(root, known)
-            before, after = self._value(root, known), self._value(root, known | candidate)
+            terms = [term for term in self.terms if self._tree(root) & set(term.labels)]
+            before, after = (overall([t.settled(self.groups, o) for t in terms], self.metric) for o in both)
         if after <= before + GAIN * abs(before):
             return False
         known |= candidate
         return True
 
-    def _value(self, root: str, known: Permutation) -> float:
-        tree = self._tree(root)
-        return overall([t.settled(self.groups, known) for t in self.terms if tree & set(t.labels)], self.metric)
+    def _best(self, root: str, known: Permutation) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+        """The order of a group and of those that depend on it, and the similarities of a group that is alone."""
+        if self._tree(root) != {root}:
+            return self._by_pairs(root, known), None
+        scores = similarity(self._parts(root, known), self.metric)
+        return {root: self.assign(scores)}, scores
 
-    def _best(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
-        if self._tree(root) == {root}:
-            return {root: self.assign(similarity(self._parts(root, known), self.metric))}
-        return self._by_pairs(root, known)
-
-    def _parts(self, root: str, known: Permutation) -> list[Compared]:
+    def _parts(self, root: str, known: Permutation) -> Sequence[Term]:
         """The group's units in each of its tensors, everything else in order as far as it is known."""
         places = [(n, dim) for n, t in enumerate(self.terms) for dim, name in enumerate(t.labels) if name == root]
-        settled = {place: self._settled(*place, known) for place in places}
-        chosen = comparable([part.term for part in settled.values()], {HERE})
-        whole = {id(part.term): part for part in settled.values()}
-        return [whole.get(id(term)) or Compared(term) for term in chosen]
+        return comparable([self._settled(*place, known) for place in places], {HERE})
 
-    def _settled(self, number: int, dim: int, known: Permutation) -> Compared:
+    def _settled(self, number: int, dim: int, known: Permutation) -> Term:
         """A term with all but one dimension in order, kept until one of the other groups changes."""
         term = self.terms[number]
         others = [known[name] for d, name in enumerate(term.labels) if d != dim and name and name in known]
         before, part = self.kept.get((number, dim), (None, None))
         if part is None or before is None or [*map(id, before)] != [*map(id, others)]:
             self.kept.pop((number, dim), None)
-            part = Compared(term.marked(dim).settled(self.groups, known))
+            part = term.marked(dim).settled(self.groups, known)
             if part.size + sum(one.size for _, one in self.kept.values()) <= ROOM:
                 self.kept[number, dim] = (others, part)
         return part

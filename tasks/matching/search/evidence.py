@@ -73,16 +73,12 @@ class Evidence:
         return average(aligned, [1.0] * len(aligned))
 
     def _moments(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
+        groups, metric = self.units.groups, self.measure
         each = [
-            [term.ordered(self.units.groups, order) for term in self._between(target, source)]
+            [term.ordered(groups, order) for term in moment_terms(self.moments, (target, source), metric)]
             for target, order in targets.items()
         ]
         return [
             MomentTerm(torch.stack([term.moments for term in same]).mean(0), same[0].labels)
             for same in zip(*each, strict=True)
         ]
-
-    def _between(self, target: int, source: int) -> list[MomentTerm]:
-        if target < source:
-            return moment_terms(self.moments, (target, source), self.measure)
-        return [term.turned() for term in moment_terms(self.moments, (source, target), self.measure)]

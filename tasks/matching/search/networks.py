@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -12,8 +12,7 @@ import torch
 from storage.errors import UsageError
 from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
 from tasks.matching.search.activations import Moments
-from tasks.matching.search.alignment import Aligner
-from tasks.matching.search.assignment import spread
+from tasks.matching.search.alignment import Aligner, spread
 from tasks.matching.search.evidence import By, Evidence
 from tasks.matching.search.terms import Metric
 
@@ -95,25 +94,11 @@ def match_all(evidence: Evidence, together: Together = "many") -> list[dict[str,
     orders = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]
     if together == "first" or count == 2:
         return orders
-    refined = _to_one_another(evidence, orders)
-    back = evidence.units.invert(refined[0])
-    return [evidence.units.compose(order, back) for order in refined]
-
-
-def _to_one_another(
-    evidence: Evidence, orders: Sequence[dict[str, torch.Tensor]]
-) -> list[dict[str, torch.Tensor]]:
-    """Each network matched to the mean of the others, one after the other, until nothing changes."""
-    current = list(orders)
     for _ in range(ROUNDS):
-        before = list(current)
-        for i in range(len(current)):
-            others = {j: order for j, order in enumerate(current) if j != i}
-            current[i] = _align(evidence, others, i, current[i])
-        if all(_same(a, b) for a, b in zip(before, current, strict=True)):
+        before = list(orders)
+        for i in range(count):
+            orders[i] = _align(evidence, {j: order for j, order in enumerate(orders) if j != i}, i, orders[i])
+        if all(torch.equal(new[n], old[n]) for new, old in zip(orders, before, strict=True) for n in new):
             break
-    return current
-
-
-def _same(one: Permutation, other: Permutation) -> bool:
-    return all(torch.equal(table, other[name]) for name, table in one.items())
+    back = evidence.units.invert(orders[0])
+    return [evidence.units.compose(order, back) for order in orders]

@@ -23,7 +23,7 @@ OPERATION: ContextVar[str] = ContextVar("operation", default="")
 """The operation whose rule is applied, for the reasons of what it pins."""
 
 
-class AxesMismatch(Exception):
+class AxesMismatch(ValueError):
     """Two axes of different lengths are paired; the operation that asked for it counts as unknown."""
 
 

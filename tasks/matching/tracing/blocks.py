@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
-from tasks.matching.tracing.axes import Atom, Axes, Axis, Segment, find, length
+from tasks.matching.tracing.axes import Atom, Axes, Axis, find, length
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,13 @@ def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
     steps = [1] * len(shape)
     for axis in reversed(range(len(shape) - 1)):
         steps[axis] = steps[axis + 1] * shape[axis + 1]
-    return [final for block in products(axes, steps) for final in _finals(block)]
+    return [stage for block in products(axes, steps) for stage in stages(block) if not _follow(stage)]
 
 
 def products(axes: Axes, steps: Sequence[int] | None = None) -> list[Block]:
     """The same without following choices."""
-    parts = []
-    for place, (axis, step) in enumerate(zip(axes, steps or [1] * len(axes), strict=True)):
-        blocks = [replace(block, axes=(place,) * len(block.atoms)) for block in _axis_blocks(axis)]
-        parts.append([_moved(block, 0, step) for block in blocks])
-    return _combined(parts)
+    places = enumerate(zip(axes, steps or [1] * len(axes), strict=True))
+    return _combined([_axis_blocks(axis, place, step) for place, (axis, step) in places])
 
 
 def stages(block: Block) -> Iterator[Block]:
@@ -45,11 +42,6 @@ def stages(block: Block) -> Iterator[Block]:
     yield block
     for further in _follow(block):
         yield from stages(further)
-
-
-def _finals(block: Block) -> list[Block]:
-    further = _follow(block)
-    return [final for one in further for final in _finals(one)] if further else [block]
 
 
 def _follow(block: Block) -> list[Block]:
@@ -66,37 +58,27 @@ def _at_index(block: Block, position: int, index: int) -> list[Block]:
     for i, (atom, stride, axis) in enumerate(zip(block.atoms, block.strides, block.axes, strict=True)):
         if i != position:
             here = atom.chosen.get(beside, {}).get(index, atom)
-            parts = [replace(part, axes=(axis,) * len(part.atoms)) for part in _axis_blocks([[here]])]
-            choices.append([_moved(part, 0, stride) for part in parts])
+            choices.append(_axis_blocks([[here]], axis, stride))
     offset = block.offset + index * block.strides[position]
     return _combined(choices, offset, (*block.fixed, beside))
 
 
-def _axis_blocks(axis: Axis) -> list[Block]:
-    blocks, offset = [], 0
+def _axis_blocks(axis: Axis, place: int, step: int) -> list[Block]:
+    """The plain products along the axis at a place, whose indices lie a step apart."""
+    blocks: list[Block] = []
+    offset = 0
     for segment in axis:
-        blocks += [_moved(block, offset, 1) for block in _segment_blocks(segment)]
-        offset += length([segment])
+        size = stride = length([segment])
+        choices: list[list[Block]] = []
+        for atom in map(find, segment if size else []):
+            stride //= atom.size
+            if atom.parts is not None:
+                choices.append(_axis_blocks(atom.parts, place, stride * step))
+            elif atom.size != 1:
+                choices.append([Block((atom,), (stride * step,), (place,))])
+        blocks += _combined(choices, offset) if size else []
+        offset += size * step
     return blocks
-
-
-def _segment_blocks(segment: Segment) -> list[Block]:
-    choices: list[list[Block]] = []
-    stride = length([segment])
-    if not stride:
-        return []
-    for atom in map(find, segment):
-        stride //= atom.size
-        if atom.parts is not None:
-            choices.append([_moved(block, 0, stride) for block in _axis_blocks(atom.parts)])
-        elif atom.size != 1:
-            choices.append([Block((atom,), (stride,), (0,))])
-    return _combined(choices)
-
-
-def _moved(block: Block, offset: int, stride: int) -> Block:
-    strides = tuple(step * stride for step in block.strides)
-    return replace(block, strides=strides, offset=block.offset * stride + offset)
 
 
 def _combined(choices: list[list[Block]], offset: int = 0, fixed: tuple[Atom, ...] = ()) -> list[Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -13,31 +13,14 @@ from torch import fx, nn
 from storage.errors import ModelError, one_line
 from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, length, new_axes, pin_all, unify
 from tasks.matching.tracing.exporting import exported, first_names
-from tasks.matching.tracing.rules import RULES, Result, Site, Unknown
 from tasks.matching.tracing.rules.elementwise import UNIFORM, elementwise
-from tasks.matching.tracing.rules.registry import Dependence
-from tasks.matching.unofficial import (
-    OpOverload,
-    argument_defaults,
-    argument_names,
-    operation_name,
-    tensors_in,
-    writes,
-)
+from tasks.matching.tracing.rules.registry import RULES, Dependence, Site
+from tasks.matching.unofficial import OpOverload, arguments, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Operations that run a graph of their own, which stands before their operands."""
 
-NOT_UNDERSTOOD = (
-    Unknown,
-    AxesMismatch,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    StopIteration,
-    TypeError,
-    ValueError,
-)
+NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 """What a rule raises for an operation that it was not written for, such as another overload."""
 
 
@@ -67,7 +50,9 @@ class Trace:
         for node in graph.nodes:
             if node.op == "output":
                 return _values(node.args[0], environment)
-            if node.op == "call_function" and not _is_dead(node):
+            # What nobody uses, and writes nowhere, pins nothing.
+            needed = node.users or not isinstance(node.target, OpOverload) or writes(node.target)
+            if node.op == "call_function" and needed:
                 environment[node] = self._call(node, environment)
                 if isinstance(environment[node], list) and not node.name.startswith("_assert"):
                     self.intermediate[_unique(node.name, self.intermediate)] = environment[node]
@@ -92,11 +77,7 @@ class Trace:
         return self._apply(node, node.target, shapes, environment)
 
     def _apply(
-        self,
-        node: fx.Node,
-        target: OpOverload,
-        shapes: list[tuple[int, ...]],
-        environment: Mapping[fx.Node, Any],
+        self, node: fx.Node, target: OpOverload, shapes: list[tuple[int, ...]], environment: Mapping[fx.Node, Any]
     ) -> Any:
         name = operation_name(target).removeprefix("aten::")
         rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
@@ -104,52 +85,53 @@ class Trace:
             rule = elementwise
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
-        site = self._site(node, name, shapes)
+        gotten = [user for user in node.users if user.target is operator.getitem and user.users]
+        used = frozenset(cast("int", user.args[1]) for user in gotten)
+        site = Site(name.removesuffix("_"), target, shapes, used, frozenset(self.uniform))
+        in_place = name.endswith("_") and not name.endswith("__")
         OPERATION.set(f"{target} ({node.name})")
         try:
-            result = rule(site, **_arguments(target, node, environment))
-            _check_shapes(result, shapes)
-            if site.in_place:
-                _write(environment.get(node.all_input_nodes[0]), result)
+            named = arguments(target, *node.args, **node.kwargs)
+            outputs = rule(site, **{name: _values(value, environment) for name, value in named.items()})
+            if not isinstance(outputs, tuple):
+                outputs = (outputs,) * len(shapes)
+            for axes, shape in zip(outputs, shapes, strict=True):
+                if axes is not None and tuple(map(length, axes)) != shape:
+                    raise AxesMismatch(f"{[length(axis) for axis in axes]} is not its shape {list(shape)}")
+            if in_place:
+                # What it gives back is its first argument, whatever its rule makes new.
+                for mine, other in zip(environment[node.all_input_nodes[0]], outputs[0] or [], strict=True):
+                    unify(mine, other)
         except NOT_UNDERSTOOD as error:
             reason = f" ({one_line(error)})" if str(error) else ""
             return self._unknown(node, f"{target}{reason}", shapes, environment)
-        self._note(node, site, result, environment)
-        return result
-
-    def _site(self, node: fx.Node, name: str, shapes: list[tuple[int, ...]]) -> Site:
-        used = frozenset(_values(u.args[1], {}) for u in node.users if u.target is operator.getitem and u.users)
-        in_place = name.endswith("_") and not name.endswith("__")
-        return Site(name.removesuffix("_"), shapes, in_place, used, frozenset(self.uniform))
-
-    def _note(self, node: fx.Node, site: Site, result: Result, environment: Mapping[fx.Node, Any]) -> None:
-        """Keep what was summed, and which constants are uniform until something is written in place."""
         self.sums += site.dependences
         if site.summed:
             self.consumed += [n.name for n in node.all_input_nodes if isinstance(environment.get(n), list)]
-        if site.in_place:
+        if in_place:
             self.uniform.clear()
         elif site.name in UNIFORM.split():
-            self.uniform.add(id(result))
+            self.uniform.add(id(outputs[0]))
+        return _as_given(node, outputs)
 
     def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
-        arguments: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
-        position = next(i for i, argument in enumerate(arguments) if isinstance(argument, fx.GraphModule))
-        inner = arguments[position].graph
+        given: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
+        position = next(i for i, argument in enumerate(given) if isinstance(argument, fx.GraphModule))
+        inner = given[position].graph
         places = [n for n in inner.nodes if n.op == "placeholder"]
-        result = self.run(inner, dict(zip(places, arguments[position + 1 :], strict=True)))
+        result = self.run(inner, dict(zip(places, given[position + 1 :], strict=True)))
         return tuple(result) if isinstance(result, list | tuple) and not is_axes(result) else result
 
     def _unknown(
         self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Mapping[fx.Node, Any]
-    ) -> Result:
+    ) -> Any:
         why = f"operation {name} is not understood"
         self.unknown.setdefault(name, node.name)
         for source in node.all_input_nodes:
             for axes in _axes_within(environment.get(source)):
                 pin_all(axes, why)
         outputs = tuple(new_axes(shape, why) for shape in shapes)
-        return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
+        return _as_given(node, outputs)
 
 
 def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
@@ -168,25 +150,9 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     return traced
 
 
-def _is_dead(node: fx.Node) -> bool:
-    """Whether nobody uses what the operation gives, and it writes nowhere."""
-    target = node.target
-    return not node.users and isinstance(target, OpOverload) and not writes(target)
-
-
-def _check_shapes(result: Result, shapes: list[tuple[int, ...]]) -> None:
-    """Raise `AxesMismatch` where a rule gives axes of other lengths than the operation's outputs have."""
-    outputs = result if isinstance(result, tuple) else (result,)
-    for axes, shape in zip(outputs, shapes, strict=True):
-        if axes is not None and tuple(map(length, axes)) != shape:
-            raise AxesMismatch(f"{[length(axis) for axis in axes]} is not its shape {list(shape)}")
-
-
-def _write(target: Axes | None, result: Result) -> None:
-    """What an operation in place gives back is its first argument, whatever its rule makes new."""
-    if target is not None and isinstance(result, list):
-        for mine, other in zip(target, result, strict=True):
-            unify(mine, other)
+def _as_given(node: fx.Node, outputs: tuple[Any, ...]) -> Any:
+    """The axes of the only output, or of all that an operation gives."""
+    return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
 
 
 def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes | None:
@@ -197,12 +163,6 @@ def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes
     if name in names:
         return traced.tensors.setdefault(names[name], new_axes(value.shape))
     return new_axes(value.shape, "input" if node.name in signature.user_inputs else "constant")
-
-
-def _arguments(target: OpOverload, node: fx.Node, environment: Mapping[fx.Node, Any]) -> dict[str, Any]:
-    """The arguments under their names in the operation's schema, with its defaults."""
-    given = dict(zip(argument_names(target), node.args, strict=False)) | dict(node.kwargs)
-    return {name: _values(v, environment) for name, v in (argument_defaults(target) | given).items()}
 
 
 def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from storage.errors import ModelError
 from tasks.data.examples import Examples
 from tasks.data.partitions import Description
+from tasks.networks.fit import Trial
 from tasks.networks.scores import (
     SCORES,
     accuracy,
@@ -19,7 +20,6 @@ from tasks.networks.scores import (
     token_accuracy,
     top5,
 )
-from tasks.networks.trial import Trial
 from tasks.user_code import Code, find_code
 
 OWN = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.matching.tracing.axes import Axes, broadcast, is_axes, new_axes, new_axis, pin_all, unify
-from tasks.matching.tracing.rules.registry import Site, rule
+from tasks.matching.tracing.axes import Axes, broadcast, cut, length, new_axes, new_axis, pin_all, unify
+from tasks.matching.tracing.rules.registry import Site, rule, tensors
 
 UNARY = """
 abs alias alpha_dropout bernoulli bool _conj conj contiguous detach dropout dropout1d dropout2d dropout3d
@@ -16,7 +16,7 @@ special_expit special_expm1 special_log1p tanhshrink threshold to _to_copy type_
 """Operations on each element of their first tensor that torch does not tag as pointwise."""
 
 ELEMENTWISE = """
-__and__ copysign divide eq equal_elements floor_divide ge greater greater_equal gt heaviside le less
+__and__ copy copysign divide eq equal_elements floor_divide ge greater greater_equal gt heaviside le less
 less_equal lt masked_fill multiply ne not_equal __or__ rsub subtract true_divide where xlogy
 """
 """The same of several tensors."""
@@ -29,15 +29,14 @@ ones_like scalar_tensor zero zeros zeros_like
 
 
 @rule(UNARY)
-def _unary(site: Site, **arguments: Any) -> Axes | tuple[Axes, ...]:
-    axes: Axes = next(value for value in arguments.values() if is_axes(value))
-    return axes if len(site.shapes) == 1 else tuple(axes for _ in site.shapes)
+def _unary(site: Site, **arguments: Any) -> Axes:
+    return tensors(arguments)[0]
 
 
 @rule(ELEMENTWISE)
 def elementwise(site: Site, **arguments: Any) -> Axes:
     """The rule of what torch tags as pointwise, too."""
-    return broadcast(*(value for value in arguments.values() if is_axes(value)))
+    return broadcast(*tensors(arguments))
 
 
 @rule(UNIFORM)
@@ -68,15 +67,17 @@ def _prelu(site: Site, self: Axes, weight: Axes) -> Axes:
     return self
 
 
-@rule("copy", "copy_")
-def _copy(site: Site, self: Axes, src: Axes, **_: Any) -> Axes:
-    for mine, other in zip(self[::-1], broadcast(self, src)[::-1], strict=False):
-        unify(mine, other)
-    return self
-
-
 @rule("polar", "complex")
 def _pair(site: Site, **arguments: Axes) -> Axes:
-    paired = broadcast(*(value for value in arguments.values() if is_axes(value)))
+    paired = broadcast(*tensors(arguments))
     pin_all(paired, site.name)
     return paired
+
+
+@rule("glu")
+def _glu(site: Site, self: Axes, dim: int = -1) -> Axes:
+    values, gates = cut(self[dim], [length(self[dim]) // 2] * 2)
+    unify(values, gates)
+    gated = list(self)
+    gated[dim] = values
+    return gated

@@ -55,13 +55,12 @@ def _recurrent(
 
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
-def _step(site: Site, input: Axes, hx: Any, w_ih: Axes, w_hh: Axes, **biases: Axes | None) -> Result:
+def _step(site: Site, input: Axes, hx: Any, w_ih: Axes, w_hh: Axes, **biases: Axes | None) -> Axes:
     params = [w_ih, w_hh, *(bias for bias in biases.values() if bias is not None)]
     units, _ = _cell(GATES[site.name.removesuffix("_cell")], input[-1], params)
     site.contract([input[-1]], [], input[:-1])
     states = hx if isinstance(hx, tuple) else (hx,)
-    updated = broadcast([*input[:-1], units], *states)
-    return updated if len(site.shapes) == 1 else (updated, updated)
+    return broadcast([*input[:-1], units], *states)
 
 
 def _cell(gates: int, inputs: Axis, params: Sequence[Axes]) -> tuple[Axis, Axis]:

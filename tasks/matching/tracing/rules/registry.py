@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from tasks.matching.tracing.axes import Axes, pin
+from tasks.matching.tracing.axes import Axes, is_axes, pin
+from tasks.matching.unofficial import OpOverload
 
 Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
+R = TypeVar("R", bound=Rule)
 Dependence = tuple[Axes, Axes]
 """Axes, and the others on whose index the order of their units may depend, besides on one another."""
 
 
-class Unknown(Exception):
+class Unknown(ValueError):
     """The operation, as it is used here, has no rule."""
 
 
@@ -22,14 +24,14 @@ class Unknown(Exception):
 class Site:
     """Where an operation stands in the graph: its name, the shapes of its outputs, what it leads to.
 
-    `in_place` says that it writes its first argument. `used` holds the indices of a tuple's outputs that anybody
-    uses, `uniform` the identities of the axes of constants whose elements are all alike. `dependences` collects
-    what may depend on what where axes are summed over or looked up, `summed` says that some were summed.
+    `used` holds the indices of a tuple's outputs that anybody uses, `uniform` the identities of the axes of
+    constants whose elements are all alike. `dependences` collects what may depend on what where axes are summed
+    over or looked up, `summed` says that some were summed.
     """
 
     name: str
+    operation: OpOverload
     shapes: Sequence[Sequence[int]]
-    in_place: bool = False
     used: frozenset[int] = frozenset()
     uniform: frozenset[int] = frozenset()
     dependences: list[Dependence] = field(default_factory=list)
@@ -67,16 +69,16 @@ class Site:
 RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[R], R]:
     """Enter a function for operations of these names, some in one text, without a trailing underscore.
 
     Those that are not of ATen have their library in front, as in ``torchvision::nms``.
 
     It is called with the site and the operation's arguments under their names in the schema, axes in the
-    place of tensors, and returns the axes of the outputs.
+    place of tensors, and returns the axes of the outputs: those of one tensor stand for all outputs.
     """
 
-    def enter(function: Rule) -> Rule:
+    def enter(function: R) -> R:
         RULES.update(dict.fromkeys(" ".join(names).split(), function))
         return function
 
@@ -88,3 +90,8 @@ def dimensions(dim: Any, rank: int) -> list[int]:
     if dim is None or dim == ():
         return list(range(rank))
     return [d % rank for d in ([dim] if isinstance(dim, int) else dim)]
+
+
+def tensors(arguments: Mapping[str, Any]) -> list[Axes]:
+    """Those of an operation's arguments that are tensors, in their order."""
+    return [value for value in arguments.values() if is_axes(value)]

@@ -1,15 +1,18 @@
-"""Operations that move elements without changing them."""
+"""Operations that move, copy, join or look up elements without changing them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import torch
 
 from tasks.matching.tracing.axes import (
     Atom,
     Axes,
     Axis,
+    as_atom,
     as_factors,
     broadcast,
     choose,
@@ -24,67 +27,109 @@ from tasks.matching.tracing.axes import (
     pin,
     pin_all,
     unify,
+    unify_products,
 )
 from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule
-from tasks.matching.tracing.views import cat, stack, view
 
 
-@rule(
-    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as", "_reshape_alias", "ravel"
-)
+def stack(tensors: Sequence[Axes]) -> Axes:
+    """The axes of tensors beside one another, along a new first axis.
+
+    They keep units of their own where they are free: choices beside the new axis.
+    """
+    new = Atom(len(tensors), "stack")
+    stacked: Axes = [[[new]]]
+    for others in zip(*tensors, strict=True):
+        unit = Atom(length(others[0]))
+        if unit.size > 1:
+            unit.chosen[new] = {i: as_atom(other) for i, other in enumerate(others)}
+        stacked.append([[unit]])
+    return stacked
+
+
+def cat(tensors: Sequence[Axes], place: int) -> Axes:
+    """The axes of tensors after one another along an axis."""
+    for axes in tensors[1:]:
+        for d, axis in enumerate(axes):
+            if d != place:
+                unify(tensors[0][d], axis)
+    joined = list(tensors[0])
+    joined[place] = [segment for axes in tensors for segment in expand(axes[place])]
+    return joined
+
+
+def view(axes: Axes, shape: Sequence[int]) -> Axes:
+    """The axes of the same elements in another shape."""
+    viewed: Axes = []
+    for run, sizes in _view_groups(axes, shape):
+        if len(run) == 1 and len(sizes) == 1:
+            viewed.append(run[0])
+        elif len(parts := _parts(run, sizes)) > 1:
+            viewed += _view_of_sum(parts, run[1:], sizes)
+        else:
+            targets = [Atom(size) for size in sizes]
+            unify_products([atom for axis in run for atom in as_factors(axis)], list(targets))
+            viewed += [[[atom]] for atom in targets]
+    return viewed
+
+
+def _view_groups(axes: Axes, shape: Sequence[int]) -> Iterator[tuple[Axes, list[int]]]:
+    """The shortest runs of axes and sizes with equal products."""
+    left, sizes = list(axes), list(shape)
+    while left or sizes:
+        run, group = left[:1], sizes[:1]
+        del left[:1], sizes[:1]
+        while (have := math.prod(map(length, run))) != (want := math.prod(group)):
+            if have < want:
+                run.append(left.pop(0))
+            else:
+                group.append(sizes.pop(0))
+        yield run, group
+
+
+def _parts(run: Axes, sizes: Sequence[int]) -> list[Axis]:
+    """The first axis as parts of whole rows, each as short as may be; none where no row fits in it."""
+    if not run or not sizes or not length(run[0]) or length(run[0]) % sizes[0]:
+        return []
+    parts: list[Axis] = [[]]
+    for segment in expand(run[0]):
+        if parts[-1] and length(parts[-1]) % (length(run[0]) // sizes[0]) == 0:
+            parts.append([])
+        parts[-1].append(segment)
+    return parts
+
+
+def _view_of_sum(parts: list[Axis], rest: Axes, sizes: Sequence[int]) -> Axes:
+    """What was joined and is viewed as rows: each part is viewed alone, and these are stacked or joined."""
+    rows = [length(part) * sizes[0] // sum(map(length, parts)) for part in parts]
+    if set(rows) == {1}:
+        return stack([view([part, *rest], sizes[1:]) for part in parts])
+    viewed = [view([part, *rest], [count, *sizes[1:]]) for part, count in zip(parts, rows, strict=True)]
+    return cat(viewed, 0)
+
+
+@rule("view reshape _unsafe_view flatten unflatten view_as reshape_as _reshape_alias ravel")
 def _view(site: Site, self: Axes, **_: Any) -> Axes:
     return view(self, site.shape)
 
 
-@rule("permute")
-def _permute(site: Site, self: Axes, dims: Sequence[int]) -> Axes:
-    return [self[d] for d in dims]
+@rule("permute transpose swapaxes swapdims t mT numpy_T adjoint matrix_H movedim moveaxis")
+def _permuted(site: Site, self: Axes, **more: Any) -> Axes:
+    """Torch itself tells where each axis goes, by a tensor whose every length is its place."""
+    moved = site.operation(torch.empty(tuple(range(len(self))), device="meta"), **more)
+    return [self[d] for d in moved.shape]
 
 
-@rule("transpose", "swapaxes", "swapdims")
-def _transpose(site: Site, self: Axes, **which: int) -> Axes:
-    first, second = which.values()
-    exchanged = list(self)
-    exchanged[first], exchanged[second] = self[second], self[first]
-    return exchanged
+@rule("squeeze", "unsqueeze")
+def _squeeze(site: Site, self: Axes, **_: Any) -> Axes:
+    """Axes of length one come and go."""
+    long = iter([axis for axis in self if length(axis) != 1])
+    return [new_axis(1) if size == 1 else next(long) for size in site.shape]
 
 
-@rule("t", "mT", "numpy_T", "adjoint", "matrix_H")
-def _turned(site: Site, self: Axes) -> Axes:
-    return self if len(self) < 2 else [*self[:-2], self[-1], self[-2]] if site.name != "numpy_T" else self[::-1]
-
-
-@rule("movedim", "moveaxis")
-def _movedim(site: Site, self: Axes, source: Any, destination: Any) -> Axes:
-    sources, places = (dimensions(value, len(self)) for value in (source, destination))
-    moved: list[Axis | None] = [None] * len(self)
-    for s, d in zip(sources, places, strict=True):
-        moved[d] = self[s]
-    rest = iter([axis for d, axis in enumerate(self) if d not in sources])
-    return [next(rest) if axis is None else axis for axis in moved]
-
-
-@rule("unsqueeze")
-def _unsqueeze(site: Site, self: Axes, dim: int) -> Axes:
-    place = dim % (len(self) + 1)
-    return [*self[:place], new_axis(1), *self[place:]]
-
-
-@rule("squeeze")
-def _squeeze(site: Site, self: Axes, dim: Any = None) -> Axes:
-    dims = dimensions(dim, len(self))
-    return [axis for d, axis in enumerate(self) if d not in dims or length(axis) != 1]
-
-
-@rule("expand", "broadcast_to", "expand_as")
-def _expand(site: Site, self: Axes, **_: Any) -> Axes:
-    """Copies along a dimension are alike, so their order says nothing."""
-    axes = [new_axis(1) for _ in site.shape[len(self) :]] + self
-    return [axis if length(axis) == size else new_axis(size) for axis, size in zip(axes, site.shape, strict=True)]
-
-
-@rule("repeat", "tile")
+@rule("expand broadcast_to expand_as repeat tile")
 def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
+    """Copies are alike, so their order says nothing."""
     axes = [new_axis(1) for _ in site.shape[len(self) :]] + self
     return [
         axis if length(axis) == size else [[Atom(size // length(axis)), *as_factors(axis)]]
@@ -96,9 +141,12 @@ def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
 def _repeat_interleave(site: Site, self: Axes, repeats: Any, dim: int | None = None, **_: Any) -> Axes:
     if not isinstance(repeats, int) or dim is None:
         raise Unknown
-    repeated = list(self)
-    repeated[dim] = [[*as_factors(self[dim]), Atom(repeats)]]
-    return repeated
+    return _replaced(self, dim % len(self), [[*as_factors(self[dim]), Atom(repeats)]])
+
+
+def _replaced(axes: Axes, place: int, *new: Axis) -> Axes:
+    """The axes with others in the place of one."""
+    return [*axes[:place], *new, *axes[place + 1 :]]
 
 
 @rule("cat", "concat", "concatenate")
@@ -120,8 +168,8 @@ def _split(site: Site, self: Axes, dim: int = 0, **_: Any) -> Result:
     sizes = [shape[place] for shape in site.shapes]
     atom = lone_atom(self[place])
     if atom is not None and atom.pinned and set(sizes) == {1}:
-        return tuple(_chosen(self, place, atom, i, keep=True) for i in range(len(sizes)))
-    return tuple([*self[:place], part, *self[place + 1 :]] for part in cut(self[place], sizes))
+        return tuple(_chosen(self, place, atom, i, new_axis(1)) for i in range(len(sizes)))
+    return tuple(_replaced(self, place, part) for part in cut(self[place], sizes))
 
 
 @rule("slice", "narrow")
@@ -129,16 +177,16 @@ def _slice(site: Site, self: Axes, dim: int = 0, start: int | None = None, step:
     place = dim % len(self)
     whole, size = length(self[place]), site.shape[place]
     if size in (0, whole):
-        return self if size else [*self[:place], new_axis(0), *self[place + 1 :]]
+        return self if size else _replaced(self, place, new_axis(0))
     first = min(max((start or 0) + (whole if (start or 0) < 0 else 0), 0), whole)
     atom = lone_atom(self[place])
     if atom is not None and atom.pinned and size == 1:
-        return _chosen(self, place, atom, first, keep=True)
+        return _chosen(self, place, atom, first, new_axis(1))
     if step != 1:
         site.mix(self, [place], "a slice with a step")
-        return [*self[:place], new_axis(size, "a slice with a step"), *self[place + 1 :]]
+        return _replaced(self, place, new_axis(size, "a slice with a step"))
     sizes = [s for s in (first, size, whole - first - size) if s > 0]
-    return [*self[:place], cut(self[place], sizes)[1 if first else 0], *self[place + 1 :]]
+    return _replaced(self, place, cut(self[place], sizes)[1 if first else 0])
 
 
 @rule("select")
@@ -154,23 +202,16 @@ def _unbind(site: Site, self: Axes, dim: int = 0) -> Result:
 def _selected(axes: Axes, place: int, index: int) -> Axes:
     pin(axes[place], "one of them is selected")
     atom = lone_atom(axes[place])
-    if atom is None:
-        return [*axes[:place], *axes[place + 1 :]]
-    return _chosen(axes, place, atom, index % atom.size, keep=False)
+    return _replaced(axes, place) if atom is None else _chosen(axes, place, atom, index % atom.size)
 
 
-def _chosen(axes: Axes, place: int, atom: Atom, index: int, keep: bool) -> Axes:
+def _chosen(axes: Axes, place: int, atom: Atom, index: int, *left: Axis) -> Axes:
     """The axes at one index of a pinned atom, beside which every other unit may be another one."""
-    chosen = [choose(axis, find(atom), index) for axis in axes]
-    return [*chosen[:place], *([new_axis(1)] if keep else []), *chosen[place + 1 :]]
+    return _replaced([choose(axis, find(atom), index) for axis in axes], place, *left)
 
 
 @rule("index")
 def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
-    return _indexed(site, self, indices)
-
-
-def _indexed(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
     """Advanced indexing pins the axes that are indexed; the others go on."""
     places = [d for d, index in enumerate(indices) if index is not None]
     rest = site.mix(self, places, "it is indexed")
@@ -187,16 +228,13 @@ def _index_put(site: Site, self: Axes, indices: Sequence[Axes | None], values: A
         raise Unknown  # a mask of several axes looks the same
     for index in indices:
         pin_all(index or [], "it is written to")
-    broadcast(_indexed(site, self, indices), values)
+    broadcast(_index(site, self, indices), values)
     return self
 
 
 @rule("index_select")
 def _index_select(site: Site, self: Axes, dim: int, index: Axes) -> Axes:
-    site.mix(self, [dim % len(self)], "it is indexed")
-    selected = list(self)
-    selected[dim] = index[0] if index else new_axis(1)
-    return selected
+    return _index(site, self, [*[None] * (dim % len(self)), index or new_axes([1])])
 
 
 @rule("gather")
@@ -220,19 +258,13 @@ def _embedding(site: Site, weight: Axes, indices: Axes, **_: Any) -> Axes:
 @rule("constant_pad_nd", "pad")
 def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_: Any) -> Axes:
     padded = list(self)
-    for i in range(0, len(pad), 2):
-        place = len(self) - 1 - i // 2
-        before, after = pad[i], pad[i + 1]
-        if not before and not after:
-            continue
-        if mode != "constant" or before < 0 or after < 0:
+    for place, before, after in zip(range(len(self) - 1, -1, -1), pad[::2], pad[1::2], strict=False):
+        if mode == "constant" and min(before, after) >= 0:
+            # All padded units are the same constant, so their order says nothing.
+            padded[place] = [[Atom(before)]] * (before > 0) + expand(self[place]) + [[Atom(after)]] * (after > 0)
+        elif before or after:
             site.mix(self, [place], f"{mode} padding")
             padded[place] = new_axis(site.shape[place], f"{mode} padding")
-        else:
-            # All padded units are the same constant, so their order says nothing.
-            padded[place] = (
-                [[Atom(n)] for n in (before,) if n] + expand(self[place]) + [[Atom(n)] for n in (after,) if n]
-            )
     return padded
 
 

@@ -9,8 +9,7 @@ from storage.errors import ShapeMismatch, UsageError
 from tasks.matching.groups import UnitGroups
 from tasks.matching.search.alignment import Aligner
 from tasks.matching.search.networks import match
-from tasks.matching.search.similarity import overall, similarity
-from tasks.matching.search.terms import Metric, weight_terms
+from tasks.matching.search.terms import Metric, overall, similarity, weight_terms
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, mlp, scrambled
 

@@ -65,6 +65,12 @@ def mixed(name: str, operation: Callable[[Tensor], Tensor], *shape: int) -> None
 
 # Sums
 case("einsum", [8, 8, 7], lambda m, x: torch.einsum("bi,ijk,bk->bj", m.a(x), m.w, m.b(x)).sum(1), w=(8, 7, 8))
+case(
+    "einsum_with_an_ellipsis",
+    [8, 8],
+    lambda m, x: torch.einsum("...i,ji->...j", m.a(x).relu(), m.w).relu().sum(1),
+    w=(8, 8),
+)
 case("einsum_twice", [8], lambda m, x: torch.einsum("bi,bi->b", m.a(x), m.b(x)))
 case("outer", [8, 8], lambda m, x: torch.outer(m.a(x)[0], m.b(x)[0]).sin().sum())
 case("bilinear", [8, 8, 7], lambda m, x: m.two(m.a(x), m.b(x)).relu().sum(1), two=lambda: nn.Bilinear(8, 8, 7))

@@ -21,7 +21,7 @@ from tasks.matching.tracing.axes import (
     unify,
     union,
 )
-from tasks.matching.tracing.views import view
+from tasks.matching.tracing.rules.shapes import view
 
 
 def sizes(axis):

@@ -1,0 +1,256 @@
+"""Operations that sum or compare over axes: products of tensors, reductions, normalisation, pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from string import ascii_lowercase, digits
+from typing import Any
+
+from tasks.matching.tracing.axes import (
+    Atom,
+    Axes,
+    Axis,
+    as_factors,
+    broadcast,
+    factor,
+    length,
+    new_axes,
+    new_axis,
+    pin,
+    pin_all,
+    unify,
+)
+from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule, tensors
+
+
+def product(site: Site, equation: str, *factors: Axes) -> Axes:
+    """A product of tensors by an equation as of `torch.einsum`, with an arrow; axes of length one stretch."""
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    if not arrow or any(len(set(term) - {"."}) != len(term.replace("...", "")) for term in terms):
+        raise Unknown
+    # The axes of an ellipsis are numbered from the right.
+    numbers = [digits[: len(f) - len(t.replace("...", ""))][::-1] for t, f in zip(terms, factors, strict=True)]
+    terms = [term.replace("...", number) for term, number in zip(terms, numbers, strict=True)]
+    result = result.replace("...", max(numbers, key=len))
+    lettered: dict[str, Axis] = {}
+    having: dict[str, set[str]] = {}
+    for term, axes in zip(terms, factors, strict=True):
+        long = {letter for letter, axis in zip(term, axes, strict=True) if length(axis) != 1}
+        for letter, axis in zip(term, axes, strict=True):
+            if letter in long:
+                having[letter] = having.get(letter, long) & long
+                unify(lettered.setdefault(letter, axis), axis)
+    site.summed = any(letter not in result for letter in "".join(terms))
+    for letter, axis in lettered.items():
+        # What is summed over may depend on what all of its terms have, other units on what the result has too.
+        kept = having[letter] - {letter} - (set(lettered) - set(result) if letter in result else set())
+        site.dependences.append(([axis], [lettered[one] for one in lettered if one in kept]))
+    return [lettered.get(letter, new_axis(1)) for letter in result]
+
+
+@rule("einsum")
+def _einsum(site: Site, equation: str, tensors: Sequence[Axes], **_: Any) -> Axes:
+    return product(site, equation.replace(" ", ""), *tensors)
+
+
+@rule("linear")
+def _linear(site: Site, input: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
+    outputs = product(site, "...i,oi->...o" if len(weight) == 2 else "...i,i->...", input, weight)
+    return outputs if bias is None else broadcast(outputs, bias)
+
+
+@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addmv")
+def _matmul(site: Site, **arguments: Any) -> Axes:
+    *added, left, right = tensors(arguments)
+    row, column = "r" * (len(left) > 1), "c" * (len(right) > 1)
+    terms = ["..." * (len(left) > 2) + row + "i", "..." * (len(right) > 2) + "i" + column]
+    found = product(site, f"{','.join(terms)}->{'...' * ('.' in terms[0] + terms[1])}{row}{column}", left, right)
+    return broadcast(*added, found)
+
+
+@rule("_grouped_mm", "transformers::grouped_mm_fallback")
+def _grouped_mm(site: Site, offs: Axes, **arguments: Any) -> Axes:
+    """Rows (rows, in) times matrices (runs, in, out), each for the rows up to its end, which `offs` holds."""
+    rows, matrices = tensors(arguments)
+    pin_all([rows[0], matrices[0], *offs], "runs of rows are told apart")
+    return product(site, "ri,gio->ro", rows, matrices)
+
+
+@rule("outer", "ger")
+def _outer(site: Site, self: Axes, vec2: Axes) -> Axes:
+    return [*self, *vec2]
+
+
+@rule("inner")
+def _inner(site: Site, self: Axes, other: Axes) -> Axes:
+    rows, columns = ascii_lowercase[: len(self) - 1], ascii_lowercase[13:][: len(other) - 1]
+    return product(site, f"{rows}I,{columns}I->{rows}{columns}", self, other)
+
+
+@rule("scaled_dot_product_attention")
+def _attention(
+    site: Site,
+    query: Axes,
+    key: Axes,
+    value: Axes,
+    attn_mask: Axes | None = None,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+    **_: Any,
+) -> Axes:
+    if enable_gqa and length(query[-3]) != length(key[-3]):
+        # Each head of keys and values serves several of the queries.
+        several = Atom(length(query[-3]) // length(key[-3]))
+        key, value = ([*part[:-3], [[*as_factors(part[-3]), several]], *part[-2:]] for part in (key, value))
+    weights = product(site, "...qd,...kd->...qk", query, key)
+    if attn_mask is not None:
+        broadcast(attn_mask, weights)
+    if is_causal:
+        pin_all(weights[-2:], "causal mask")
+    return product(site, "...qk,...kv->...qv", weights, value)
+
+
+@rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution")
+def _convolution(
+    site: Site, input: Axes, weight: Axes, bias: Axes | None = None, groups: int = 1, **more: Any
+) -> Axes:
+    """Weights are (out, in / groups, …), of a transposed convolution (in, out / groups, …)."""
+    spatial = len(weight) - 2
+    images, channels = input[: -spatial - 1], input[-spatial - 1]
+    group, inner = factor(channels, groups, length(channels) // groups)
+    if more.get("transposed", "transpose" in site.name):
+        unify(weight[0], channels)
+        outer = weight[1]
+    else:
+        unify(weight[1], inner)
+        outer = new_axis(length(weight[0]) // groups)
+        unify(weight[0], [[*as_factors(group), *as_factors(outer)]])
+    features = [[*as_factors(group), *as_factors(outer)]]
+    site.contract([inner], [group], images, [outer])
+    pin_all([*input[-spatial:], *weight[2:]], "spatial")
+    if bias is not None:
+        unify(bias[0], features)
+    return [*images, features, *new_axes(site.shape[-spatial:], "spatial")]
+
+
+@rule("bilinear")
+def _bilinear(site: Site, input1: Axes, input2: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
+    outputs = product(site, "...i,oij,...j->...o", input1, weight, input2)
+    return outputs if bias is None else broadcast(outputs, bias)
+
+
+# Reductions
+
+
+def reduced(site: Site, axes: Axes, dims: Sequence[int]) -> Axes:
+    """What is left of axes once some are summed over; they stay with length one where the output has as many."""
+    site.contract([axes[d] for d in dims], [axis for d, axis in enumerate(axes) if d not in dims])
+    keep = len(site.shape) == len(axes)
+    return [new_axis(1) if d in dims else axis for d, axis in enumerate(axes) if keep or d not in dims]
+
+
+@rule("all amax amin any logsumexp max_values mean norm linalg_vector_norm nansum nanmean prod std sum var")
+@rule("var_mean", "std_mean")
+def _reduction(site: Site, self: Axes, dim: Any = None, **_: Any) -> Axes:
+    return reduced(site, self, dimensions(dim, len(self)))
+
+
+@rule("max", "min", "median", "mode", "kthvalue", "argmax", "argmin")
+def _extreme(site: Site, self: Axes, dim: int | None = None, **more: Any) -> Axes:
+    if "other" in more:
+        return broadcast(self, more["other"])
+    dims = dimensions(dim, len(self))
+    if site.name.startswith("arg") or 1 in site.used:
+        pin_all([self[d] for d in dims], f"{site.name} gives its indices")
+    return reduced(site, self, dims)
+
+
+@rule("cosine_similarity")
+def _cosine_similarity(site: Site, x1: Axes, x2: Axes, dim: int = 1, **_: Any) -> Axes:
+    pairs = broadcast(x1, x2)
+    return reduced(site, pairs, dimensions(dim, len(pairs)))
+
+
+@rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
+def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
+    reduced(site, self, dimensions(dim, len(self)))
+    return self
+
+
+@rule("histc")
+def _histogram(site: Site, self: Axes, **_: Any) -> Axes:
+    site.mix(self, range(len(self)), "it is counted")
+    return [new_axis(site.shape[0], "it is counted")]
+
+
+@rule("cumsum cumprod cummax cummin logcumsumexp diff sort argsort flip roll topk")
+def _ordered(site: Site, self: Axes, **more: Any) -> Axes:
+    """What depends on the order along some dimensions, and treats all others alike."""
+    dims = dimensions(more.get("dims", more.get("dim", -1)), len(self))
+    site.mix(self, dims, f"{site.name} depends on the order")
+    for beside in (more.get("prepend"), more.get("append")):
+        for d, axis in enumerate(beside or []):
+            if d in dims:
+                pin(axis, f"{site.name} depends on the order")
+            else:
+                unify(self[d], axis)
+    return [new_axis(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
+
+
+# Normalisation and pooling
+
+
+def _scale(axes: Axes, arguments: Mapping[str, Any]) -> None:
+    """Scales, shifts and statistics have a number for each unit of the axes."""
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if arguments.get(name) is not None:
+            broadcast(axes, arguments[name])
+
+
+@rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+def _batch_norm(site: Site, input: Axes, **more: Any) -> Result:
+    _scale([input[1]], more)
+    if more.get("running_mean") is None:
+        site.contract([input[0], *input[2:]], [input[1]])
+    return input, *([input[1]] if shape[0] else None for shape in site.shapes[1:])
+
+
+@rule("group_norm", "instance_norm")
+def _group_norm(site: Site, input: Axes, num_groups: int | None = None, **more: Any) -> Axes:
+    count = num_groups or length(input[1])
+    group, inner = factor(input[1], count, length(input[1]) // count)
+    site.contract([inner, *input[2:]], [input[0], group])
+    _scale([input[1]], more)
+    return input
+
+
+@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
+def _layer_norm(site: Site, input: Axes, normalized_shape: list[int], **more: Any) -> Result:
+    batch, axes = input[: -len(normalized_shape)], input[-len(normalized_shape) :]
+    site.contract(axes, batch)
+    _scale(axes, more)
+    return input, *([*batch, *new_axes([1] * len(axes))] for _ in site.shapes[1:])
+
+
+@rule("_weight_norm")
+def _weight_norm(site: Site, v: Axes, g: Axes, **_: Any) -> Axes:
+    """Slices of a weight divided by their norms and scaled; they lie along the axis that the scales have."""
+    kept = [d for d, own in enumerate(g) if length(own) > 1]
+    site.contract([axis for d, axis in enumerate(v) if d not in kept], [v[d] for d in kept])
+    return broadcast(v, g)
+
+
+@rule("""
+avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices
+max_pool2d_with_indices max_pool3d_with_indices adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
+adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+lp_pool2d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+_upsample_bilinear2d_aa _upsample_bicubic2d_aa
+""")
+def _pooled(site: Site, **arguments: Any) -> Axes:
+    axes = tensors(arguments)[0]
+    spatial = next(int(c) for c in reversed(site.name) if c.isdigit())
+    images = site.mix(axes, range(len(axes) - spatial, len(axes)), "spatial")
+    return [*images, *new_axes(site.shape[-spatial:], "spatial")]
