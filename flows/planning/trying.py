@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
-from math import ceil
+from math import ceil, inf
 
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import TrainConfig
@@ -38,9 +38,6 @@ SCORED = 1000
 WARM_UP = 0.05
 """Seconds after the first round of a turn, which are not measured: examples are loaded, and ranks meet."""
 
-FITTING = 3
-"""So many rounds fit into a turn at least, else shorter ones are tried."""
-
 FEW, TIMES, ENOUGH = 3, 2, 0.05
 """Local steps of rounds that time a step, so many such rounds, and seconds that their steps take at least."""
 
@@ -49,7 +46,7 @@ START = 1e-3
 """Seconds after which nothing is learned yet: from there on the loss falls as time grows by factors."""
 
 FINE = 12
-"""So many rounds of who was in the last heat are scored besides."""
+"""About this many earlier rounds of a racer of the last heat are scored besides."""
 
 
 @dataclass
@@ -149,60 +146,68 @@ def mapped(commit: Commit) -> float:
 
 @dataclass
 class Lane:
-    """A strategy in the race.
-
-    In one process, where a `step` takes so many seconds, it is tried in shorter rounds if few of its own fit into
-    its first turn: it learns the same.
-    """
+    """A strategy in the race, tried in rounds of so many `steps`: its own number, or fewer in one process."""
 
     bench: Bench
     strategy: Strategy
-    step: float | None = None
-    steps: int = 0
+    steps: int
     rounds: int = 0
     timing: Timing = field(default_factory=Timing)
     scores: dict[int, Score] = field(default_factory=dict)
-    _resolved: Resolved | None = None
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """The values of the trial; raises `UsageError` where the strategy cannot do the work."""
+        own = self.steps == self.strategy.steps
+        return self.bench.resolved(self.strategy if own else self.strategy.shortened(self.steps))
 
     def train(self, until: float) -> None:
-        """Train for so many seconds in all, at the strategy's own pace, and score what was learned by then."""
-        if self._resolved is None:
-            self.steps = own = self.strategy.steps
-            if self.step is not None:
-                self.steps = min(own, max(1, int(until / FITTING / self.step)))
-            tried = self.strategy if self.steps == own else self.strategy.shortened(self.steps)
-            self._resolved = self.bench.resolved(tried)
+        """Train for this many seconds in all, as the strategy takes them, and score what was learned by then.
+
+        What is learned beyond the end of the run is not scored.
+        """
         executor = self.bench.executors[self.strategy.executor]
-        with prepared(self._resolved, executor) as run:
+        with prepared(self.resolved, executor) as run:
             self.rounds, seconds = run.done, None
             self.timing.begin()
-            while not self.timing.rounds or self.trained < until:
-                left = ceil((until - self.trained) / self.worth) if self.timing.rounds else 1
+            while not self.timing.rounds or self.rounds * self.worth < until:
+                left = ceil(until / self.worth) - self.rounds if self.timing.rounds else 1
                 last = self.rounds + max(1, min(left, run.window(seconds)))
                 for commit in executor.run(run.job, self.rounds + 1, last):
                     self.timing.tick(time.perf_counter(), mapped(commit))
                     self.rounds, seconds = commit.round, commit.seconds
             executor.end()
             # Some rounds may be done by now that are beyond the turn.
-            then = min(self.rounds, max(1, round(until / self.worth)))
-            self.scores[then] = self.bench.score(read_outcome(run.job, then).state)
+            self._score(run.job, {min(self.rounds, self.whole, max(1, round(until / self.worth)))})
 
     def refine(self) -> None:
-        """Score more of the rounds that it has done, the more the earlier they are."""
-        assert self._resolved is not None
-        between = {round(self.rounds ** (place / FINE)) for place in range(FINE)}
-        with prepared(self._resolved, self.bench.executors[self.strategy.executor]) as run:
-            for number in between - self.scores.keys():
-                self.scores[number] = self.bench.score(read_outcome(run.job, number).state)
+        """Score more of the rounds that were done, the more the earlier they are."""
+        last = max(self.scores)
+        with prepared(self.resolved, self.bench.executors[self.strategy.executor]) as run:
+            self._score(run.job, {round(last ** (place / FINE)) for place in range(FINE)})
+
+    def _score(self, job: Job, rounds: set[int]) -> None:
+        for number in rounds - self.scores.keys():
+            self.scores[number] = self.bench.score(read_outcome(job, number).state)
+
+    @property
+    def points(self) -> list[Point]:
+        """What was learned in the seconds that the strategy takes for it."""
+        scores = sorted(self.scores.items())
+        later = (Point(rounds * self.worth, score.loss, score.accuracy) for rounds, score in scores)
+        return [self.bench.start, *later]
 
     @property
     def curve(self) -> list[Point]:
-        """What was learned by what the strategy takes for it."""
-        scores = sorted(self.scores.items())
-        return [
-            self.bench.start,
-            *(Point(rounds * self.worth, score.loss, score.accuracy) for rounds, score in scores),
-        ]
+        """The points; where the run is over by the last of them, its loss stays what it is."""
+        points = self.points
+        return [*points, Point(inf, points[-1].loss)] if self.whole in self.scores else points
+
+    @property
+    def whole(self) -> int:
+        """The rounds of the whole run, as long as those that are tried; at least one."""
+        work = self.bench.work
+        return max(1, ceil(work.epochs * self.strategy.rounds(work) * self.strategy.steps / self.steps))
 
     @property
     def seconds(self) -> float:
@@ -213,11 +218,6 @@ class Lane:
     def worth(self) -> float:
         """Seconds that the strategy takes for what is learned in a round that is tried."""
         return self.seconds * self.steps / self.strategy.steps
-
-    @property
-    def trained(self) -> float:
-        """Seconds that the strategy takes for what was learned."""
-        return self.rounds * self.worth
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def _timed(bench: Bench, kind: str, algorithm: str, options: Mapping[str, int]) 
     """Rounds of all workers, of so many local steps or of arrivals."""
     steps = options.get("local_steps", 1)
     strategy = Strategy(f"{algorithm}-{kind}", kind, bench.workers, algorithm, steps, bench.work.batch, 1, options)
-    lane = Lane(bench, strategy)
+    lane = Lane(bench, strategy, steps)
     lane.train(SECONDS)
     return lane.timing
 
