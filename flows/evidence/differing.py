@@ -16,7 +16,7 @@ from storage.runs.round import Round
 from storage.runs.run import Run, open_run
 from storage.values.digests import differing, differing_tensor, match_tensors
 from storage.values.tensors import dtype_name
-from tasks.evidence.verdicts import difference_as_json, largest_difference
+from tasks.evidence.results import difference_as_json, largest_difference
 
 
 @dataclass(frozen=True)
