@@ -1,4 +1,4 @@
-"""Strategies tried: real rounds in a root of their own, which is deleted, timed and scored."""
+"""Strategies are tried: they do real rounds, timed and scored, in a root of their own that is deleted."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from tasks.rounds.job import Job, Work
 from tasks.rounds.steps import judge_round, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
-"""What a trial has of its own: more rounds than there is time for, which are scored between its turns only."""
+"""Fields of a trial: more rounds than there is time for, which are scored only between turns."""
 
 SCORED = 1000
-"""Held-out examples that tell how much is learned: all strategies have the same."""
+"""The most held-out examples that strategies are compared on."""
 
 WARM_UP = 0.05
-"""Seconds after the first round of a turn, which are not measured: examples are loaded, and ranks meet."""
+"""Seconds after the first round of a turn that are not measured: examples are loaded, and ranks meet."""
 
 FEW, TIMES, ENOUGH = 3, 2, 0.05
-"""Local steps of rounds that time a step, so many such rounds, and seconds that their steps take at least."""
-
+"""Local steps in the first rounds that are timed, rounds of each length, and seconds that steps take at least."""
 
 START = 1e-3
-"""Seconds after which nothing is learned yet: from there on the loss falls as time grows by factors."""
+"""Seconds until which nothing is learned; later the loss falls with the logarithm of time."""
 
 FINE = 12
 """About this many earlier rounds of a racer of the last heat are scored besides."""
@@ -51,7 +50,7 @@ FINE = 12
 
 @dataclass
 class Timing:
-    """Seconds of a round, and of its maps, of a strategy that is tried: the mean without those of a warm-up."""
+    """Mean seconds of a strategy's rounds and of their maps, without the rounds of a warm-up."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -64,7 +63,7 @@ class Timing:
         self._first = None
 
     def tick(self, now: float, mapped: float) -> None:
-        """A round is done, whose slowest map took so long."""
+        """A round is done, whose slowest map took `mapped` seconds."""
         if self._first is None:
             self._first = now
         elif now - self._first > WARM_UP:
@@ -79,15 +78,15 @@ class Timing:
         return max(0.0, self.seconds - self.mapped) / self.rounds
 
     def drawn_out(self, times: float) -> float:
-        """Seconds of rounds of so many times as many steps: maps take so many times as long, the rest does not."""
+        """Seconds of rounds of so many times as many steps: only the maps take as many times as long."""
         return self.besides + times * (self.seconds / self.rounds - self.besides)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where strategies are tried: executors by name on so many workers, and a root.
+    """Where strategies are tried: executors by name on so many workers, and a root for their stores.
 
-    Work in one process is `scoring` states on the held-out examples.
+    `scoring` is work in one process that scores states on the held-out examples.
     """
 
     config: TrainConfig
@@ -116,27 +115,29 @@ class Bench:
         return Point(START, self.score(self.scoring.objective.initial()).loss)
 
     def step_seconds(self, singles: Sequence[Strategy]) -> dict[str, float]:
-        """Seconds of a step of strategies of one process: of the quickest of some rounds of one run."""
-        with prepared(self._stepping(singles[0], FEW), self.executors["inline"]) as run:
+        """Seconds of a step of each strategy of one process, in the quickest of some rounds of one run."""
+        inline = self.executors["inline"]
+
+        def stepping(single: Strategy, steps: int) -> Resolved:
+            return self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
+
+        with prepared(stepping(singles[0], FEW), inline) as run:
             rounds = count(run.done + 1)
-            self._quickest(run.job, singles[0], FEW, rounds)  # which loads the examples
+
+            def quickest(single: Strategy, steps: int) -> float:
+                work = replace(work_of(stepping(single, steps), inline)[0], fingerprint=run.job.work.fingerprint)
+                job = replace(run.job, work=work)
+                commits = (commit for round in islice(rounds, TIMES) for commit in inline.run(job, round, round))
+                return min(map(mapped, commits))
+
+            quickest(singles[0], FEW)  # which loads the examples
             taken = {}
             for single in singles:
                 steps = FEW
-                while (seconds := self._quickest(run.job, single, steps, rounds)) < ENOUGH:
+                while (seconds := quickest(single, steps)) < ENOUGH:
                     steps = ceil(1.5 * steps * ENOUGH / seconds)
                 taken[single.name] = seconds / steps
         return taken
-
-    def _stepping(self, single: Strategy, steps: int) -> Resolved:
-        return self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
-
-    def _quickest(self, job: Job, single: Strategy, steps: int, rounds: Iterator[int]) -> float:
-        """Seconds of the map in the quickest of some rounds of so many steps."""
-        inline = self.executors["inline"]
-        work, _ = work_of(self._stepping(single, steps), inline)
-        job = replace(job, work=replace(work, fingerprint=job.work.fingerprint))
-        return min(mapped(commit) for round in islice(rounds, TIMES) for commit in inline.run(job, round, round))
 
 
 def mapped(commit: Commit) -> float:
@@ -222,7 +223,7 @@ class Lane:
 
 @contextmanager
 def trial_root(root: str) -> Iterator[str]:
-    """A root for trials beside the runs of another; what is in it is deleted."""
+    """A root for trials, inside another; it is deleted at the end."""
     trials = joined(root, f".trials-{secrets.token_hex(4)}")
     place = place_of(trials)
     place.make()
@@ -233,6 +234,6 @@ def trial_root(root: str) -> Iterator[str]:
 
 
 def thinned(held_out: Examples) -> Examples:
-    """So many of the held-out examples, from the first to the last."""
+    """At most `SCORED` of the held-out examples, evenly spread."""
     every = ceil(len(held_out) / SCORED)
     return Examples(held_out.inputs[::every], held_out.targets[::every])
