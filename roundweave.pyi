@@ -4,8 +4,8 @@ from flows.config.merge import MergeConfig as MergeConfig
 from flows.config.train import TrainConfig as TrainConfig
 from flows.evidence.differing import diff as diff
 from flows.evidence.forking import fork as fork
-from flows.evidence.recombine.config import RecombineConfig as RecombineConfig
-from flows.evidence.recombine.running import recombine as recombine
+from flows.evidence.recombining import RecombineConfig as RecombineConfig
+from flows.evidence.recombining import recombine as recombine
 from flows.merging.running import merge as merge
 from flows.planning.plan import Plan as Plan
 from flows.planning.plan import plan as plan

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from flows.evidence.replay.result import Replay
+    from flows.evidence.replay_result import Replay
     from tasks.data.partitions import Partitions
     from tasks.evidence.recombining import Recombination
     from tasks.networks.objective import ModelSpec
@@ -125,8 +125,7 @@ class Run(run.Run):
         `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run.
         Further `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
         """
-        from flows.evidence.recombine.config import RecombineConfig
-        from flows.evidence.recombine.running import recombine
+        from flows.evidence.recombining import RecombineConfig, recombine
 
         parts = {"reduce": reduce, "apply": apply, "without": tuple(without)}
         place = {"run": self.address, "round": round, "name": save, "trust": trust, "root": self._root}
@@ -150,8 +149,7 @@ class Run(run.Run):
         `trust`. Writes nothing, and needs no Prefect, nor Dask where `inline`. Raises `UsageError`, `RoundMissing`
         for a round that is not there or whose state before is not, and `DataError`.
         """
-        from flows.evidence.replay.config import ReplayConfig
-        from flows.evidence.replay.running import replay
+        from flows.evidence.replaying import ReplayConfig, replay
 
         several = tuple(rounds) if isinstance(rounds, Iterable) else (rounds,)
         values: dict[str, Any] = {"rounds": rounds if isinstance(rounds, str) else several, "data": data}

@@ -1,4 +1,4 @@
-"""Where two runs first differ: by what is recorded, and of the tensors by those of one round alone."""
+"""Where two runs first differ: by their records, and by the tensors of the first round that does."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from storage.runs.round import Round
 from storage.runs.run import Run, open_run
 from storage.values.digests import differing, differing_tensor, match_tensors
 from storage.values.tensors import dtype_name
-from tasks.evidence.verdicts import difference_as_json, largest_difference
+from tasks.evidence.results import difference_as_json, largest_difference
 
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Where two runs first differ: fields of their experiments, and in the first such round the first thing.
+    """Where two runs first differ: fields of their experiments, and the first thing in the first round that does.
 
-    `what` is that thing, `tensor` the first one of it, and `largest` the greatest absolute difference of its
-    numbers; None where it is not known. `detail` says more. `compared` rounds were equal.
+    `what` is that thing, `tensor` the first of its tensors that differs, and `largest` the largest absolute
+    difference of two numbers, None if it is not known. `detail` says more. `compared` rounds were equal.
     """
 
     runs: tuple[str, str]
@@ -55,7 +55,7 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class Within:
-    """What differs in a round; as in `RunDifference`."""
+    """What differs in a round, by the fields of `RunDifference`."""
 
     what: str
     tensor: str | None = None
@@ -130,7 +130,7 @@ def _first_in(first: Round, second: Round) -> Within | None:
 
 
 def _in_update(first: Round, second: Round, partition: int) -> Within | None:
-    """What differs of one partition: its update, what was said of it, or how its units were matched."""
+    """What differs of one partition: its update, its weight or refusal, or how its units were matched."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
     what = f"the update of partition {partition}"
     if one is None or other is None:

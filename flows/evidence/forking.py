@@ -1,4 +1,4 @@
-"""Forks: a run that begins with a stored round of another one, and is what that one is but for some changes."""
+"""``roundweave.fork``: a run that begins with a stored round of another, and takes over its experiment."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flows.evidence.replay.preparing import spread
+from flows.evidence.replaying import spread
 from flows.stored import Run
 from storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
 from storage.places.addresses import Where, file_path
@@ -81,20 +81,20 @@ def _page(run: Run, replay: int, trust: bool) -> str:
 
 
 def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:
-    """The verdicts on a sample of rounds, and what of the key differs; why there are none."""
+    """The results of a sample of rounds, and what of the key differs; why there are none."""
     kept = run.kept
     rounds = spread([number for number in run.committed if number - 1 in kept], count)
     if not rounds:
         return {
-            "verdicts": (),
+            "results": (),
             "key": {},
             "missing": "no round was asked for" if not count else "there is no round",
         }
     try:
         replay = run.replay(rounds, trust=trust)
     except RoundweaveError as error:
-        return {"verdicts": (), "key": {}, "missing": str(error)}
-    return {"verdicts": replay.verdicts, "key": replay.key, "missing": ""}
+        return {"results": (), "key": {}, "missing": str(error)}
+    return {"results": replay.results, "key": replay.key, "missing": ""}
 
 
 def _pictures(run: Run) -> list[Picture]:

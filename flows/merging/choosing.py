@@ -17,10 +17,10 @@ PLAIN, MERGED, REPAIRED = "plain mean", "merged", "merged, repaired"
 
 @dataclass(frozen=True)
 class Choice:
-    """The blend that becomes the merged network, and the scores; none without data.
+    """The blend that becomes the merged network, and the scores; without data there are none.
 
-    `scores` has a row for each parent, the ensemble and each kind of mean; `paths` has scores at evenly spaced
-    points from the first of two networks to the second, by kind.
+    `scores` has a score for each parent, the ensemble and each kind of mean; `paths` has the scores of evenly
+    spaced points from the first of two networks to the second, by kind of mean.
     """
 
     blend: Blend
@@ -29,52 +29,34 @@ class Choice:
 
 
 def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
-    """The mean that the configuration asks for, of aligned networks at these places, or the best of the path."""
-    wanted = _wanted(plan, places)
+    """The mean that the configuration asks for, or the best of the path; `places` are the aligned networks'."""
+    config, parents = plan.config, plan.places
+    coefficients = tuple(config.coefficients or [1.0] * len(places))
+    matched = Blend(places, coefficients, layers=tuple(config.layers.items()))
     if plan.subject.partitions is None:
-        return Choice(wanted)
-    single, paths = _singles(plan, places), _paths(plan, places)
-    scores = _scored(single | {f"path {kind}": blends for kind, blends in paths.items()}, scorer)
-    along = {kind: scores[f"path {kind}"] for kind in paths}
+        return Choice(matched)
+    plain = replace(matched, places=parents)
+    kinds = {PLAIN: plain, MERGED: matched}
+    kinds |= {REPAIRED: replace(matched, repair=True)} if config.repair else {}
+    alone = [tuple(float(i == j) for j in range(len(parents))) for i in range(len(parents))]
+    single = {f"parent {name}": Blend(parents, one) for name, one in zip(config.networks, alone, strict=True)}
+    single |= {"ensemble": replace(plain, how="ensemble"), **kinds}
+    steps = [i / (config.points - 1) for i in range(config.points)] if len(places) == 2 else []
+    paths = {
+        kind: [replace(blend, coefficients=(1 - step, step), layers=()) for step in steps]
+        for kind, blend in kinds.items()
+        if steps
+    }
+    blends = {name: [blend] for name, blend in single.items()}
+    scores = _scored(blends | {f"path {kind}": points for kind, points in paths.items()}, scorer)
     firsts = {name: scores[name][0] for name in single}
-    if plan.config.average != "best":
-        return Choice(wanted, firsts, along)
-    final = REPAIRED if plan.config.repair else MERGED
-    best = min(range(len(along[final])), key=lambda i: (-(along[final][i].accuracy or 0.0), along[final][i].loss))
+    along = {kind: scores[f"path {kind}"] for kind in paths}
+    if config.average != "best":
+        return Choice(matched, firsts, along)
+    final = REPAIRED if config.repair else MERGED
+    best = min(range(config.points), key=lambda i: (-(along[final][i].accuracy or 0.0), along[final][i].loss))
     blend = replace(paths[final][best], repair=False)
     return Choice(blend, firsts | {kind: each[best] for kind, each in along.items()}, along)
-
-
-def _wanted(plan: MergePlan, places: tuple[str, ...]) -> Blend:
-    config = plan.config
-    return Blend(places, tuple(config.coefficients or [1.0] * len(places)), layers=tuple(config.layers.items()))
-
-
-def _kinds(plan: MergePlan, places: tuple[str, ...]) -> dict[str, Blend]:
-    plain, matched = _wanted(plan, plan.places), _wanted(plan, places)
-    repaired = {REPAIRED: replace(matched, repair=True)} if plan.config.repair else {}
-    return {PLAIN: plain, MERGED: matched, **repaired}
-
-
-def _singles(plan: MergePlan, places: tuple[str, ...]) -> dict[str, list[Blend]]:
-    """Each parent alone, the ensemble of all, and the means."""
-    ensemble = replace(_wanted(plan, plan.places), how="ensemble")
-    means = {"ensemble": ensemble, **_kinds(plan, places)}
-    count = len(plan.places)
-    alone = [tuple(float(i == j) for j in range(count)) for i in range(count)]
-    parents = {f"parent {place}": Blend(plan.places, alone[i]) for i, place in enumerate(plan.config.networks)}
-    return {name: [blend] for name, blend in (parents | means).items()}
-
-
-def _paths(plan: MergePlan, places: tuple[str, ...]) -> dict[str, list[Blend]]:
-    """Of two networks, evenly spaced points from the first to the second, by kind of mean."""
-    if len(places) != 2:
-        return {}
-    steps = [i / (plan.config.points - 1) for i in range(plan.config.points)]
-    return {
-        kind: [replace(blend, coefficients=(1 - step, step), layers=()) for step in steps]
-        for kind, blend in _kinds(plan, places).items()
-    }
 
 
 def _scored(blends: Mapping[str, list[Blend]], scorer: Scorer) -> dict[str, list[Score]]:

@@ -21,7 +21,7 @@ from tasks.matching.search.activations import Moments, summed
 from tasks.matching.search.evidence import Evidence
 from tasks.matching.search.networks import match_all, match_each
 from tasks.merging.blends import Blend, score_blend
-from tasks.merging.observing import observe
+from tasks.merging.gallery import observe
 from tasks.numerics import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.

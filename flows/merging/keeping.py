@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from flows.merging.choosing import Choice
 from flows.merging.preparing import Aligned, MergePlan
-from flows.merging.result import MergeResult, draw
+from flows.merging.result import MergeResult
 from flows.recording import provenance
 from flows.stored import Run
 from storage.checkpoints.writing import write_checkpoint
@@ -25,30 +23,33 @@ from tasks.user_code import short_name
 
 def keep(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
     """Write the chosen mean of aligned networks: its file and plot, or its run."""
-    merged = _merged(plan, networks.states, choice)
-    final = list(choice.scores.values())[-1] if choice.scores else None
-    total = sum(choice.blend.coefficients)
-    model = short_name(plan.subject.objective.model.model)
-    name = plan.config.name or new_name(plan.config.root, "merge", model)
+    config, blend, units = plan.config, choice.blend, plan.units
+    if config.repair:
+        merged: Tensors = blended(plan.gallery, replace(blend, repair=True)).state_dict()
+    else:
+        merged = average(networks.states, blend.coefficients, dict(blend.layers))
+    name = config.name or new_name(config.root, "merge", short_name(plan.subject.objective.model.model))
+    score = list(choice.scores.values())[-1] if choice.scores else None
+    plot = config.plot or (config.out and str(Path(config.out).with_suffix(".png")))
     result = MergeResult(
         name=name,
-        run=_keep_run(plan, networks, name, merged, final) if plan.config.kept else None,
+        run=_keep_run(plan, networks, name, merged, score) if config.kept else None,
         scores=dict(choice.scores),
         paths={kind: list(scores) for kind, scores in choice.paths.items()},
-        coefficients=tuple(c / total for c in choice.blend.coefficients),
+        coefficients=tuple(c / sum(blend.coefficients) for c in blend.coefficients),
         moved=tuple(_moved(plan, order) for order in networks.orders),
         function_error=plan.function_error,
-        coverage=plan.units.coverage,
-        free_units=plan.units.free_units,
-        pinned_units=sum(plan.units.pinned_units.values()),
+        coverage=units.coverage,
+        free_units=units.free_units,
+        pinned_units=sum(units.pinned_units.values()),
+        out=config.out,
+        plot=plot if choice.paths else None,
     )
-    return _written(plan, result, merged)
-
-
-def _merged(plan: MergePlan, aligned: Sequence[Tensors], choice: Choice) -> Tensors:
-    if plan.config.repair:
-        return blended(plan.gallery, replace(choice.blend, repair=True)).state_dict()
-    return average(aligned, choice.blend.coefficients, dict(choice.blend.layers))
+    if config.out:
+        write_checkpoint(config.out, merged)
+    if result.plot:
+        result.figure().savefig(result.plot, dpi=120)
+    return result
 
 
 def _moved(plan: MergePlan, order: Permutation) -> float:
@@ -64,9 +65,8 @@ def _keep_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, sc
     config, model = plan.config, plan.subject.objective.model
     described = plan.subject.partitions.describe(0) if plan.subject.partitions else None
     recorded = config.model_dump(mode="json", exclude={"root"})
-    standing = {"algorithm": {"name": "merge"}, "model_options": config.model_options or {}}
-    attributes: dict[str, Any] = {
-        "config": recorded | standing,
+    attributes = {
+        "config": recorded | {"algorithm": {"name": "merge"}, "model_options": config.model_options or {}},
         "algorithm": f"merge of {len(orders)} networks, matched by {config.match}",
         "data": {"examples": described.examples if described else 0, "held_out": score.examples if score else 0},
         "network": {"inputs": model.inputs, "outputs": model.outputs},
@@ -80,15 +80,3 @@ def _keep_run(plan: MergePlan, networks: Aligned, name: str, merged: Tensors, sc
     address = run_address(config.root, name)
     keep_merge(address, model.build(), plan.states, matches, merged, attributes, score)
     return Run(address, config.root)
-
-
-def _written(plan: MergePlan, result: MergeResult, merged: Tensors) -> MergeResult:
-    config = plan.config
-    plot = config.plot
-    if plot is None and config.out and result.paths:
-        plot = str(Path(config.out).with_suffix(".png"))
-    if config.out:
-        write_checkpoint(config.out, merged)
-    if plot and result.paths:
-        draw(result, Path(plot))
-    return replace(result, out=config.out, plot=plot if result.paths else None)

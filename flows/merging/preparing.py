@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from tasks.merging.repair import has_batch_norm
 class MergePlan:
     """Networks that are checked and ready to be matched; `places` is where workers read them.
 
-    `config` is complete: what was left open is taken from a stored run.
+    `config` is complete: what was left open is taken from a stored run, or decided.
     """
 
     config: MergeConfig
@@ -60,7 +61,13 @@ class MergePlan:
 def plan_merge(config: MergeConfig) -> MergePlan:
     """Read and check the networks, find their units, and check that permuting them is sound."""
     root = full_address(config.root)
-    _check_places(config, root)
+    # Refused here, since it would fail only after all the work.
+    if config.name and is_run(kept := run_address(root, config.name)):
+        raise UsageError(f"{kept} exists already; give the merge another --name")
+    if config.out:
+        check_place(config.out)
+    if config.plot:
+        check_plot(Path(config.plot))
     opened = [open_checkpoint(place, root) for place in config.networks]
     known = kept_code(_with_recorded(config))
     if known.data is None:
@@ -75,10 +82,18 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         check_layer(layer, expected)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
-    _emptied(network)
+    for parameter in network.parameters():  # let go of: the check draws its own in float64, which is twice as much
+        parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
     error = check_function(network, found.inputs, units)
     places = tuple(lasting(place, root) for place in config.networks)
     return MergePlan(known, found, units, error, states, places, root)
+
+
+def _check_without_data(config: MergeConfig) -> None:
+    wishes = {"average = best": config.average == "best", "repair": bool(config.repair)}
+    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
+    for wish in (wish for wish, wanted in wishes.items() if wanted):
+        raise UsageError(f"{wish} needs examples; give --data")
 
 
 @dataclass(frozen=True)
@@ -92,68 +107,37 @@ class Aligned:
 
 @contextmanager
 def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]:
-    """The networks in these orders; for scoring them lie in files that are gone at the end."""
+    """The networks in these orders; to be scored they lie in files, which are deleted at the end."""
     for order in orders:
         plan.units.check_order(order)
-    states = [_permuted(plan.units, state, order) for state, order in zip(plan.states, orders, strict=True)]
+    states = [
+        LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order))
+        for state, order in zip(plan.states, orders, strict=True)
+    ]
     if plan.subject.partitions is None or plan.config.match == "none":
         yield Aligned(orders, states, plan.places)
         return
     folder = local_root(plan.root).resolve() / f".merge-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)
     try:
-        yield Aligned(orders, states, tuple(_written(folder / f"{i}.pt", state) for i, state in enumerate(states)))
+        places = tuple(str(folder / f"{i}.pt") for i in range(len(states)))
+        for place, state in zip(places, states, strict=True):
+            write_checkpoint(place, state)
+        yield Aligned(orders, states, places)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _permuted(units: UnitGroups, state: LazyTensors, order: Permutation) -> LazyTensors:
-    return LazyTensors(state.names, lambda name: units.permuted(name, state, order))
-
-
-def _written(place: Path, state: LazyTensors) -> str:
-    write_checkpoint(place, state)
-    return str(place)
-
-
-def _check_places(config: MergeConfig, root: str) -> None:
-    """Refuse what would fail only after all the work."""
-    if config.name and is_run(run_address(root, config.name)):
-        raise UsageError(f"{run_address(root, config.name)} exists already; give the merge another --name")
-    if config.out:
-        check_place(config.out)
-    if config.plot:
-        check_plot(Path(config.plot))
-
-
-def _check_without_data(config: MergeConfig) -> None:
-    wishes = {"average = best": config.average == "best", "repair": bool(config.repair)}
-    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
-    for wish, wanted in wishes.items():
-        if wanted:
-            raise UsageError(f"{wish} needs examples; give --data")
-
-
-def _emptied(network: nn.Module) -> None:
-    """Let go of a network's parameters: the check draws its own, in float64, which is twice as much."""
-    for parameter in network.parameters():
-        parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
-
-
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
-    """The configuration with what it leaves open decided: what examples allow, where there are some."""
+    """The configuration with its match and its repair decided, if they were left open."""
     data = config.data is not None
-    match = "mixed" if data and config.metric != "l2" else "weights"
-    return config.model_copy(
-        update={
-            "match": config.match or match,
-            "repair": data and has_batch_norm(network) if config.repair is None else config.repair,
-        }
-    )
+    match = config.match or ("mixed" if data and config.metric != "l2" else "weights")
+    repair = data and has_batch_norm(network) if config.repair is None else config.repair
+    return config.model_copy(update={"match": match, "repair": repair})
 
 
 def _with_recorded(config: MergeConfig) -> MergeConfig:
-    """The configuration, what it leaves open taken from the run of the first stored round among its networks."""
+    """The configuration; what it leaves open comes from the run of the first stored round among its networks."""
     for place in config.networks:
         if stored := stored_round(place):
             run = open_run(stored[0], config.root)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.stored import Run
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 class MergeResult:
     """The merged network and how it compares.
 
-    `run` is None where only a file was asked for. `scores` has a row for each parent, the ensemble, the plain
-    mean, the merged and the repaired network; `paths` has scores at evenly spaced points from the first network
-    to the second, by what is done on the way.
-    `coverage` is the share of tensors that can be permuted; some units of these may be pinned none the less.
-    `coefficients` are those of the merged network; `moved` is the share of units that were moved, by network.
+    `run` is None if only a file was asked for. `scores` has a score for each parent, the ensemble, the plain mean,
+    the merged and the repaired network; `paths` has scores at evenly spaced points from the first network to the
+    second, by kind of mean. `coverage` is the share of tensors that can be permuted; some of their units may still
+    be pinned. `coefficients` are those of the merged network; `moved` is the share of units that were moved, by
+    network.
     """
 
     name: str
@@ -40,9 +39,9 @@ class MergeResult:
 
     @property
     def barriers(self) -> dict[str, float]:
-        """By path: how far the loss rises above the straight line between the two networks as they came.
+        """How far the loss rises above the straight line between the two networks as they came, by path.
 
-        A mixture or a repair changes the ends of its own path, so all are compared with the plain path's ends.
+        A mixture or a repair changes the ends of its own path, so the plain path's ends count for all.
         """
         if not self.paths:
             return {}
@@ -95,8 +94,3 @@ def barrier(losses: Sequence[float], ends: tuple[float, float] | None = None) ->
     first, final = ends or (losses[0], losses[last])
     line = [first + (final - first) * i / last for i in range(len(losses))]
     return max(0.0, *(loss - straight for loss, straight in zip(losses, line, strict=True)))
-
-
-def draw(result: MergeResult, place: Path) -> None:
-    """Write the figure."""
-    result.figure().savefig(place, dpi=120)

@@ -1,22 +1,24 @@
-"""Which network a command looks into, how it is built, and examples to run it on."""
+"""The network that `roundweave merge` and `roundweave units` look into, and examples to run it on."""
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from flows.config.merge import Architecture
-from flows.config.resolving import Resolved, named_or_own, objective_for, resolve
+from flows.config.resolving import named_or_own, objective_for, resolve
 from flows.config.train import TrainConfig
 from storage.errors import CodeError, ModelError, UsageError, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.partitions import Partitions
 from tasks.data.sources.table import keep_source
+from tasks.matching.check import check_function
 from tasks.matching.search.activations import BATCH
+from tasks.matching.units import find_units
 from tasks.networks.fit import check_fit
 from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
@@ -32,7 +34,7 @@ OUTPUTS = 10
 
 @dataclass(frozen=True)
 class Subject:
-    """A network to look into: how it is built, example inputs for it, and where there are data its examples."""
+    """A network to look into: how it is built, example inputs for it, and its examples if there are data."""
 
     objective: Objective
     inputs: tuple[torch.Tensor, ...]
@@ -40,7 +42,7 @@ class Subject:
 
 
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
-    """The configuration with the user's functions kept by value."""
+    """The configuration, with the source of the user's functions in it."""
     kept = {
         "model": config.model and named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
@@ -50,30 +52,22 @@ def kept_code(config: AnyArchitecture) -> AnyArchitecture:
 
 
 def subject(config: Architecture, blocks: int = 1) -> Subject:
-    """The network of a configuration by `kept_code`, tried on its inputs; `UsageError` if it says too little."""
+    """The network of a configuration from `kept_code`, tried on its inputs; `UsageError` if it says too little."""
     if config.model is None:
         raise UsageError("which model? give --model FILE.py:function, or one of " + ", ".join(MODELS))
     if config.data is None:
         return _without_data(config, config.model)
     each = config.data if isinstance(config.data, tuple) else ()
-    resolved = resolve(_training(config, len(each) or blocks))
-    partitions = resolved.partitions
-    objective = resolved.objective or _tried_on_first(resolved)
-    inputs = partitions.load(0, 0).train.inputs
-    return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)
-
-
-def _tried_on_first(resolved: Resolved) -> Objective:
-    """The network for the first partition's examples, where each is loaded apart."""
-    description = resolved.partitions.describe(0)
-    return check_fit(objective_for(resolved.config, description), resolved.partitions, description, 0)
-
-
-def _training(config: Architecture, partitions: int) -> TrainConfig:
-    """What a training run of this architecture on these examples would be."""
     fields = ("held_out", "dtype", "seed", "data", "target", "loss", "model")
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
-    return TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions)
+    options = config.model_options or {}
+    resolved = resolve(TrainConfig(**same, model_options=options, partitions=len(each) or blocks))
+    partitions, objective = resolved.partitions, resolved.objective
+    if objective is None:  # each partition is loaded apart: the network is tried on the first
+        description = partitions.describe(0)
+        objective = check_fit(objective_for(resolved.config, description), partitions, description, 0)
+    inputs = partitions.load(0, 0).train.inputs
+    return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)
 
 
 def _without_data(config: Architecture, model: str | Code) -> Subject:
@@ -83,21 +77,18 @@ def _without_data(config: Architecture, model: str | Code) -> Subject:
     options = json.dumps(config.model_options or {}, sort_keys=True)
     shape = tuple(inputs[0].shape[1:])
     built = ModelSpec(model, shape, OUTPUTS, config.dtype, config.seed, options)
-    _try(built.build(), inputs)
-    return Subject(Objective(built, config.loss or "cross_entropy"), inputs, None)
-
-
-def _try(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    network = built.build().eval()
     try:
         with torch.no_grad():
-            network.eval()(*inputs)
+            network(*inputs)
     except Exception as error:
         shapes = ", ".join(f"{tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for tensor in inputs)
         raise ModelError(f"the model fails on inputs of shape {shapes} with {one_line(error)}") from error
+    return Subject(Objective(built, config.loss or "cross_entropy"), inputs, None)
 
 
 def example_inputs(given: str, dtype: str) -> tuple[torch.Tensor, ...]:
-    """Inputs of a shape as ``2x3x32x32``, of integers 0 and 1 for ``int64:2x16``, or what a function returns."""
+    """Random inputs of a shape such as ``2x3x32x32``, integers 0 and 1 for ``int64:2x16``, or a function's."""
     if is_reference(given):
         return _own_inputs(find_code(given))
     kind, _, dimensions = given.rpartition(":")
@@ -124,3 +115,35 @@ def _own_inputs(code: Code) -> tuple[torch.Tensor, ...]:
     if not isinstance(found, tuple | list) or not found or not all(isinstance(t, torch.Tensor) for t in found):
         raise UsageError(f"{code.reference} must return a tuple of tensors, not {type(value).__name__}")
     return tuple(found)
+
+
+def unit_report(config: Architecture) -> dict[str, Any]:
+    """What `roundweave units` tells of a network: its groups of units, what is free, pinned and why.
+
+    Raises `ModelError` if permuting the units changes the function.
+    """
+    found = subject(kept_code(config))
+    network = found.objective.model.build()
+    began = time.perf_counter()
+    units = find_units(network, found.inputs)
+    seconds = time.perf_counter() - began
+    return {
+        "groups": {
+            name: {
+                "units": group.size,
+                "depends_on": list(group.parents),
+                "members": [
+                    {"tensor": tensor, "axis": axis, "offset": offset}
+                    for tensor, axis, offset in units.members(name)
+                ],
+            }
+            for name, group in units.groups.items()
+        },
+        "coverage": units.coverage,
+        "free_units": units.free_units,
+        "pinned_units": units.pinned_units,
+        "pinned": dict(units.pinned),
+        "unknown": dict(units.unknown),
+        "function_error": check_function(network, found.inputs, units),
+        "seconds": seconds,
+    }

@@ -1,4 +1,4 @@
-"""What `auto` stands for: the strategy of the run that goes on, else the one that is chosen now."""
+"""The algorithm `auto`: the strategy that the run was begun with, or the one that a plan chooses now."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.errors import UsageError
 
 
 def settled(config: TrainConfig) -> Resolved:
-    """The values of the run that is due; where its algorithm is `auto`, those of what is chosen for it.
+    """The values of the run that is due; if its algorithm is `auto`, those of the strategy chosen for it.
 
     Raises `Skipped` where nothing is due.
     """
@@ -25,11 +25,18 @@ def settled(config: TrainConfig) -> Resolved:
     if config.algorithm.name != AUTO:
         return resolve(config)
     recorded = recorded_config(config)
-    return resolve(_as_chosen(config) if recorded is None else _as_begun(config, recorded))
+    if recorded is not None:
+        return resolve(_as_begun(config, recorded))
+    from flows.planning.plan import plan  # which imports what only a race needs
+
+    notice("auto: strategies race")
+    made = plan(config)
+    notice(f"auto: {made.reason}")
+    return resolve(made.planned)
 
 
 def check(config: TrainConfig) -> None:
-    """Raise what is wrong with a configuration, its code, its data or its network, some time before it is due.
+    """Raise what is wrong with a configuration, its code, its data or its network, before it is due.
 
     Data that each partition loads for itself are not read.
     """
@@ -41,18 +48,8 @@ def check(config: TrainConfig) -> None:
         resolve(config)
 
 
-def _as_chosen(config: TrainConfig) -> TrainConfig:
-    """By the strategy that is chosen now."""
-    from flows.planning.plan import plan  # where nothing is chosen, nothing of it is needed
-
-    notice("auto: strategies race")
-    made = plan(config)
-    notice(f"auto: {made.reason}")
-    return made.planned
-
-
 def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
-    """By the strategy with which a run was begun, for as many epochs as are asked for now."""
+    """The configuration by the strategy that a run was begun with, for as many epochs as it asks for now."""
     if not recorded.get("planned"):
         raise UsageError(f"{config.name} was not begun by auto; name its algorithm, or give another name")
     begun = {name: recorded[name] for name in (*DECIDED, "planned")}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import permutations
-from math import ceil
+from math import ceil, inf
 
 from flows.config.resolving import Resolved, work_of
 from flows.config.train import Planned, Raced, TrainConfig
-from flows.planning.racing import Race, behind, goal, race
+from flows.planning.racing import MOST, Curve, Race, behind, cut, goal, race
 from flows.planning.strategies import Strategy, strategies
 from flows.planning.trying import Bench, Lane, thinned, trial_root
 from flows.planning.workload import Workload, workload
@@ -22,18 +22,24 @@ from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
 
 HEAT = 1.5
-"""Seconds of training of a heat at least, of all who race in it together."""
+"""The fewest seconds of training in a heat, of all racers together."""
 
 SHARE = 0.02
-"""The share of what the run would take in one process that a heat takes, where that is longer."""
+"""The share of the run's seconds in one process that a heat takes, if that is longer."""
+
+FITTING = 3
+"""The fewest rounds that a first turn must hold; shorter rounds are tried where it holds fewer."""
 
 GAIN = 1.1
-"""One process, and of such the one with fewer threads, may take so many times as long: less can go wrong in it."""
+"""One process, and of those the one with fewer threads, may take this many times as long: it has less to fail."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The strategies that raced or were `refused`, what the race showed, the best first, and the `chosen` one."""
+    """The strategies that raced or were `refused`, what the race showed, the best first, and the `chosen` one.
+
+    `length` is the seconds that the run takes in one process if it is shorter than the race, else None.
+    """
 
     config: TrainConfig
     work: Workload
@@ -41,6 +47,7 @@ class Plan:
     strategies: Mapping[str, Strategy]
     raced: Mapping[str, Raced]
     refused: Mapping[str, str]
+    length: float | None = None
 
     @property
     def chosen(self) -> Strategy:
@@ -51,14 +58,28 @@ class Plan:
 
     @property
     def reason(self) -> str:
-        """Why it was chosen, in a sentence: beside the best of the others."""
-        row = self.raced[self.chosen.name]
-        told = f"{self.chosen.name} has a held-out loss of {row.loss:.3g} after {row.trained:.3g} s"
-        others = {n: each.behind for n, each in self.raced.items() if each.behind and n != self.chosen.name}
-        if not others or not row.behind:
-            return f"{told}; nothing else came as far"
-        best = min(others, key=others.__getitem__)
-        return f"{told}; {best} takes {others[best] / row.behind:.2f} times as long to most that was learned"
+        """Why it was chosen, in a line: its loss beside that of the best of the others."""
+        chosen = self.chosen.name
+        others = {name: row.behind for name, row in self.raced.items() if row.behind and name != chosen}
+        best, own = min(others, key=others.__getitem__, default=None), self.raced[chosen].behind
+        if best is None or not own:
+            return f"{self._shown(chosen)}; no other way of training came as far"
+        if self.length is not None:
+            ends = f"the whole run takes {self.length:.2g} s in one process, so losses are compared at its end"
+            return f"{self._shown(chosen)}; {self._shown(best)}; {ends}"
+        times = f"takes {others[best] / own:.2f} times as long to come {MOST:.0%} of the way to the lowest loss"
+        return f"{self._shown(chosen)}; {self._named(best)} {times}"
+
+    def _shown(self, name: str) -> str:
+        row = self.raced[name]
+        return f"{self._named(name)} has a held-out loss of {row.loss:.3g} after {row.trained:.2g} s of training"
+
+    def _named(self, name: str) -> str:
+        """The name of a strategy, with the learning rate if it is not the configuration's own."""
+        strategy = self.strategies[name]
+        if strategy.batch <= self.work.batch:
+            return name
+        return f"{name} (learning rate {strategy.changes(self.config, self.work)['algorithm']['lr']:g})"
 
     @property
     def planned(self) -> TrainConfig:
@@ -84,28 +105,59 @@ def plan(config: TrainConfig) -> Plan:
         candidates = {each.name: each for each in strategies(work, bench.workers, os.cpu_count() or 1)}
         steps = bench.step_seconds([each for each in candidates.values() if each.executor == "inline"])
         heat = max(HEAT, SHARE * steps["single"] * ceil(work.examples / work.batch) * work.epochs)
-        out = slower(candidates, steps) | too_long(candidates, steps, heat)
-        lanes = {each.name: Lane(bench, each, steps.get(each.name)) for each in candidates.values()}
-        ended = race({name: lane for name, lane in lanes.items() if name not in out}, heat)
+        refused = slower(candidates, steps) | too_long(candidates, steps, heat)
+        racing = [each for each in candidates.values() if each.name not in refused]
+        turn = heat / len(racing)
+        lanes = {each.name: Lane(bench, each, tried_steps(each, steps, turn)) for each in racing}
+        ended = race(lanes, heat, lambda: run_seconds(lanes))
         if not ended.last:
             raise ClusterError(f"no strategy can do this work here: {next(iter(ended.refused.values()))}")
         times = compared(lanes, ended)
         raced = {name: _raced(lanes[name], times.get(name)) for name in dict.fromkeys((*times, *ended.out))}
-    return Plan(config, work, bench.workers, candidates, raced, out | dict(ended.refused))
+    length = ended.seconds if ended.whole else None
+    return Plan(config, work, bench.workers, candidates, raced, refused | dict(ended.refused), length)
+
+
+def tried_steps(strategy: Strategy, steps: Mapping[str, float], turn: float) -> int:
+    """Steps of the rounds that a strategy is tried in: its own, or fewer in one process, which learns the same.
+
+    `steps` has the seconds of a step by strategy of one process, `turn` the seconds of the first turn.
+    """
+    seconds = steps.get(strategy.name, 0.0)
+    return min(strategy.steps, max(1, int(turn / FITTING / seconds))) if seconds else strategy.steps
+
+
+def run_seconds(lanes: Mapping[str, Lane]) -> float:
+    """The seconds of the whole run in one process, the slowest way to do it there; infinite if none has raced."""
+    ways = (lane for lane in lanes.values() if lane.strategy.executor == "inline" and lane.timing.rounds)
+    return max((lane.whole * lane.worth for lane in ways), default=inf)
 
 
 def compared(lanes: Mapping[str, Lane], ended: Race) -> dict[str, float]:
-    """How far behind the quickest is who was in the last heat, or had learned most before it was out."""
-    most = goal({name: lanes[name].curve for name in (*ended.last, *ended.out)})
-    near = [*ended.last, *(name for name in ended.out if lanes[name].curve[-1].loss <= most)]
+    """How many times as long as the quickest each takes who was in the last heat, or was out but had come so far.
+
+    After a race over the whole run what counts is the lowest loss, else most of the way to it.
+    """
+
+    def curves(names: Sequence[str]) -> dict[str, Curve]:
+        return {name: cut(lanes[name].curve, ended.seconds) for name in names}
+
+    near = [*ended.last]
     for name in near:
         lanes[name].refine()
-    return behind({name: lanes[name].curve for name in near})
+    if ended.whole:
+        return behind(curves(near), goal(curves(near), 1.0))
+    most = goal(curves([*near, *ended.out]))
+    for name in ended.out:
+        if lanes[name].curve[-1].loss <= most:
+            lanes[name].refine()
+            near.append(name)
+    return behind(curves(near), most)
 
 
 def _raced(lane: Lane, times: float | None) -> Raced:
-    """What a strategy showed, which took so many times as long as the best."""
-    point = lane.curve[-1]
+    """What a strategy showed, which took this many times as long as the best."""
+    point = lane.points[-1]
     return Raced(
         loss=point.loss,
         accuracy=point.accuracy,
@@ -128,9 +180,9 @@ def slower(candidates: Mapping[str, Strategy], steps: Mapping[str, float]) -> di
 
 
 def too_long(candidates: Mapping[str, Strategy], steps: Mapping[str, float], heat: float) -> dict[str, str]:
-    """Why strategies of several workers do not race: they spare little of rounds so long, and learn the less.
+    """Why strategies of several workers do not race: rounds this long save little time, and teach less.
 
-    Those of one process learn the same in shorter ones.
+    Strategies of one process are left out, as they learn the same in shorter rounds.
     """
     taken = {name: each.steps * steps["single"] for name, each in candidates.items() if name not in steps}
     told = "a round would take {:.3g} s, longer than a heat of {:.3g} s"

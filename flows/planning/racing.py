@@ -1,4 +1,4 @@
-"""A race in heats: strategies train for equal seconds, and those that have learned the most go on for longer.
+"""A race in heats: racers train for equal seconds, and those that have learned the most go on for longer.
 
 Each heat takes as long as the one before, with a third of those who raced in it (Jamieson and Talwalkar 2016,
 *Non-stochastic best arm identification and hyperparameter optimization*).
@@ -6,29 +6,29 @@ Each heat takes as long as the one before, with a third of those who raced in it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, exp, log
+from math import ceil, exp, inf, log
 from typing import Protocol
 
 from storage.errors import RoundweaveError
 
 GOING_ON = 3
-"""One of so many goes on to the next heat."""
+"""One racer of this many goes on to the next heat."""
 
 LAST = 2
-"""So many race in the last heat at most."""
+"""At most this many race in the last heat."""
 
 MOST = 0.95
-"""The share of what can be learned that is to be learned soon: at about 97 % of the final accuracy it is there."""
+"""The share of the best racer's improvement that counts: about there 97 % of the final accuracy are reached."""
 
 Curve = Sequence["Point"]
 
 
 @dataclass(frozen=True)
 class Point:
-    """What so many seconds of training bought: the loss on held-out examples, and the accuracy if there is one."""
+    """What some seconds of training bought: the loss on held-out examples, and the accuracy if there is one."""
 
     seconds: float
     loss: float
@@ -36,29 +36,37 @@ class Point:
 
 
 class Racer(Protocol):
-    """Who trains when it is told to."""
+    """Something that trains, and says what it has learned."""
 
     def train(self, until: float) -> None:
-        """Train until it has done so for so many seconds in all, and score what was learned."""
+        """Train until it has done so for this many seconds in all, and score what was learned."""
         ...
 
     @property
     def curve(self) -> Curve:
-        """What was learned so far, in order."""
+        """What was learned so far, in order; it ends in a point at infinity if no more training is to come."""
         ...
 
 
 @dataclass(frozen=True)
 class Race:
-    """Who raced in the `last` heat, who was `out` before, each the best first, and why others were `refused`."""
+    """Who raced in the `last` heat, who was `out` before, each the best first, and why others were `refused`.
+
+    Those of the last heat trained for `seconds` each; if `whole`, the run itself takes no longer than that.
+    """
 
     last: Sequence[str]
     out: Sequence[str]
     refused: Mapping[str, str]
+    seconds: float
+    whole: bool = False
 
 
-def race(racers: Mapping[str, Racer], heat: float) -> Race:
-    """Have racers train in heats of so many seconds each."""
+def race(racers: Mapping[str, Racer], heat: float, length: Callable[[], float] = lambda: inf) -> Race:
+    """Have racers train in heats of this many seconds, until two are left or all have trained as long as the run.
+
+    `length` gives the seconds of the run; it is asked after each heat, when racers have shown how fast they are.
+    """
     refused: dict[str, str] = {}
     racing, out, until = list(racers), list[str](), 0.0
     while True:
@@ -68,37 +76,39 @@ def race(racers: Mapping[str, Racer], heat: float) -> Race:
                 racers[name].train(until)
             except RoundweaveError as error:
                 refused[name] = str(error)
-        racing = ranked({name: racers[name].curve for name in racing if name not in refused})
-        if len(racing) <= LAST:
-            return Race(racing, out, refused)
+        seconds = min(until, length())
+        racing = ranked({name: racers[name].curve for name in racing if name not in refused}, seconds)
+        if len(racing) <= LAST or seconds < until:
+            return Race(racing, out, refused, seconds, whole=seconds < until)
         going_on = max(LAST, ceil(len(racing) / GOING_ON))
         racing, out = racing[:going_on], racing[going_on:] + out
 
 
-def ranked(curves: Mapping[str, Curve]) -> list[str]:
-    """Those with the least loss after as many seconds as all have trained, first."""
-    seconds = shared(curves.values())
+def ranked(curves: Mapping[str, Curve], seconds: float) -> list[str]:
+    """Names by the loss after these seconds, or after as many as all have trained; the lowest loss first."""
+    seconds = min([seconds, *(curve[-1].seconds for curve in curves.values())])
     return sorted(curves, key=lambda name: loss_at(curves[name], seconds))
 
 
-def shared(curves: Iterable[Curve]) -> float:
-    """Seconds that all have trained."""
-    return min((curve[-1].seconds for curve in curves), default=0.0)
+def cut(curve: Curve, seconds: float) -> Curve:
+    """The part of a curve up to these seconds."""
+    if curve[-1].seconds <= seconds:
+        return curve
+    return [*(point for point in curve if point.seconds < seconds), Point(seconds, loss_at(curve, seconds))]
 
 
-def goal(curves: Mapping[str, Curve]) -> float:
-    """The loss at which most is learned: a share of what the best has taken off the loss at the start, of all."""
+def goal(curves: Mapping[str, Curve], share: float = MOST) -> float:
+    """The loss at which a share of the way from the loss at the start down to the lowest last loss is done."""
     start = next(iter(curves.values()))[0].loss
     best = min(curve[-1].loss for curve in curves.values())
-    return best + (1 - MOST) * (start - best)
+    return best + (1 - share) * (start - best)
 
 
-def behind(curves: Mapping[str, Curve]) -> dict[str, float]:
-    """How many times as long as the quickest each takes to where most is learned, the quickest first.
+def behind(curves: Mapping[str, Curve], most: float) -> dict[str, float]:
+    """How many times as long as the quickest each takes to reach a loss, the quickest first.
 
-    Who has not come so far is compared by its own last loss.
+    A curve that does not reach it is compared at its own last loss. At least one curve must reach it.
     """
-    most = goal(curves)
     there = {name: seconds_to(curve, most) for name, curve in curves.items() if curve[-1].loss <= most}
     quickest = min(there, key=there.__getitem__)
     times = {
@@ -111,7 +121,7 @@ def behind(curves: Mapping[str, Curve]) -> dict[str, float]:
 
 
 def loss_at(curve: Curve, seconds: float) -> float:
-    """The loss after so many seconds: between two points it falls as time grows by factors."""
+    """The loss after some seconds: between two points it changes linearly with the logarithm of time."""
     for one, other in pairwise(curve):
         if one.seconds <= seconds <= other.seconds:
             share = log(seconds / one.seconds) / log(other.seconds / one.seconds)
@@ -120,12 +130,11 @@ def loss_at(curve: Curve, seconds: float) -> float:
 
 
 def seconds_to(curve: Curve, loss: float) -> float:
-    """The seconds after which a curve has come down to a loss."""
+    """The seconds after which a curve has first come down to a loss; its last ones if it never does."""
     if curve[0].loss <= loss:
         return curve[0].seconds
     for one, other in pairwise(curve):
         if other.loss <= loss:
-            return one.seconds * exp(
-                log(other.seconds / one.seconds) * (one.loss - loss) / (one.loss - other.loss)
-            )
+            share = (one.loss - loss) / (one.loss - other.loss)
+            return one.seconds * exp(log(other.seconds / one.seconds) * share)
     return curve[-1].seconds

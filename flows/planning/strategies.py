@@ -1,4 +1,4 @@
-"""Ways to do a work: what of its configuration each of them changes."""
+"""The ways to train a work that race in a plan, and what each changes of its configuration."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 from flows.config.algorithms import options_of
 from flows.config.train import TrainConfig
-from flows.planning.workload import Workload
+from flows.planning.workload import Workload, rounds_of_epoch
 
 BATCHES = (128, 256)
 """Larger batches that one process is tried with."""
 
 FEWEST_STEPS = 10
-"""Steps of an epoch that a larger batch leaves at least."""
+"""A larger batch is tried if an epoch has at least this many steps with it."""
 
 LOCAL_STEPS = (10, 100)
-"""So many local steps a round are tried; and those of an epoch."""
+"""The numbers of local steps in a round that are tried, besides those of an epoch."""
 
 SHARED_STEPS = 20
-"""Local steps a round of a network that ranks share."""
+"""Local steps in a round of a network that ranks share."""
 
 SHARED_BYTES = 4_000_000
-"""No smaller state is shared: of 13 MB two ranks take 0.8 of the time of whole networks (docs/results.md)."""
+"""The smallest state that ranks share: with 13 MB two ranks take 0.8 of the time (docs/results.md)."""
 
 DECIDED = (
     "executor",
@@ -41,14 +41,14 @@ DECIDED = (
 """Fields of a configuration that a strategy decides."""
 
 FIXED = ("planned", "order", "speeds", "recombined")
-"""Fields that mean nothing for partitions and rounds other than those that they were given for."""
+"""Fields that mean nothing for other partitions and rounds than those that they were given for."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to do a work: an executor, over so many partitions, and an algorithm with options.
+    """A way to train: an executor over so many partitions, and an algorithm with its options.
 
-    A round has so many `steps` of each partition, each of a `batch`.
+    In a round each partition takes so many `steps`, each of a `batch`.
     """
 
     name: str
@@ -63,25 +63,25 @@ class Strategy:
     hybrid: bool = False
 
     def rounds(self, work: Workload) -> float:
-        """Rounds of an epoch; a partition has no larger batch than all of it."""
+        """Rounds of an epoch."""
         if "local_epochs" in self.options:
             return 1.0
-        batch = min(self.batch, work.examples / self.partitions)
-        return work.examples / (self.steps * batch * self.partitions if self.waits else batch)
+        updates = self.partitions if self.waits else 1
+        return rounds_of_epoch(work.examples, self.batch, self.partitions, self.steps, updates)
 
     @property
     def waits(self) -> bool:
-        """Whether a round waits for all partitions, and is not one arrival at a server."""
+        """Whether a round waits for all partitions; if not, it is one push to a parameter server."""
         return self.algorithm != "async_sgd"
 
     def shortened(self, steps: int) -> Strategy:
-        """The same with rounds of so many local steps."""
+        """This strategy in rounds of so many local steps."""
         options = {name: value for name, value in self.options.items() if name != "local_epochs"}
         name = f"{self.name} in rounds of {steps}"
         return replace(self, name=name, steps=steps, options=options | {"local_steps": steps})
 
     def changes(self, config: TrainConfig, work: Workload) -> dict[str, Any]:
-        """What of a configuration is other by this strategy."""
+        """The fields of a configuration that this strategy decides."""
         options = {**work.options, **self.options}
         if self.batch > work.batch:
             lr = options.get("lr", options_of(self.algorithm)["lr"].default)
@@ -100,13 +100,13 @@ class Strategy:
         }
 
     def configured(self, config: TrainConfig, work: Workload, **more: Any) -> TrainConfig:
-        """The configuration by this strategy, with other fields; `UsageError` where it cannot do the work."""
+        """The configuration by this strategy, with `more` fields; `UsageError` where it cannot do the work."""
         kept = config.model_dump(exclude={*DECIDED, *FIXED}, exclude_unset=True)
         return TrainConfig(**kept | self.changes(config, work) | more)
 
 
 def larger_batch(batch: int, own: int, lr: float) -> dict[str, Any]:
-    """Options of a larger batch than a work's own, whose learning rate grows by as much.
+    """Options for a larger batch than the work's own; the learning rate grows by the same factor.
 
     Goyal et al. 2017, *Accurate, large minibatch SGD*, section 2.1.
     """
@@ -114,7 +114,7 @@ def larger_batch(batch: int, own: int, lr: float) -> dict[str, Any]:
 
 
 def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
-    """All ways to do a work on so many workers, those in which the least can go wrong first.
+    """All ways to train a work on so many workers, those in which the least can go wrong first.
 
     `cores` are those of this process.
     """
@@ -143,7 +143,7 @@ def _single(work: Workload, threads: int) -> Iterator[Strategy]:
 
 
 def _local(work: Workload, workers: int) -> Iterator[Strategy]:
-    """Local steps of several numbers, up to those of an epoch, as partitions learn apart."""
+    """Partitions that learn apart, for several numbers of local steps, up to those of an epoch."""
     own = ceil(ceil(work.examples / workers) / work.batch)
     most = work.most_local_steps or own
     for steps in sorted({min(each, most) for each in (*LOCAL_STEPS, own) if each <= own}):

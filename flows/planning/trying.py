@@ -1,4 +1,4 @@
-"""Strategies tried: real rounds in a root of their own, which is deleted, timed and scored."""
+"""Strategies are tried: they do real rounds, timed and scored, in a root of their own that is deleted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
-from math import ceil
+from math import ceil, inf
 
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import TrainConfig
@@ -30,31 +30,27 @@ from tasks.rounds.job import Job, Work
 from tasks.rounds.steps import judge_round, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
-"""What a trial has of its own: more rounds than there is time for, which are scored between its turns only."""
+"""Fields of a trial: more rounds than there is time for, which are scored only between turns."""
 
 SCORED = 1000
-"""Held-out examples that tell how much is learned: all strategies have the same."""
+"""The most held-out examples that strategies are compared on."""
 
 WARM_UP = 0.05
-"""Seconds after the first round of a turn, which are not measured: examples are loaded, and ranks meet."""
-
-FITTING = 3
-"""So many rounds fit into a turn at least, else shorter ones are tried."""
+"""Seconds after the first round of a turn that are not measured: examples are loaded, and ranks meet."""
 
 FEW, TIMES, ENOUGH = 3, 2, 0.05
-"""Local steps of rounds that time a step, so many such rounds, and seconds that their steps take at least."""
-
+"""Local steps in the first rounds that are timed, rounds of each length, and seconds that steps take at least."""
 
 START = 1e-3
-"""Seconds after which nothing is learned yet: from there on the loss falls as time grows by factors."""
+"""Seconds until which nothing is learned; later the loss falls with the logarithm of time."""
 
 FINE = 12
-"""So many rounds of who was in the last heat are scored besides."""
+"""About this many earlier rounds of a racer of the last heat are scored besides."""
 
 
 @dataclass
 class Timing:
-    """Seconds of a round, and of its maps, of a strategy that is tried: the mean without those of a warm-up."""
+    """Mean seconds of a strategy's rounds and of their maps, without the rounds of a warm-up."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -67,7 +63,7 @@ class Timing:
         self._first = None
 
     def tick(self, now: float, mapped: float) -> None:
-        """A round is done, whose slowest map took so long."""
+        """A round is done, whose slowest map took `mapped` seconds."""
         if self._first is None:
             self._first = now
         elif now - self._first > WARM_UP:
@@ -82,15 +78,15 @@ class Timing:
         return max(0.0, self.seconds - self.mapped) / self.rounds
 
     def drawn_out(self, times: float) -> float:
-        """Seconds of rounds of so many times as many steps: maps take so many times as long, the rest does not."""
+        """Seconds of rounds of so many times as many steps: only the maps take as many times as long."""
         return self.besides + times * (self.seconds / self.rounds - self.besides)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where strategies are tried: executors by name on so many workers, and a root.
+    """Where strategies are tried: executors by name on so many workers, and a root for their stores.
 
-    Work in one process is `scoring` states on the held-out examples.
+    `scoring` is work in one process that scores states on the held-out examples.
     """
 
     config: TrainConfig
@@ -119,27 +115,29 @@ class Bench:
         return Point(START, self.score(self.scoring.objective.initial()).loss)
 
     def step_seconds(self, singles: Sequence[Strategy]) -> dict[str, float]:
-        """Seconds of a step of strategies of one process: of the quickest of some rounds of one run."""
-        with prepared(self._stepping(singles[0], FEW), self.executors["inline"]) as run:
+        """Seconds of a step of each strategy of one process, in the quickest of some rounds of one run."""
+        inline = self.executors["inline"]
+
+        def stepping(single: Strategy, steps: int) -> Resolved:
+            return self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
+
+        with prepared(stepping(singles[0], FEW), inline) as run:
             rounds = count(run.done + 1)
-            self._quickest(run.job, singles[0], FEW, rounds)  # which loads the examples
+
+            def quickest(single: Strategy, steps: int) -> float:
+                work = replace(work_of(stepping(single, steps), inline)[0], fingerprint=run.job.work.fingerprint)
+                job = replace(run.job, work=work)
+                commits = (commit for round in islice(rounds, TIMES) for commit in inline.run(job, round, round))
+                return min(map(mapped, commits))
+
+            quickest(singles[0], FEW)  # which loads the examples
             taken = {}
             for single in singles:
                 steps = FEW
-                while (seconds := self._quickest(run.job, single, steps, rounds)) < ENOUGH:
+                while (seconds := quickest(single, steps)) < ENOUGH:
                     steps = ceil(1.5 * steps * ENOUGH / seconds)
                 taken[single.name] = seconds / steps
         return taken
-
-    def _stepping(self, single: Strategy, steps: int) -> Resolved:
-        return self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
-
-    def _quickest(self, job: Job, single: Strategy, steps: int, rounds: Iterator[int]) -> float:
-        """Seconds of the map in the quickest of some rounds of so many steps."""
-        inline = self.executors["inline"]
-        work, _ = work_of(self._stepping(single, steps), inline)
-        job = replace(job, work=replace(work, fingerprint=job.work.fingerprint))
-        return min(mapped(commit) for round in islice(rounds, TIMES) for commit in inline.run(job, round, round))
 
 
 def mapped(commit: Commit) -> float:
@@ -149,60 +147,68 @@ def mapped(commit: Commit) -> float:
 
 @dataclass
 class Lane:
-    """A strategy in the race.
-
-    In one process, where a `step` takes so many seconds, it is tried in shorter rounds if few of its own fit into
-    its first turn: it learns the same.
-    """
+    """A strategy in the race, tried in rounds of so many `steps`: its own number, or fewer in one process."""
 
     bench: Bench
     strategy: Strategy
-    step: float | None = None
-    steps: int = 0
+    steps: int
     rounds: int = 0
     timing: Timing = field(default_factory=Timing)
     scores: dict[int, Score] = field(default_factory=dict)
-    _resolved: Resolved | None = None
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """The values of the trial; raises `UsageError` where the strategy cannot do the work."""
+        own = self.steps == self.strategy.steps
+        return self.bench.resolved(self.strategy if own else self.strategy.shortened(self.steps))
 
     def train(self, until: float) -> None:
-        """Train for so many seconds in all, at the strategy's own pace, and score what was learned by then."""
-        if self._resolved is None:
-            self.steps = own = self.strategy.steps
-            if self.step is not None:
-                self.steps = min(own, max(1, int(until / FITTING / self.step)))
-            tried = self.strategy if self.steps == own else self.strategy.shortened(self.steps)
-            self._resolved = self.bench.resolved(tried)
+        """Train for this many seconds in all, as the strategy takes them, and score what was learned by then.
+
+        What is learned beyond the end of the run is not scored.
+        """
         executor = self.bench.executors[self.strategy.executor]
-        with prepared(self._resolved, executor) as run:
+        with prepared(self.resolved, executor) as run:
             self.rounds, seconds = run.done, None
             self.timing.begin()
-            while not self.timing.rounds or self.trained < until:
-                left = ceil((until - self.trained) / self.worth) if self.timing.rounds else 1
+            while not self.timing.rounds or self.rounds * self.worth < until:
+                left = ceil(until / self.worth) - self.rounds if self.timing.rounds else 1
                 last = self.rounds + max(1, min(left, run.window(seconds)))
                 for commit in executor.run(run.job, self.rounds + 1, last):
                     self.timing.tick(time.perf_counter(), mapped(commit))
                     self.rounds, seconds = commit.round, commit.seconds
             executor.end()
             # Some rounds may be done by now that are beyond the turn.
-            then = min(self.rounds, max(1, round(until / self.worth)))
-            self.scores[then] = self.bench.score(read_outcome(run.job, then).state)
+            self._score(run.job, {min(self.rounds, self.whole, max(1, round(until / self.worth)))})
 
     def refine(self) -> None:
-        """Score more of the rounds that it has done, the more the earlier they are."""
-        assert self._resolved is not None
-        between = {round(self.rounds ** (place / FINE)) for place in range(FINE)}
-        with prepared(self._resolved, self.bench.executors[self.strategy.executor]) as run:
-            for number in between - self.scores.keys():
-                self.scores[number] = self.bench.score(read_outcome(run.job, number).state)
+        """Score more of the rounds that were done, the more the earlier they are."""
+        last = max(self.scores)
+        with prepared(self.resolved, self.bench.executors[self.strategy.executor]) as run:
+            self._score(run.job, {round(last ** (place / FINE)) for place in range(FINE)})
+
+    def _score(self, job: Job, rounds: set[int]) -> None:
+        for number in rounds - self.scores.keys():
+            self.scores[number] = self.bench.score(read_outcome(job, number).state)
+
+    @property
+    def points(self) -> list[Point]:
+        """What was learned in the seconds that the strategy takes for it."""
+        scores = sorted(self.scores.items())
+        later = (Point(rounds * self.worth, score.loss, score.accuracy) for rounds, score in scores)
+        return [self.bench.start, *later]
 
     @property
     def curve(self) -> list[Point]:
-        """What was learned by what the strategy takes for it."""
-        scores = sorted(self.scores.items())
-        return [
-            self.bench.start,
-            *(Point(rounds * self.worth, score.loss, score.accuracy) for rounds, score in scores),
-        ]
+        """The points; where the run is over by the last of them, its loss stays what it is."""
+        points = self.points
+        return [*points, Point(inf, points[-1].loss)] if self.whole in self.scores else points
+
+    @property
+    def whole(self) -> int:
+        """The rounds of the whole run, as long as those that are tried; at least one."""
+        work = self.bench.work
+        return max(1, ceil(work.epochs * self.strategy.rounds(work) * self.strategy.steps / self.steps))
 
     @property
     def seconds(self) -> float:
@@ -214,15 +220,10 @@ class Lane:
         """Seconds that the strategy takes for what is learned in a round that is tried."""
         return self.seconds * self.steps / self.strategy.steps
 
-    @property
-    def trained(self) -> float:
-        """Seconds that the strategy takes for what was learned."""
-        return self.rounds * self.worth
-
 
 @contextmanager
 def trial_root(root: str) -> Iterator[str]:
-    """A root for trials beside the runs of another; what is in it is deleted."""
+    """A root for trials, inside another; it is deleted at the end."""
     trials = joined(root, f".trials-{secrets.token_hex(4)}")
     place = place_of(trials)
     place.make()
@@ -233,6 +234,6 @@ def trial_root(root: str) -> Iterator[str]:
 
 
 def thinned(held_out: Examples) -> Examples:
-    """So many of the held-out examples, from the first to the last."""
+    """At most `SCORED` of the held-out examples, evenly spread."""
     every = ceil(len(held_out) / SCORED)
     return Examples(held_out.inputs[::every], held_out.targets[::every])

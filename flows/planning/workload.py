@@ -1,4 +1,4 @@
-"""The work that is to be distributed: what a configuration asks for, however that will be done."""
+"""The work of a configuration, whichever way it will be distributed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ DISTRIBUTING = frozenset({"local_steps", "local_epochs", "most_local_steps"})
 """Options of algorithms that say how work is distributed, and not what it is."""
 
 COUNTING_ROUNDS = ("warmup", "lr_schedule", "outer_lr_schedule")
-"""Options that may count rounds, of which strategies have different numbers in an epoch."""
+"""Options that may count rounds, whose number in an epoch differs between strategies."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Epochs over so many examples in batches, scored after each `scored`, with a state of so many bytes.
+    """So many `epochs` over so many `examples` in batches, with a `state` of so many bytes.
 
-    Where partitions learn apart from each other they do so by the `local` algorithm, for no more than
-    `most_local_steps`; `options` are those that its configuration gives, besides such that distribute.
+    It is scored every `scored` epochs. Partitions that learn apart do so by the `local` algorithm, for at most
+    `most_local_steps`. `options` are those that the configuration gives, without such that distribute the work.
     """
 
     examples: int
@@ -45,8 +45,8 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
 
     Raises `UsageError` where the work depends on how it is distributed, or nothing tells how well it is done.
     """
-    local, options, batch = _learning(config)
-    _check_dealt(config)
+    name, batch = config.algorithm.name, _checked_batch(config)
+    given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     algorithm = MODELS["sync_sgd"].model_validate({"name": "sync_sgd", "batch_size": batch})
     plain = resolve(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
     assert plain.description is not None
@@ -54,52 +54,54 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
     if not plain.description.held_out:
         raise UsageError("plan compares losses on held-out examples, and none are held out; give held_out")
     examples = plain.description.examples
-    an_epoch = 1.0 if config.algorithm.name == AUTO else _rounds_of_epoch(config, examples, batch)
+    an_epoch = 1.0 if name == AUTO else _configured_rounds(config, examples, batch)
     work = Workload(
         examples,
         batch,
-        sum(vector.nbytes for vector in plain.objective.initial().params.values()),
-        config.rounds / an_epoch,
-        (config.evaluate_every or 1) / an_epoch,
-        local,
-        config.algorithm.options.get("most_local_steps"),
-        options,
+        state=sum(vector.nbytes for vector in plain.objective.initial().params.values()),
+        epochs=config.rounds / an_epoch,
+        scored=(config.evaluate_every or 1) / an_epoch,
+        local=name if "local_steps" in options_of(name) else "fed_avg",
+        most_local_steps=config.algorithm.options.get("most_local_steps"),
+        options={**given, "batch_size": batch},
     )
     return work, plain
 
 
-def _learning(config: TrainConfig) -> tuple[str, dict[str, Any], int]:
-    """By which algorithm partitions learn on their own, with which options, and the size of a batch."""
-    name = config.algorithm.name
-    if is_own(name):
+def _checked_batch(config: TrainConfig) -> int:
+    """The size of a batch; raises `UsageError` for work that depends on how it is distributed."""
+    if is_own(config.algorithm.name):
         raise UsageError(
             "plan chooses among named algorithms, and this one is a function of yours; name one, as fed_avg"
         )
-    given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
+    options = config.algorithm.options
     for option in COUNTING_ROUNDS:
-        if any(letter.isdigit() for letter in str(given.get(option) or "")):
-            raise UsageError(f"{option} {given[option]} counts rounds, which strategies differ in; leave it out")
-    batch = config.algorithm.options.get("batch_size")
+        if any(letter.isdigit() for letter in str(options.get(option) or "")):
+            raise UsageError(f"{option} {options[option]} counts rounds, which strategies differ in; leave it out")
+    batch: int | None = options.get("batch_size")
     if batch is None:
         raise UsageError("batches of whole partitions depend on how many there are; give batch_size")
-    return name if "local_steps" in options_of(name) else "fed_avg", {**given, "batch_size": batch}, batch
-
-
-def _check_dealt(config: TrainConfig) -> None:
-    """Raise `UsageError` where how many partitions there are is not to be chosen."""
-    partitions = deal(config)
-    if partitions.source.partitioned:
+    dealt = deal(config)
+    if dealt.source.partitioned:
         raise UsageError("plan deals examples to as many partitions as fit, and these data give each its own")
-    if partitions.split.deal.partitions is not None:
+    if dealt.split.deal.partitions is not None:
         raise UsageError(f"plan deals examples to as many partitions as fit, and split {config.split} fixes them")
+    return batch
 
 
-def _rounds_of_epoch(config: TrainConfig, examples: int, batch: float) -> float:
-    """How many rounds of a configuration see as many examples as there are."""
+def rounds_of_epoch(examples: int, batch: int, partitions: int, steps: int = 1, updates: int = 0) -> float:
+    """Rounds in which as many examples are seen as there are: each of `updates`, or all partitions, takes steps.
+
+    A partition with fewer examples than a batch has batches of all of them.
+    """
+    return examples / (min(batch, examples / partitions) * steps * (updates or partitions))
+
+
+def _configured_rounds(config: TrainConfig, examples: int, batch: int) -> float:
+    """Rounds of an epoch as the configuration has it."""
     options, when = config.algorithm.options, config.algorithm.over(config.rounds).build().when
     updates = when.buffer if isinstance(when, Asynchronous) else config.partitions
-    batch = min(batch, examples / config.partitions)
-    if "local_steps" not in options:
-        return examples / (batch * updates)
-    steps = options["local_steps"]
-    return examples / (steps * batch * updates) if steps else 1 / (options["local_epochs"] or 1)
+    steps = options.get("local_steps", 1)
+    if not steps:
+        return 1 / (options["local_epochs"] or 1)
+    return rounds_of_epoch(examples, batch, config.partitions, steps, updates)

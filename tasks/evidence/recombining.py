@@ -1,17 +1,16 @@
-"""Rounds reduced again, without training: of what a run stores, by an algorithm that may be another."""
+"""Stored rounds reduced again, without training: with other parts, or without some partitions."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from storage.rounds.commits import Commit, Hand, Score, ServerRecord, UpdateRecord
+from storage.rounds.commits import Commit, Hand, Score, ServerRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
-from storage.values.state import State, Update
+from storage.values.state import State
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Partition, Partitions
 from tasks.keeping.remaking import reduce_again, remade
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 class Recombining:
     """Rounds of the run that is stored at a path, to be reduced again `without` the updates of some partitions.
 
-    `recorded` is the work that made them, by which states that are not stored are made again.
+    `work` says how; `recorded` is the work that made the rounds, to compute states that are not stored.
     """
 
     work: Work
@@ -80,23 +79,11 @@ class Recombination:
         return pd.DataFrame([round.row() for round in self.rounds]).set_index("round")
 
 
-def recombine(
-    work: Work,
-    before: Outcome,
-    commit: Commit,
-    records: Mapping[int, UpdateRecord],
-    updates: Mapping[int, Update | None],
-) -> Outcome:
-    """A recorded round's outcome from that of the one before and its updates, None for those that are refused."""
-    before = replace(before, state=replace(before.state, memory=kept_memory(work.algorithm.apply, before.state)))
-    return reduce_again(work, before, commit, records, updates)
-
-
 def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
-    """One of the rounds, numbered from 0, reduced again and scored; nothing is written."""
+    """Reduce one of the rounds again, numbered from 0, and score it; nothing is written."""
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
-    state = _outcome(subject, store, commit).state
+    state = _recombine(subject, store, commit).state
     original = commit.score or _score(work, remade(subject.recorded, store, round).state)
     digest = state_digest(tensor_digests(state.named(work.objective.layout)), round)
     return RecombinedRound(round, digest, commit.state, _score(work, state), original)
@@ -106,18 +93,22 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     """Commit one of the rounds as the first of another run, with all the updates that were there."""
     source, target, round = RoundStore(subject.store), RoundStore(place), subject.rounds[number]
     commit, partitions = source.log.read(round), subject.work.partitions
-    after = _outcome(subject, source, commit)
-    _copy_updates(source, commit, target)
+    after = _recombine(subject, source, commit)
+    for partition, record in commit.updates.items():
+        if record.digest != NOTHING_KEPT:
+            target.tensors.write_update(1, partition, source.tensors.read_update(commit, partition))
     for partition, match in after.matches.items():
         target.tensors.write_match(1, partition, match)
     if not partitions.source.partitioned:
         target.splits.write(subject.work.split(round), partitions.assignment)
+    # The server stands where all have just fetched: what was in flight began in the other run.
+    hands = {partition: Hand(turn=2, row=1, steps=1) for partition in after.server.hands} if after.server else {}
     state = replace(after.state, round=1)
     target.tensors.write_state(state)
     kept = replace(
         target.describe(state, "recombined", 0),
         updates={p: replace(record, arrival=None) for p, record in after.records.items()},
-        server=after.server and _fetched_by_all(after.server),
+        server=after.server and ServerRecord(hands, steps=1),
         carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
         split=commit.split,
         score=scored,
@@ -129,27 +120,15 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     return committed
 
 
-def _fetched_by_all(server: ServerRecord) -> ServerRecord:
-    """Where a server stands after the first round of a new run: what was in hand began in another."""
-    return ServerRecord({partition: Hand(turn=2, row=1, steps=1) for partition in server.hands}, steps=1)
-
-
-def _copy_updates(source: RoundStore, commit: Commit, target: RoundStore) -> None:
-    for partition, record in commit.updates.items():
-        if record.digest != NOTHING_KEPT:
-            target.tensors.write_update(1, partition, source.tensors.read_update(commit, partition))
-
-
-def _outcome(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
+def _recombine(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
+    """The outcome of a stored round by other parts, or without some partitions; what was refused stays so."""
     before = remade(subject.recorded, store, commit.round - 1)
-    records = {p: _record(record, p in subject.without) for p, record in commit.updates.items()}
+    memory = kept_memory(subject.work.algorithm.apply, before.state)
+    before = replace(before, state=replace(before.state, memory=memory))
+    left_out = {p: LEFT_OUT if p in subject.without else None for p in commit.updates}
+    records = {p: replace(r, refused=r.refused or left_out[p], match=None) for p, r in commit.updates.items()}
     updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
-    return recombine(subject.work, before, commit, records, updates)
-
-
-def _record(record: UpdateRecord, left_out: bool) -> UpdateRecord:
-    """What is said of an update before it is reduced: those that were refused stay so."""
-    return replace(record, refused=record.refused or (LEFT_OUT if left_out else None), match=None)
+    return reduce_again(subject.work, before, commit, records, updates)
 
 
 def _numbers(score: Score | None) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from storage.rounds.commits import Commit
-from tasks.evidence.verdicts import Verdict
+from tasks.evidence.results import RoundResult
 from tasks.rounds.job import Job
 
 T = TypeVar("T")
@@ -31,6 +31,6 @@ class Executor(Protocol):
         """Let go of what goes on between windows: when it returns, no round is worked on any more."""
         ...
 
-    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
-        """Replay rounds as one window, giving the verdict on each in this order; nothing is written."""
+    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
+        """Replay rounds as one window, giving the result of each in this order; nothing is written."""
         ...

@@ -20,7 +20,7 @@ from storage.errors import ClusterError
 from storage.rounds.commits import Commit
 from tasks.clusters.waiting import DEADLY, DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
-from tasks.evidence.verdicts import Verdict
+from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
 from tasks.executors.pool import PLACED, Key, Pool
 from tasks.executors.served.server import Server
@@ -183,9 +183,9 @@ class GraphExecutor:
         """Let go of the turns of a server, if there is one."""
         self._server = None
 
-    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
-        """Replay rounds all at once, giving the verdict on each in this order; nothing is written."""
-        course: Course[Verdict] = Course("verdict", self._replays, lambda round: "the run is as it was")
+    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
+        """Replay rounds all at once, giving the result of each in this order; nothing is written."""
+        course: Course[RoundResult] = Course("result", self._replays, lambda round: "the run is as it was")
         yield from self._through(course, job, rounds)
 
     def _through(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
@@ -270,7 +270,7 @@ class GraphExecutor:
                 mapped.append(self.pool.key(job, "map", round, block))
                 graph[mapped[-1]] = (*called, replay_block, shared, round, examples, block)
             folded = self._folded(graph, job, shared, fold_again, mapped)
-            graph[self.pool.key(job, "verdict", round)] = (step, replay_round, shared, round, folded)
+            graph[self.pool.key(job, "result", round)] = (step, replay_round, shared, round, folded)
         return graph
 
     def _folded(

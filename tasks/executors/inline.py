@@ -13,7 +13,7 @@ from storage.rounds.commits import Commit
 from tasks.arrivals.serving import Pushed
 from tasks.data.partitions import Partition
 from tasks.evidence.replaying import replay_block, replay_round
-from tasks.evidence.verdicts import Verdict
+from tasks.evidence.results import RoundResult
 from tasks.executors.served.turns import Turns
 from tasks.keeping.arriving import commit_served
 from tasks.keeping.committing import (
@@ -119,8 +119,8 @@ class InlineExecutor:
         with suppress(OSError, AttributeError):  # other C libraries than glibc keep less of what is freed
             ctypes.CDLL(None).malloc_trim(0)
 
-    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[Verdict]:
-        """Replay rounds, giving the verdict on each; nothing is written."""
+    def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
+        """Replay rounds, giving the result of each; nothing is written."""
         for round in rounds:
             data = self._load(load_block, job, round)
             with watched(self.patience, self.notice):

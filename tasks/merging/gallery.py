@@ -1,8 +1,9 @@
-"""What the merging of some networks shares: how they are built, read, and shown examples."""
+"""The networks of a merge: how they are built, read, and observed on examples."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +12,15 @@ from torch import nn
 from storage.runs.checkpoints import fitted, open_checkpoint, outline
 from storage.values.tensors import LazyTensors, load_named
 from tasks.data.partitions import Partitions
-from tasks.matching.groups import Tensors, UnitGroups
+from tasks.matching.groups import Piece, Tensors, UnitGroups
+from tasks.matching.search.activations import Moments, Pair, activation_moments
 from tasks.networks.objective import ModelSpec, Objective
+from tasks.numerics import pinned
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """How networks are built, where they are read from, the examples, and how many of them are looked at."""
+    """How the networks of a merge are built, where they are read from, and so many `examples` to run them on."""
 
     objective: Objective
     partitions: Partitions
@@ -48,3 +51,16 @@ class Gallery:
 @functools.lru_cache(maxsize=4)
 def _expected(model: ModelSpec) -> dict[str, torch.Tensor]:
     return outline(model.build().state_dict())
+
+
+def observe(
+    gallery: Gallery, places: Sequence[str], pairs: Sequence[Pair], block: int
+) -> dict[Piece, Moments] | None:
+    """The moments of the networks' activations on a block of the examples; None if it is less than a batch."""
+    inputs = gallery.inputs(block)
+    if len(inputs) < gallery.units.batch:
+        return None
+    with pinned(0, threads=1):
+        states = [gallery.read(place) for place in places]
+        network = gallery.objective.model.build()
+        return activation_moments(network, states, [inputs], gallery.units, pairs)

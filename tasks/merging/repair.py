@@ -6,9 +6,10 @@ The average of two units varies less than either, the less alike they are (Jorda
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -47,7 +48,11 @@ def repair(
 
 def has_batch_norm(network: nn.Module) -> bool:
     """Whether a network keeps running statistics, (units,) each, that can be recomputed."""
-    return any(isinstance(module, NORMS) and module.track_running_stats for module in network.modules())
+    return bool(_norms(network))
+
+
+def _norms(network: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d]:
+    return [m for m in network.modules() if isinstance(m, NORMS) and m.track_running_stats]
 
 
 def recompute_batch_norm(network: nn.Module, batches: Sequence[torch.Tensor]) -> None:
@@ -56,7 +61,7 @@ def recompute_batch_norm(network: nn.Module, batches: Sequence[torch.Tensor]) ->
     Other layers evaluate.
     """
     network.eval()
-    norms = [m for m in network.modules() if isinstance(m, NORMS) and m.track_running_stats]
+    norms = _norms(network)
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
@@ -77,58 +82,65 @@ def rescale(
     inputs: torch.Tensor,
     units: UnitGroups,
 ) -> None:
-    """Scale each hidden unit to the parents' mean deviation and, where its layer has a bias, their mean.
+    """Scale each hidden unit to the parents' mean deviation and, if its layer has a bias, to their mean.
 
     The parents' units are in the merged network's order; the layers are those whose outputs are interchangeable
     units. Layer by layer in one pass over the inputs (examples, …), so that each sees the ones before it repaired
     (Jordan et al. 2023, section 3.2). Raises `UsageError` where there is no such layer.
     """
-    names = _layers(network, units)
+    names = [name for name, layer in network.named_modules() if isinstance(layer, LAYERS) and _free(name, units)]
     if not names:
         raise UsageError(
             "no linear or convolutional layer has interchangeable outputs, so there is nothing to rescale"
         )
-    spreads = _measured(parents, names, inputs)
+    spreads = []
+    for parent in parents:
+        here: dict[str, Spread] = {}
+        _run(parent, inputs, {name: partial(_measure, here, name) for name in names})
+        spreads.append(here)
     # A layer whose weights another module uses, as attention does those of its projection, is never called.
     targets = {n: _mean([spread[n] for spread in spreads], coefficients) for n in names if n in spreads[0]}
-    with ExitStack() as hooks, torch.no_grad():
-        for name, target in targets.items():
-            hooks.enter_context(_hooked(network.get_submodule(name), _Correction(target)))
-        network.eval()(inputs)
-
-
-def _layers(network: nn.Module, units: UnitGroups) -> list[str]:
-    return [name for name, module in network.named_modules() if isinstance(module, LAYERS) and _free(name, units)]
+    _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
 
 
 def _free(name: str, units: UnitGroups) -> bool:
-    weight = f"{name}.weight"
-    return any(piece.tensor == weight and _output_group(piece.groups, piece.axes) for piece in units.pieces)
+    """Whether a layer's outputs, the first axis of its weight, are interchangeable units."""
+    return any(
+        group is not None and axis == 0
+        for piece in units.pieces
+        if piece.tensor == f"{name}.weight"
+        for group, axis in zip(piece.groups, piece.axes, strict=True)
+    )
 
 
-def _output_group(groups: Sequence[str | None], axes: Sequence[int]) -> bool:
-    return any(group is not None and axis == 0 for group, axis in zip(groups, axes, strict=True))
+def _run(
+    network: nn.Module, inputs: torch.Tensor, hooks: Mapping[str, Callable[..., torch.Tensor | None]]
+) -> None:
+    """Evaluate a network with a hook after each of these layers; what a hook returns replaces the output."""
+    with ExitStack() as stack, torch.no_grad():
+        for name, hook in hooks.items():
+            stack.enter_context(network.get_submodule(name).register_forward_hook(hook))
+        network.eval()(inputs)
 
 
-class _Correction:
-    """A forward hook that moves a layer's parameters, and the output at hand, to the wanted statistics."""
+def _measure(spreads: dict[str, Spread], name: str, module: nn.Module, _: object, output: torch.Tensor) -> None:
+    spreads[name] = spread_of(module, output)
 
-    def __init__(self, target: Spread) -> None:
-        self.target = target
 
-    def __call__(self, module: nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
-        assert isinstance(module, LAYERS)
-        current = spread_of(module, output)
-        # A unit that does not vary has nothing to scale.
-        scale = torch.where(current.deviation > 1e-8, self.target.deviation / current.deviation, torch.ones(()))
-        shape = [-1] + [1] * (module.weight.ndim - 1)
-        module.weight.mul_(scale.reshape(shape))
-        across = [-1] + [1] * (module.weight.ndim - 2)
-        if module.bias is None:
-            return output * scale.reshape(across)
-        shift = self.target.mean - scale * current.mean
-        module.bias.mul_(scale).add_(shift)
-        return output * scale.reshape(across) + shift.reshape(across)
+def _correct(target: Spread, module: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor:
+    """Change a layer's parameters, and its output, so that the output has the wanted statistics."""
+    assert isinstance(module, LAYERS)
+    current = spread_of(module, output)
+    # A unit that does not vary has nothing to scale.
+    scale = torch.where(current.deviation > 1e-8, target.deviation / current.deviation, torch.ones(()))
+    shape = [-1] + [1] * (module.weight.ndim - 1)
+    module.weight.mul_(scale.reshape(shape))
+    across = [-1] + [1] * (module.weight.ndim - 2)
+    if module.bias is None:
+        return output * scale.reshape(across)
+    shift = target.mean - scale * current.mean
+    module.bias.mul_(scale).add_(shift)
+    return output * scale.reshape(across) + shift.reshape(across)
 
 
 def spread_of(module: nn.Module, output: torch.Tensor) -> Spread:
@@ -138,39 +150,8 @@ def spread_of(module: nn.Module, output: torch.Tensor) -> Spread:
     return Spread(samples.mean(1).to(output.dtype), samples.std(1, correction=0).to(output.dtype))
 
 
-def _measured(
-    networks: Iterable[nn.Module], names: Sequence[str], inputs: torch.Tensor
-) -> list[dict[str, Spread]]:
-    spreads = []
-    for network in networks:
-        here: dict[str, Spread] = {}
-        with ExitStack() as hooks, torch.no_grad():
-            for name in names:
-                hooks.enter_context(_hooked(network.get_submodule(name), _recorder(here, name)))
-            network.eval()(inputs)
-        spreads.append(here)
-    return spreads
-
-
-def _recorder(spreads: dict[str, Spread], name: str) -> Callable[[nn.Module, object, torch.Tensor], None]:
-    def record(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
-        spreads[name] = spread_of(module, output)
-
-    return record
-
-
-@contextmanager
-def _hooked(module: nn.Module, hook: Callable[..., torch.Tensor | None]) -> Iterator[None]:
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def _mean(spreads: Sequence[Spread], coefficients: Sequence[float]) -> Spread:
-    pairs = list(zip(coefficients, spreads, strict=True))
-    total = sum(coefficients)
+    pairs, total = list(zip(coefficients, spreads, strict=True)), sum(coefficients)
     return Spread(
         torch.stack([c * spread.mean for c, spread in pairs]).sum(0) / total,
         torch.stack([c * spread.deviation for c, spread in pairs]).sum(0) / total,

@@ -70,8 +70,8 @@ def _warm_up() -> None:
         import_module(f"flows.command.subcommands.{module}")
     for module in (
         *("matplotlib.figure", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg", "pandas"),
-        *("xarray", "prefect.flows", "flows.training.flow", "flows.evidence.replay.flow", "flows.merging.flow"),
-        *("flows.exporting.report", "sklearn.datasets", "flows.evidence.recombine.flow", "flows.merging.running"),
+        *("xarray", "prefect.flows", "flows.training.flow", "flows.evidence.replaying", "flows.merging.flow"),
+        *("flows.exporting.report", "sklearn.datasets", "flows.evidence.recombining", "flows.merging.running"),
         *("flows.reporting.engine", "torch.utils.tensorboard", "torch._dynamo"),
     ):
         with contextlib.suppress(ImportError):

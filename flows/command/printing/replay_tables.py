@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from flows.command.printing.console import console
-from flows.evidence.replay.result import Replay
+from flows.evidence.replay_result import Replay
 from storage.errors import listed
-from tasks.evidence.verdicts import Verdict
+from tasks.evidence.results import RoundResult
 
 SHOWN_ROUNDS = 20
 """So many rounds that differ are printed; `--json` has them all."""
@@ -26,7 +26,7 @@ def print_replay(replay: Replay) -> None:
         out.print(f"{len(differing)} of {count} differ", style="red")
         out.print(_table(differing))
     if replay.lacking:
-        rounds = listed(verdict.round for verdict in replay.lacking)
+        rounds = listed(result.round for result in replay.lacking)
         out.print(f"not replayed: round {rounds}; {replay.lacking[0].lacking}", style="yellow", soft_wrap=True)
     if replay.not_mapped:
         out.print(replay.not_mapped, style="yellow", soft_wrap=True)
@@ -34,15 +34,15 @@ def print_replay(replay: Replay) -> None:
         out.print(f"not as recorded: {name}: {what}", style="yellow", soft_wrap=True)
 
 
-def _table(differing: Sequence[Verdict]) -> Table:
+def _table(differing: Sequence[RoundResult]) -> Table:
     """The first tensor of each round that differs."""
     table = Table("round", "first that differs", "partition", "by up to", "", box=None, pad_edge=False)
-    for verdict in differing[:SHOWN_ROUNDS]:
-        difference = verdict.difference
+    for result in differing[:SHOWN_ROUNDS]:
+        difference = result.difference
         assert difference is not None
         partition = "–" if difference.partition is None else str(difference.partition)
         largest = "–" if difference.largest is None else f"{difference.largest:.6g}"
-        table.add_row(str(verdict.round), difference.path, partition, largest, difference.said)
+        table.add_row(str(result.round), difference.path, partition, largest, difference.said)
     if len(differing) > SHOWN_ROUNDS:
         table.add_row(f"and {len(differing) - SHOWN_ROUNDS} more")
     return table

@@ -16,9 +16,9 @@ from flows.command.printing.replay_tables import print_replay
 from flows.command.printing.timing import quiet
 from flows.config.train import Placement
 from flows.evidence.differing import diff
-from flows.evidence.recombine.config import RecombineConfig
-from flows.evidence.replay.config import ReplayConfig, Replaying
-from flows.evidence.replay.result import Replay
+from flows.evidence.recombining import RecombineConfig
+from flows.evidence.replay_result import Replay
+from flows.evidence.replaying import ReplayConfig, Replaying
 from storage.errors import UsageError
 from storage.runs.names import WhichRound, which_round
 from tasks.evidence.recombining import Recombination
@@ -59,7 +59,7 @@ def _rounds(round: int | None, all_rounds: bool) -> Any:
 
 def _replay(config: ReplayConfig) -> Replay:
     quiet()
-    from flows.evidence.replay.running import replay
+    from flows.evidence.replaying import replay
 
     return replay(config)
 
@@ -94,7 +94,7 @@ def _asked(round: str | None, every: bool) -> WhichRound | None:
 
 def _recombine(config: RecombineConfig) -> Recombination:
     quiet()
-    from flows.evidence.recombine.running import recombine
+    from flows.evidence.recombining import recombine
 
     with Console(stderr=True).status("reducing again"):
         return recombine(config)

@@ -17,7 +17,7 @@ from flows.command.printing.timing import quiet
 from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
 from flows.merging.result import MergeResult
-from flows.merging.units import unit_report
+from flows.merging.subject import unit_report
 
 M_MMAP_THRESHOLD = -3
 """The parameter of glibc's `mallopt` for the size from which memory is taken from the system, and given back."""

@@ -16,7 +16,7 @@ from flows.command.printing.timing import quiet
 from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
 from flows.planning.plan import plan
-from flows.planning.simulating.cluster import SimulatedCluster
+from flows.planning.simulating.costs import SimulatedCluster
 from storage.errors import UsageError
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")

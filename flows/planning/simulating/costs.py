@@ -1,4 +1,4 @@
-"""What a work takes, wherever it runs, and how that is found on the cluster at hand."""
+"""What is simulated: a cluster that is not here, and the costs of a work, measured on the cluster at hand."""
 
 from __future__ import annotations
 
@@ -10,35 +10,52 @@ from math import ceil
 from urllib.parse import urlsplit
 
 import torch
+from pydantic import ConfigDict, Field
 
+from flows.config.problems import Config
 from flows.config.train import TrainConfig
 from flows.planning.plan import bench_for
 from flows.planning.strategies import Strategy
 from flows.planning.trying import Bench, Lane, Timing
-from flows.planning.workload import workload
+from flows.planning.workload import rounds_of_epoch, workload
 from storage.errors import UsageError
-from tasks.executors.base import Executor
 
 STEPS = 10
-"""Local steps of a round."""
+"""Local steps in a round that is measured."""
 
 TASKS = 200
-"""So many tasks that do nothing tell what the scheduler takes for one."""
+"""The number of tasks that do nothing, which tell what the scheduler takes for one."""
 
 FOLDS = 20
-"""So many additions tell what one takes."""
+"""The number of additions that tell what one takes."""
 
 SECONDS = 1.0
-"""How long rounds of each kind and length are measured."""
+"""How long rounds of each kind are measured."""
+
+
+class SimulatedCluster(Config):
+    """Machines, what is between them, and how many of their maps are slow."""
+
+    model_config = ConfigDict(title="Simulated cluster")
+
+    cores: int = Field(default=8, ge=1, description="cores of a machine, of which each worker has one")
+    bandwidth: float = Field(default=1.25e9, gt=0, description="bytes a second of a machine's link, each way")
+    latency: float = Field(default=1e-4, ge=0, description="seconds of a message between machines")
+    stragglers: float = Field(default=0, ge=0, le=1, description="share of maps that are slow")
+    tail: float = Field(
+        default=2,
+        gt=0,
+        description="shape of the Pareto law of how many times as long those take; less is heavier",
+    )
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a work takes of machines; raises `UsageError` for what cannot be.
+    """What a work costs; raises `UsageError` for numbers that cannot be.
 
-    `examples` are those of an epoch, `batch` those of a step, `state` the bytes of a state and of an update.
-    Seconds of a core: `step` of a local step, `fold` to reduce a byte of an update with another. Seconds of the
-    scheduler: `task` of a task. Seconds of a round besides, whatever its size: `round`.
+    `examples` are those of an epoch, `batch` those of a step, `state` the bytes of a state and of an update. In
+    seconds: `step` for a local step of a core, `fold` for a core to add a byte of an update to another, `task` for
+    the scheduler to handle a task, `round` for what else a round takes, whatever its size.
     """
 
     examples: int
@@ -56,54 +73,45 @@ class Costs:
                 raise UsageError(f"costs: {name} = {value} is not {'positive' if positive else 'zero or more'}")
 
     def epoch_steps(self, partitions: int) -> int:
-        """Steps of an epoch, of each partition; at least one."""
+        """Steps of each partition in an epoch; at least one."""
         return max(1, ceil(ceil(self.examples / partitions) / self.batch))
 
     def rounds(self, steps: int, partitions: int) -> float:
-        """Rounds of an epoch; a partition with fewer examples than a batch has batches of all of them."""
-        return self.examples / (min(self.batch, self.examples / partitions) * steps * partitions)
+        """Rounds of an epoch."""
+        return rounds_of_epoch(self.examples, self.batch, partitions, steps)
 
 
 def measured(config: TrainConfig) -> dict[str, Costs]:
-    """What the work of a configuration costs by each kind of schedule; raises as `plan`."""
+    """What the work of a configuration costs, by kind of schedule; raises what `plan` raises."""
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         cluster = bench.executors["graph"]
         cores = cluster.each(os.cpu_count)
         machines = len({urlsplit(address).hostname for address in cores})
         crowd = max(1.0, bench.workers / (machines * (next(iter(cores.values())) or 1)))
-        task = _task_seconds(cluster)
+        began = time.perf_counter()
+        cluster.gather(abs, range(TASKS))
+        task = (time.perf_counter() - began) / TASKS
         graph, gang = (_timed(bench, kind, work.local, {"local_steps": STEPS}) for kind in ("graph", "gang"))
         server = _timed(replace(bench, work=replace(work, options={})), "graph", "async_sgd", {})
-    known = Costs(work.examples, work.batch, work.state, 1.0, _fold_seconds(work.state), task)
+    vector, began = torch.zeros(work.state // 4 + 1), time.perf_counter()
+    for _ in range(FOLDS):
+        vector += vector
+    fold = (time.perf_counter() - began) / FOLDS / work.state
     step = graph.mapped / graph.rounds / STEPS / crowd
     besides = {
         "graph": graph.besides - (bench.workers + 2) * task,
         "gang": gang.besides,
-        "server": server.drawn_out(1) - known.fold * work.state,
+        "server": server.drawn_out(1) - fold * work.state,
     }
-    return {kind: replace(known, step=step, round=max(0.0, each)) for kind, each in besides.items()}
+    known = Costs(work.examples, work.batch, work.state, step, fold, task)
+    return {kind: replace(known, round=max(0.0, each)) for kind, each in besides.items()}
 
 
 def _timed(bench: Bench, kind: str, algorithm: str, options: Mapping[str, int]) -> Timing:
-    """Rounds of all workers, of so many local steps or of arrivals."""
+    """The timing of rounds of all workers, of local steps or of single pushes to a server."""
     steps = options.get("local_steps", 1)
     strategy = Strategy(f"{algorithm}-{kind}", kind, bench.workers, algorithm, steps, bench.work.batch, 1, options)
-    lane = Lane(bench, strategy)
+    lane = Lane(bench, strategy, steps)
     lane.train(SECONDS)
     return lane.timing
-
-
-def _task_seconds(cluster: Executor) -> float:
-    """Seconds of one of many tasks that do nothing."""
-    began = time.perf_counter()
-    cluster.gather(abs, range(TASKS))
-    return (time.perf_counter() - began) / TASKS
-
-
-def _fold_seconds(state: int) -> float:
-    """Seconds to add a byte of an update to another."""
-    vector, began = torch.zeros(state // 4 + 1), time.perf_counter()
-    for _ in range(FOLDS):
-        vector += vector
-    return (time.perf_counter() - began) / FOLDS / state

@@ -9,22 +9,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flows.config.train import TrainConfig
-from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.costs import Costs, measured
+from flows.planning.simulating.costs import Costs, SimulatedCluster, measured
 from flows.planning.simulating.rounds import KINDS, Setting
 from flows.planning.strategies import LOCAL_STEPS
 from storage.errors import UsageError
 
 FEWEST, MOST, ALL = 5, 40, 40_000
-"""Rounds that are simulated where maps may be slow: at least, at most, and of all workers together."""
+"""Rounds that are simulated if maps may be slow: at least, at most, and of all workers together."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A schedule on so many workers: seconds a round (median, 90th percentile) and an epoch.
+    """A schedule on so many workers: seconds of a round (median, 90th percentile) and of an epoch.
 
-    `efficiency` is the share of the workers' time that steps in one process alone would need; `bound` is what most
-    of a round goes for on its longest way, a `share` of it.
+    `efficiency` is the seconds of an epoch's steps in one process, as a share of the seconds of all workers.
+    `bound` is what takes the largest `share` of a round's critical path.
     """
 
     schedule: str
@@ -39,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curves:
-    """What was simulated, of which costs by kind: a point for each schedule and number of workers."""
+    """A point for each schedule and number of workers, simulated from costs by kind, a cluster and a seed."""
 
     costs: Mapping[str, Costs]
     cluster: SimulatedCluster
@@ -47,12 +46,12 @@ class Curves:
     points: tuple[Point, ...]
 
     def best(self, workers: int) -> Point:
-        """The one whose epoch takes the least on so many workers."""
+        """The schedule whose epoch takes the fewest seconds on so many workers."""
         return min((point for point in self.points if point.workers == workers), key=lambda point: point.epoch)
 
 
 def beyond(config: TrainConfig, cluster: SimulatedCluster, workers: Sequence[int]) -> Curves:
-    """Measure the work on the cluster at hand, and simulate it on another; raises as `plan` and `simulate`."""
+    """Measure a work on the cluster at hand, and simulate it on another; raises as `plan` and `simulate`."""
     _check(workers)
     return simulate(measured(config), cluster, workers, seed=config.seed)
 
@@ -66,7 +65,7 @@ def simulate(
 ) -> Curves:
     """Simulate all schedules on each number of workers; raises `UsageError` for numbers that cannot be.
 
-    Costs may differ by the kind of schedule: `KINDS` has their names.
+    Costs may be given for each kind of schedule; `KINDS` has their names.
     """
     _check(workers)
     by_kind = dict.fromkeys(KINDS, costs) if isinstance(costs, Costs) else costs
@@ -84,7 +83,7 @@ def _check(workers: Sequence[int]) -> None:
 
 
 def _schedules(local_steps: Sequence[int]) -> Iterator[tuple[str, str, int | None]]:
-    """Names, kinds and local steps: gradients, local steps, epochs, and a server."""
+    """Name, kind and local steps of each schedule; None stands for the steps of an epoch."""
     for kind in ("graph", "gang"):
         yield f"synchronous, {kind}", kind, 1
         yield from ((f"local {steps}, {kind}", kind, steps) for steps in local_steps if steps > 1)

@@ -1,4 +1,4 @@
-"""A round as it goes on, by what executors do: who comes first to a link or to the scheduler is served first."""
+"""One simulated round of each kind of schedule: a link or the scheduler serves whoever comes first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 import numpy as np
 
-from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.costs import Costs
+from flows.planning.simulating.costs import Costs, SimulatedCluster
 from tasks.executors.graph import FAN_IN
 from tasks.gang.sharing import pays
 from tasks.rounds.plan import RoundPlan
@@ -18,32 +17,25 @@ MESSAGE = 3e-4
 """Seconds of CPU that a message costs a rank for each other one: 0.2 to 0.4 ms with 2 to 16 (docs/scaling.md)."""
 
 SLOW, HOW_SLOW = range(2)
-"""What is drawn for each map."""
+"""The two random numbers of each map: whether it is slow, and how slow."""
 
 Trail = tuple[tuple[str, float], ...]
-"""The longest way through a round: what its time went for, and until when."""
+"""The critical path of a round: what its time went for, and until when."""
 
 
-class Line:
-    """A link or a scheduler, or several alike: each serves one at a time."""
+def book(free: list[float], now: float, seconds: float) -> float:
+    """When work that comes now and takes so many seconds is done by the first server that is free.
 
-    def __init__(self) -> None:
-        self._free = [0.0]
-
-    def book(self, now: float, seconds: float) -> float:
-        """When what comes now, and takes so many seconds, is done."""
-        done = max(now, self._free[0]) + seconds
-        heapreplace(self._free, done)
-        return done
-
-    def join(self, now: float) -> None:
-        """One more serves from now on."""
-        heappush(self._free, now)
+    `free` is a heap of the times from which each of several alike servers (links, or the scheduler) is free.
+    """
+    done = max(now, free[0]) + seconds
+    heapreplace(free, done)
+    return done
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A work on so many workers of a cluster, whose maps take so many steps."""
+    """A work on so many workers of a cluster, whose maps take so many steps each."""
 
     costs: Costs
     cluster: SimulatedCluster
@@ -62,7 +54,7 @@ class Setting:
 
     @property
     def transfer(self) -> float:
-        """Seconds of a link for a state or an update; none where there is one machine."""
+        """Seconds of a link for a state or an update; none if all workers are on one machine."""
         return self.costs.state / self.cluster.bandwidth if self.workers > self.cluster.cores else 0.0
 
     @property
@@ -71,9 +63,9 @@ class Setting:
         return self.costs.state * self.costs.fold
 
     def factors(self, round: int) -> list[float]:
-        """How many times as long each map takes: 1, or of the slow ones a number of a Pareto law from 1 on.
+        """How many times as long each map takes: 1, or for a slow one a number from a Pareto law from 1 on.
 
-        They are the same for any number of workers, and all schedules.
+        A worker's number is the same for any number of workers, and in all schedules.
         """
         draws = (np.random.default_rng((what, self.seed, round)).random(self.workers) for what in (SLOW, HOW_SLOW))
         slow, how = draws
@@ -82,7 +74,7 @@ class Setting:
 
 
 def gang(setting: Setting, round: int) -> Trail:
-    """Ranks that stay: maps, then all pass their updates around in a ring, or of a large mean each a share."""
+    """Ranks that stay: after their maps they pass updates around in a ring, of a large mean a share each."""
     mapped, others = setting.map_seconds, setting.workers - 1
     shared = pays(setting.costs.state, setting.workers)
     parts, times = (1 / setting.workers, 2) if shared else (1.0, 1)
@@ -102,8 +94,8 @@ def gang(setting: Setting, round: int) -> Trail:
 
 
 def graph(setting: Setting, round: int) -> Trail:
-    """Tasks: the scheduler hands out each and takes it back; a tree of them reduces, level by level."""
-    scheduler, links = Line(), [Line() for _ in range(setting.of(setting.workers - 1) + 1)]
+    """Tasks: the scheduler hands out each and takes it back; updates are reduced by a tree of tasks."""
+    scheduler, links = [0.0], [[0.0] for _ in range(setting.of(setting.workers - 1) + 1)]
     task, latency = setting.costs.task / 2, setting.cluster.latency
     tree = [*RoundPlan(setting.workers, setting.workers).folds(FAN_IN)]
     tree.append([range(len(tree[-1]) if tree else setting.workers)])
@@ -112,9 +104,9 @@ def graph(setting: Setting, round: int) -> Trail:
     places = [[setting.of(worker) for worker in range(setting.workers)]]
     done = [(way[-1][1], 0, worker, way) for worker, way in enumerate(_maps(setting, scheduler, round))]
     heapify(done)
-    while True:  # in the order in which the scheduler is told
-        told, level, child, trail = heappop(done)
-        trail += (("scheduler", scheduler.book(told, task)),)
+    while True:  # in the order of the messages to the scheduler
+        now, level, child, trail = heappop(done)
+        trail += (("scheduler", book(scheduler, now, task)),)
         if level == len(tree):
             return trail
         if len(places) == level + 1:
@@ -124,23 +116,23 @@ def graph(setting: Setting, round: int) -> Trail:
         if missing[level][node]:
             continue
         children, machine = tree[level][node], places[level + 1][node]
-        handed = scheduler.book(trail[-1][1], task)
+        handed = book(scheduler, trail[-1][1], task)
         others = sum(places[level][each] != machine for each in children)
-        there = links[machine].book(handed + latency, others * setting.transfer)
+        there = book(links[machine], handed + latency, others * setting.transfer)
         folded = there + (len(children) - 1) * setting.fold_seconds
         way = ("scheduler", handed), ("reducer's link", there), ("reducer's CPU", folded)
         heappush(done, (folded + latency, level + 1, node, (*trail, *way, ("messages", folded + latency))))
 
 
-def _maps(setting: Setting, scheduler: Line, round: int) -> Iterator[Trail]:
-    """Whoever has the state gives it to others, one machine at a time."""
-    latency, holders, there = setting.cluster.latency, Line(), {0: 0.0}
+def _maps(setting: Setting, scheduler: list[float], round: int) -> Iterator[Trail]:
+    """The maps: each machine that has the state passes it on, to one other at a time."""
+    latency, holders, there = setting.cluster.latency, [0.0], {0: 0.0}
     for worker, factor in enumerate(setting.factors(round)):
-        handed = scheduler.book(0.0, setting.costs.task / 2)
+        handed = book(scheduler, 0.0, setting.costs.task / 2)
         machine = setting.of(worker)
         if machine not in there:
-            there[machine] = holders.book(handed + 2 * latency, setting.transfer)
-            holders.join(there[machine])
+            there[machine] = book(holders, handed + 2 * latency, setting.transfer)
+            heappush(holders, there[machine])
         began = max(handed + latency, there[machine])
         mapped, slow = began + setting.map_seconds, began + setting.map_seconds * factor
         way = ("scheduler", handed), ("state's way", began), ("maps", mapped), ("stragglers", slow)
@@ -148,7 +140,7 @@ def _maps(setting: Setting, scheduler: Line, round: int) -> Iterator[Trail]:
 
 
 def server(setting: Setting, round: int) -> Trail:
-    """A server takes in one update at a time: a round is one of each worker, and takes what the busiest does."""
+    """A parameter server: a round is a push of each worker, and takes as long as the busiest of these."""
     busy = {
         "maps": setting.map_seconds * sum(setting.factors(round)) / setting.workers,
         "scheduler": setting.workers * setting.costs.task,

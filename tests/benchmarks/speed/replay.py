@@ -21,9 +21,7 @@ from rich.table import Table
 
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.evidence.replay.config import ReplayConfig
-from flows.evidence.replay.preparing import plan_replay
-from flows.evidence.replay.rounds import replay_rounds
+from flows.evidence.replaying import ReplayConfig, plan_replay, replay_rounds
 from flows.preparing.job import prepared
 from tasks.clusters.connecting import connect
 from tasks.data.partitions import forget_examples

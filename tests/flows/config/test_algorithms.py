@@ -11,7 +11,7 @@ from flows.config.algorithms import MODELS, options_of
 from flows.config.recorded import differences
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
-from flows.evidence.replay.config import ReplayConfig
+from flows.evidence.replaying import ReplayConfig
 from storage.errors import UsageError
 from tasks.algorithms.table import ALGORITHMS, build_algorithm
 

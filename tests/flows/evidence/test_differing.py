@@ -127,7 +127,7 @@ def test_a_tensor_that_is_in_one_alone_is_named(train) -> None:
     assert found.detail.startswith("none or float32")
 
 
-def test_another_verdict_on_the_same_update_is_told(train) -> None:
+def test_another_judgement_of_the_same_update_is_told(train) -> None:
     run = train(**SMALL, name="a")
     updates = run.round(2).commit.updates
     copy(run, "b")

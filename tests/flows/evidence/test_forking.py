@@ -114,7 +114,7 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
     assert "other begins with control of its own" in notices[0]
 
 
-def test_what_partitions_bring_along_is_not_taken_for_verdicts(train, capsys) -> None:
+def test_what_partitions_bring_along_is_not_taken_for_results(train, capsys) -> None:
     train(**SMALL, algorithm="scaffold", name="parent")
     forked("parent@2")
     code, out, _ = command(capsys, "show", "fork", "--json")

@@ -11,7 +11,7 @@ import torch
 
 import roundweave as rw
 from flows.config.recorded import resumed_config
-from flows.evidence.recombine.recombining import plan_recombine, recombined
+from flows.evidence.recombining import plan_recombine, recombined
 from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run

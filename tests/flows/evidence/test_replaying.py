@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import roundweave as rw
-from flows.evidence.replay.result import Replay
+from flows.evidence.replay_result import Replay
 from storage.errors import DataError, RoundMissing
 from storage.hierarchy.documents import NAME
 from storage.rounds.lease import hold_lease
@@ -41,7 +41,7 @@ def cluster() -> Iterator[None]:
 
 
 def statuses(replay: Replay) -> list[str]:
-    return [verdict.status for verdict in replay.verdicts]
+    return [result.status for result in replay.results]
 
 
 def assert_bit_identical(run, rounds: int) -> None:
@@ -189,13 +189,13 @@ def test_a_round_whose_state_before_is_gone_is_a_failure_and_one_without_records
     shutil.rmtree(run.path / "params/fc1.weight/c/2")
     (run.path / "commits/4.json").unlink()
     for executor in ("inline", "graph"):
-        (verdict,) = rw.open_run("run").replay(3, executor=executor).verdicts
-        assert "it is damaged: " in str(verdict)
-        assert "round 2 has no params/fc1.weight" in str(verdict)
+        (result,) = rw.open_run("run").replay(3, executor=executor).results
+        assert "it is damaged: " in str(result)
+        assert "round 2 has no params/fc1.weight" in str(result)
         with pytest.raises(RoundMissing, match=r"round 5 of run cannot be replayed: "):
             rw.open_run("run").replay(5, executor=executor)
         replay = rw.open_run("run").replay("all", executor=executor)
-        assert dict(zip((v.round for v in replay.verdicts), statuses(replay), strict=True)) == {
+        assert dict(zip((v.round for v in replay.results), statuses(replay), strict=True)) == {
             1: "bit-identical",
             2: "bit-identical",
             3: "differs",
@@ -272,7 +272,7 @@ def test_an_update_that_was_altered_is_named_with_its_tensor_and_how_far_it_is_o
     was = run.round(2).updates["fc2.bias"].sel(partition=1).values[2]
     replay = with_other_update(run).replay("all", executor=executor)
     assert statuses(replay) == ["bit-identical", "differs", "bit-identical"]
-    difference = replay.verdicts[1].difference
+    difference = replay.results[1].difference
     assert (difference.path, difference.partition, difference.largest) == ("updates/fc2.bias", 1, abs(float(was)))
     assert replay.exit_code == 1
 
@@ -282,7 +282,7 @@ def test_a_state_that_was_altered_is_named_with_its_tensor_and_how_far_it_is_off
     was = run.round(3).params["fc1.bias"][-1].item()
     replay = with_other_state(run).replay("all", executor=executor)
     assert statuses(replay) == ["bit-identical", "bit-identical", "differs"]
-    difference = replay.verdicts[2].difference
+    difference = replay.results[2].difference
     assert (difference.path, difference.partition) == ("params/fc1.bias", None)
     assert difference.largest == abs(float(np.float32(was) + np.float32(1)) - was)
 
@@ -298,7 +298,7 @@ def test_a_map_that_computes_something_else_now_is_found(run, monkeypatch, capsy
     monkeypatch.setattr(LocalSteps, "__call__", other)
     largest = float(np.abs(run.round(3).updates["fc1.weight"].sel(partition=0)).max())
     wanted = largest if factor == 2 else float("inf")
-    difference = run.replay().verdicts[0].difference
+    difference = run.replay().results[0].difference
     assert (difference.path, difference.partition, difference.largest) == ("updates/fc1.weight", 0, wanted)
     code, out, _ = command(capsys, "replay", "run", "--executor", "inline")
     assert code == 1
@@ -314,9 +314,9 @@ def test_a_map_that_computes_something_else_now_is_found(run, monkeypatch, capsy
 
 def test_a_map_that_fails_now_is_a_difference(run, monkeypatch) -> None:
     monkeypatch.setattr(LocalSteps, "__call__", lambda *arguments: 1 / 0)
-    verdict = run.replay().verdicts[0]
-    assert verdict.status == "differs"
-    assert "refused of partition 0: its map failed with ZeroDivisionError" in str(verdict)
+    result = run.replay().results[0]
+    assert result.status == "differs"
+    assert "refused of partition 0: its map failed with ZeroDivisionError" in str(result)
 
 
 OTHER_KEYS = {
@@ -403,8 +403,8 @@ def test_examples_that_make_another_network_are_a_difference_of_its_layout(train
     with np.load(npz) as arrays:
         np.savez(npz, x=arrays["x"], y=np.arange(60) % 5)
     replay = rw.open_run("run").replay("all")
-    assert [verdict.difference.path for verdict in replay.verdicts] == ["layout"] * 3
-    assert "fc2.weight" in str(replay.verdicts[0])
+    assert [result.difference.path for result in replay.results] == ["layout"] * 3
+    assert "fc2.weight" in str(replay.results[0])
     assert replay.exit_code == 3
 
 
@@ -453,4 +453,4 @@ def test_a_replay_is_a_value_that_pickles_and_says_what_it_found(run) -> None:
     replay = with_other_update(run).replay("all")
     assert pickle.loads(pickle.dumps(replay)) == replay
     assert "2 of 3 rounds replayed are bit-identical; round 2: differs, updates/fc2.bias of" in str(replay)
-    assert [row["round"] for row in replay.rows()] == [1, 2, 3]
+    assert [row["round"] for row in replay.summary()["rounds"]] == [1, 2, 3]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from math import log
+from dataclasses import replace
+from math import inf, log
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import roundweave as rw
 from flows.config.files import read_toml, write_toml
 from flows.config.train import Raced
-from flows.planning.plan import Plan, compared, plan, slower, too_long
+from flows.planning.plan import Plan, compared, plan, slower, too_long, tried_steps
 from flows.planning.racing import Point, Race
 from flows.planning.strategies import Strategy
 from flows.planning.workload import Workload
@@ -44,7 +45,16 @@ def test_who_is_chosen_is_about_the_quickest(planned: Plan) -> None:
     chosen = planned.raced[planned.chosen.name]
     assert chosen.behind is not None
     assert chosen.behind <= 1.1
-    assert planned.reason.startswith(f"{planned.chosen.name} has a held-out loss of {chosen.loss:.3g}")
+    assert planned.reason.startswith(planned.chosen.name)
+    assert f" has a held-out loss of {chosen.loss:.3g} after " in planned.reason
+
+
+def test_a_run_shorter_than_the_race_is_judged_at_its_end(planned: Plan) -> None:
+    assert planned.length is not None  # three epochs of digits take less than a tenth of a second
+    alone = [row for name, row in planned.raced.items() if name.startswith("single")]
+    assert [row.rounds for row in alone] == pytest.approx([3] * len(alone))
+    assert planned.length == pytest.approx(max(row.trained for row in alone))
+    assert planned.reason.endswith("in one process, so losses are compared at its end")
 
 
 def test_the_file_has_the_plan_and_does_it(planned: Plan, tmp_path: Path) -> None:
@@ -88,9 +98,17 @@ def test_one_process_is_chosen_where_it_is_about_as_good(race: dict, chosen: str
 def test_the_reason_names_the_best_of_the_others() -> None:
     made = of_race(ranks=("auto", 1, 1.0), single=("inline", 1, 1.05))
     assert made.reason == (
-        "single has a held-out loss of 0.5 after 2 s; ranks takes 0.95 times as long to most that was learned"
+        "single has a held-out loss of 0.5 after 2 s of training; "
+        "ranks takes 0.95 times as long to come 95% of the way to the lowest loss"
     )
-    assert of_race(single=("inline", 1, 1.0)).reason.endswith("2 s; nothing else came as far")
+    assert of_race(single=("inline", 1, 1.0)).reason.endswith("; no other way of training came as far")
+
+
+def test_the_reason_names_the_learning_rate_of_a_larger_batch() -> None:
+    made = of_race(ranks=("auto", 1, 1.05), large=("inline", 1, 1.0))
+    large = replace(made.strategies["large"], batch=128)
+    made = replace(made, strategies={**made.strategies, "large": large})
+    assert made.reason.startswith("large (learning rate 0.4) has a held-out loss of 0.5")
 
 
 class Ran:
@@ -110,8 +128,24 @@ def test_who_had_learned_most_before_it_was_out_is_compared_as_well() -> None:
         "quick": Ran((4, 6.5), between=(2, 7.0)),  # 95 % of the 100 that the best took off are done at 7
         "slow": Ran((4, 50.0), between=(2, 60.0)),
     }
-    times = compared(lanes, Race(["last"], ["quick", "slow"], {}))  # type: ignore[arg-type]
+    times = compared(lanes, Race(["last"], ["quick", "slow"], {}, seconds=16))  # type: ignore[arg-type]
     assert list(times.items()) == [("quick", 1), ("last", pytest.approx(4))]
+
+
+def test_after_a_race_over_the_whole_run_the_lowest_loss_at_its_end_is_the_best() -> None:
+    lanes = {
+        "lowest": Ran((16, 2.0), between=(4, 3.0)),
+        "over": Ran((2, 3.0), (inf, 3.0), between=(1, 50.0)),  # its run is over, and it learns no more
+        "slow": Ran((20, 60.0), between=(8, 80.0)),
+        "out": Ran((4, 1.0), between=(2, 7.0)),
+    }
+    ended = Race(["lowest", "over", "slow"], ["out"], {}, seconds=16, whole=True)
+    times = compared(lanes, ended)  # type: ignore[arg-type]
+    assert list(times) == ["lowest", "over", "slow"]
+    assert (times["lowest"], times["over"]) == (
+        1,
+        pytest.approx(4),
+    )  # the best had a loss of 3 after 4 s
 
 
 def named(*strategies: Strategy) -> dict[str, Strategy]:
@@ -125,6 +159,13 @@ def test_of_one_process_and_another_number_of_threads_one_races() -> None:
     rather = slower(candidates, {"1 threads": 0.010, "2 threads": 0.0095, "larger": 0.02})  # not 1.1 times as fast
     assert rather == {"2 threads": "its steps take 0.95 times as long as those of 1 threads"}
     assert list(slower(candidates, {"1 threads": 0.010, "2 threads": 0.008, "larger": 0.02})) == ["1 threads"]
+
+
+def test_who_has_long_rounds_is_tried_in_shorter_ones() -> None:
+    single = Strategy("single", "inline", 1, "fed_avg", 51, 32)
+    assert tried_steps(single, {"single": 0.0095}, turn=0.3) == 10  # three such rounds take 0.285 s
+    assert tried_steps(single, {"single": 1e-6}, turn=0.3) == 51
+    assert tried_steps(single, {}, turn=0.3) == 51  # of several workers, who would not learn the same
 
 
 def test_workers_whose_rounds_are_longer_than_a_heat_do_not_race() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 
-from flows.planning.racing import Point, behind, goal, loss_at, race, ranked, seconds_to
+from flows.planning.racing import Point, behind, cut, goal, loss_at, race, ranked, seconds_to
 from storage.errors import RoundFailed
 
 
@@ -47,11 +48,29 @@ def test_a_race_that_all_lose_has_no_best() -> None:
     assert (ended.last, ended.out, len(ended.refused)) == ([], [], 2)
 
 
+def test_it_ends_when_all_have_trained_for_the_length_of_the_run() -> None:
+    racers = {f"pace {pace}": Racer(pace) for pace in range(1, 10)}
+    ended = race(racers, heat=9, length=lambda: 3)
+    assert [len(racer.curve) for racer in racers.values()] == [1, 1, 1, 1, 1, 1, 2, 2, 2]
+    assert (ended.last, ended.seconds, ended.whole) == (["pace 9", "pace 8", "pace 7"], 3, True)
+    ended = race({f"pace {pace}": Racer(pace) for pace in range(1, 10)}, heat=9, length=lambda: 10)
+    assert (len(ended.last), ended.seconds, ended.whole) == (2, 8.5, False)
+
+
+def test_a_run_that_is_over_learns_no_more() -> None:
+    over, going_on = [Point(1, 4.0), Point(2, 3.0), Point(inf, 3.0)], [Point(1, 5.0), Point(4, 2.0)]
+    assert ranked({"over": over, "going on": going_on}, 4) == ["going on", "over"]
+    assert ranked({"over": over, "going on": going_on}, 2) == ["over", "going on"]
+    assert cut(over, 4) == [Point(1, 4.0), Point(2, 3.0), Point(4, 3.0)]
+    assert cut(going_on, 2) == [Point(1, 5.0), Point(2, pytest.approx(3.5))]
+    assert cut(going_on, 5) == going_on
+
+
 def test_losses_are_compared_after_as_many_seconds() -> None:
     # At 2 s, halfway from 1 s to 4 s as time grows by factors, one has 3 and the other 2.9.
     longer, other = [Point(1, 4.0), Point(4, 2.0)], [Point(1, 5.0), Point(2, 2.9)]
     assert loss_at(longer, 2) == pytest.approx(3)
-    assert ranked({"longer": longer, "other": other}) == ["other", "longer"]
+    assert ranked({"longer": longer, "other": other}, 8) == ["other", "longer"]
     assert loss_at(longer, 0.5) == 4  # before its first point nothing is known
     assert loss_at(longer, 8) == 2
 
@@ -61,18 +80,19 @@ def test_behind_is_how_many_times_as_long_it_takes_to_most_that_can_be_learned()
     start = Point(0.001, 102.0)
     best = [start, Point(4, 8.0), Point(9, 6.0), Point(20, 2.0)]
     quick = [start, Point(1, 9.0), Point(4, 5.0)]
-    assert goal({"best": best, "quick": quick}) == pytest.approx(7)
+    most = goal({"best": best, "quick": quick})
+    assert most == pytest.approx(7)
     assert seconds_to(best, 7) == pytest.approx(6)
     assert seconds_to(quick, 7) == pytest.approx(2)
-    assert list(behind({"best": best, "quick": quick}).items()) == [("quick", 1), ("best", pytest.approx(3))]
+    assert list(behind({"best": best, "quick": quick}, most).items()) == [("quick", 1), ("best", pytest.approx(3))]
 
 
 def test_who_has_not_come_so_far_is_compared_by_its_last_loss() -> None:
     # It has a loss of 8 after 10 s, which the quickest has after 2 s, halfway from 1 s to 4 s.
     start = Point(0.001, 102.0)
     quick, slow = [start, Point(1, 14.0), Point(4, 2.0)], [start, Point(1, 50.0), Point(10, 8.0)]
-    assert behind({"slow": slow, "quick": quick}) == pytest.approx({"quick": 1, "slow": 5})
-    assert behind({"only": slow}) == {"only": 1}
+    assert behind({"slow": slow, "quick": quick}, 7) == pytest.approx({"quick": 1, "slow": 5})
+    assert behind({"only": slow}, 8) == {"only": 1}
 
 
 def test_curves_need_not_fall() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import roundweave as rw
 from flows.planning.plan import bench_for
+from flows.planning.racing import Point
 from flows.planning.strategies import strategies
 from flows.planning.trying import SCORED, Lane, Timing, thinned, trial_root
 from flows.planning.workload import workload
@@ -64,32 +66,33 @@ def lane(tmp_path: Path):
     work, plain = workload(config)
     single = next(strategies(work, 1, 1))
     with bench_for(config, work, plain) as bench:
-        yield lambda step: Lane(bench, single, step)
+        yield lambda steps: Lane(bench, single, steps)
 
 
-def test_who_has_long_rounds_learns_by_shorter_ones(lane) -> None:
-    shortened = lane(step=0.0095)
+def test_shorter_rounds_learn_the_same_until_the_run_is_over(lane) -> None:
+    shortened = lane(steps=10)
     shortened.train(0.3)
-    assert shortened.steps == 10  # of which three rounds are 0.3 s
     assert shortened.worth == pytest.approx(shortened.seconds * 10 / 51)
+    assert shortened.whole == 11  # two epochs of 51 steps
     first = shortened.curve
     assert first[0].loss == pytest.approx(2.3, abs=0.1)  # of ten classes before anything is learned
-    assert first[1].seconds == pytest.approx(0.3, abs=shortened.worth)
-    shortened.train(shortened.trained + 0.1)
-    assert [point.loss for point in shortened.curve] == sorted(
-        (point.loss for point in shortened.curve), reverse=True
+    assert first[1].seconds == pytest.approx(min(0.3, 11 * shortened.worth), abs=shortened.worth)
+    shortened.train(shortened.rounds * shortened.worth + 0.1)
+    assert [point.loss for point in shortened.points] == sorted(
+        (point.loss for point in shortened.points), reverse=True
     )
-    assert len(shortened.curve) == 3
+    assert shortened.points[-1].seconds == 11 * shortened.worth
+    assert shortened.curve[-1] == Point(inf, shortened.points[-1].loss)
     shortened.refine()
-    assert len(shortened.curve) > 3
+    assert len(shortened.points) > 3
 
 
 def test_a_turn_that_is_over_trains_no_more(lane) -> None:
-    whole = lane(step=1e-6)
+    whole = lane(steps=51)
     whole.train(0.05)
     done = whole.rounds
     whole.train(0.0)
-    assert (whole.steps, whole.rounds) == (51, done)
+    assert (whole.seconds, whole.rounds) == (whole.worth, done)
 
 
 def test_what_is_tried_is_deleted(tmp_path: Path) -> None:

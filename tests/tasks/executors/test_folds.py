@@ -9,7 +9,7 @@ from distributed import Client
 
 from storage.runs.run import Run
 from tasks.clusters.connecting import connect
-from tasks.evidence.verdicts import Verdict
+from tasks.evidence.results import RoundResult
 from tasks.executors.graph import GraphExecutor
 from tests.tasks.executors.test_losses import lines, replay_job
 
@@ -114,6 +114,6 @@ def test_a_worker_that_is_killed_at_a_fold_costs_no_bit(train, fields, tmp_path,
 def test_replays_fold_too(train, fields, client, folds, tmp_path) -> None:
     fields |= {"partitions": 4}
     job = replay_job(train(**fields, name="run"), fields, tmp_path)
-    verdicts = list(GraphExecutor(client, fan_in=2).replay(job, [1, 2, 3, 4]))
-    assert verdicts == [Verdict(round) for round in (1, 2, 3, 4)]
+    results = list(GraphExecutor(client, fan_in=2).replay(job, [1, 2, 3, 4]))
+    assert results == [RoundResult(round) for round in (1, 2, 3, 4)]
     assert folds == [2, 2] * 4

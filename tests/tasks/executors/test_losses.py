@@ -21,7 +21,7 @@ from storage.errors import ClusterError
 from storage.runs.run import Run
 from tasks.clusters.connecting import connect
 from tasks.clusters.waiting import wait_at_most
-from tasks.evidence.verdicts import Verdict
+from tasks.evidence.results import RoundResult
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.rounds.job import Attempt, Job
@@ -116,8 +116,8 @@ def test_rounds_whose_worker_is_killed_are_replayed_elsewhere(train, fields, tmp
     job = replay_job(run, fields, tmp_path)
     (tmp_path / "do-once").write_text(KILL)
     with connect(None, 2) as client:
-        verdicts = list(GraphExecutor(client).replay(job, [1, 2, 3, 4]))
-    assert verdicts == [Verdict(round) for round in (1, 2, 3, 4)]
+        results = list(GraphExecutor(client).replay(job, [1, 2, 3, 4]))
+    assert results == [RoundResult(round) for round in (1, 2, 3, 4)]
     assert any("is lost; mapped again in round" in line for line in lines(caplog))
 
 

@@ -65,7 +65,7 @@ def work_of(run: Run, **fields: object) -> Work:
 def assert_replays(run: Run, rounds: int) -> None:
     for executor in ("inline", "graph"):
         replay = rw.open_run(run.path).replay("all", executor=executor)
-        assert [verdict.status for verdict in replay.verdicts] == ["bit-identical"] * rounds, replay
+        assert [result.status for result in replay.results] == ["bit-identical"] * rounds, replay
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -191,9 +191,9 @@ def test_a_damaged_update_between_is_named(sparse, flip) -> None:
     flip(sparse.path / "updates/float32/c/6/1/0", 40)
     found = [finding.path for finding in verify(sparse.path).findings]
     assert found == ["updates/float32/c/6/1/0"]
-    verdicts = rw.open_run(sparse.path).replay("all").verdicts
-    assert [verdict.round for verdict in verdicts if not verdict.identical] == [7, 8]
-    assert "updates/float32/c/6/1/0" in str(verdicts[6])
+    results = rw.open_run(sparse.path).replay("all").results
+    assert [result.round for result in results if not result.identical] == [7, 8]
+    assert "updates/float32/c/6/1/0" in str(results[6])
     assert newest_whole(RoundStore(sparse.path)) == 9
 
 

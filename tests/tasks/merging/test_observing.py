@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from tasks.matching.search.activations import activation_moments, summed
-from tasks.merging.observing import observe
+from tasks.merging.gallery import observe
 
 
 def test_the_sum_over_blocks_is_one_pass_over_their_examples(gallery, written) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.costs import Costs
+from flows.planning.simulating.costs import Costs, SimulatedCluster
 from flows.planning.simulating.rounds import Setting
 
 FREE = {"bandwidth": inf, "latency": 0}

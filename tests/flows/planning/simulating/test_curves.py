@@ -9,8 +9,7 @@ import pytest
 from flows.command.printing.simulation_tables import print_simulation, simulation_summary
 from flows.config.algorithms import EVERY_OPTION
 from flows.config.train import TrainConfig
-from flows.planning.simulating.cluster import SimulatedCluster
-from flows.planning.simulating.costs import Costs
+from flows.planning.simulating.costs import Costs, SimulatedCluster
 from flows.planning.simulating.curves import Curves, Point, simulate
 from flows.planning.simulating.rounds import MESSAGE
 from storage.errors import UsageError

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from flows.planning.simulating.rounds import MESSAGE, Line, Setting, gang, graph, server
+from flows.planning.simulating.rounds import MESSAGE, Setting, book, gang, graph, server
 from tasks.executors.graph import FAN_IN
 from tests.flows.planning.simulating.simulated import FREE, setting, work
 
@@ -30,9 +30,8 @@ def seconds(kind, made: Setting, round: int = 0) -> float:
 
 
 def test_who_comes_first_is_served_first() -> None:
-    line = Line()
-    line.join(0)
-    assert [line.book(0, 3), line.book(0, 1), line.book(0, 1), line.book(5, 1)] == [3, 1, 2, 6]
+    free = [0.0, 0.0]
+    assert [book(free, 0, 3), book(free, 0, 1), book(free, 0, 1), book(free, 5, 1)] == [3, 1, 2, 6]
 
 
 def test_tasks_on_four_machines() -> None:

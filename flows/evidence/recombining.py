@@ -1,4 +1,7 @@
-"""Stored rounds reduced again: what is asked for, checked before any work, and what comes out."""
+"""``roundweave.recombine``: stored rounds reduced again, in another way or without some partitions.
+
+What cannot be done is refused before any work.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,53 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flows.config.parts import Recombined
+from pydantic import Field, model_validator
+
+from flows.config.fields import EachOwn, Integers, NamedOrOwn
+from flows.config.parts import Parts, Recombined
 from flows.config.recorded import check_examples, recorded_experiment
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig
-from flows.evidence.recombine.config import RecombineConfig
-from flows.evidence.replay.preparing import examples_wanted
+from flows.evidence.replaying import examples_wanted
 from flows.recording import create_run
+from flows.reporting.listening import notice
 from storage.errors import UsageError, listed
 from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
-from storage.runs.names import is_run, run_address
+from storage.runs.names import WhichRound, is_run, run_address
 from storage.runs.run import Run, open_run
 from tasks.data.partitions import Description
 from tasks.evidence.recombining import Recombination, Recombining, keep_recombined, recombine_stored
 from tasks.executors.base import Executor
+from tasks.executors.choice import open_executor
 from tasks.keeping.remaking import remade
 from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
 from tasks.user_code import Code
 
 
+class RecombineConfig(Parts, Placement):
+    """All there is to say about reducing stored rounds again; `name` is that of a new run to keep one in."""
+
+    run: str = Field(description="the run's name, or its address")
+    round: WhichRound | None = Field(
+        default=None, description="a round's number, last or best; default: each on its own"
+    )
+    without: Integers = Field(default=(), description="partitions whose updates are left out, as 3,7")
+    data: NamedOrOwn | EachOwn | None = Field(
+        default=None, description="another place of the same examples; default: where they were"
+    )
+    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
+
+    @model_validator(mode="after")
+    def _one_is_kept(self) -> RecombineConfig:
+        if self.name is not None and self.round is None:
+            raise ValueError("one round can be kept as a run, since each is reduced on its own; say which")
+        return self
+
+
 @dataclass(frozen=True)
 class RecombinePlan:
-    """Rounds of a run, and what its record stands for with other parts; `config` is what was asked for.
-
-    `recorded` is what it stands for as it is.
-    """
+    """Rounds of a run, and the values of its record: `resolved` with the parts asked for, `recorded` as it is."""
 
     config: RecombineConfig
     run: Run
@@ -41,8 +65,18 @@ class RecombinePlan:
     recorded: Resolved
 
 
+def recombine(config: RecombineConfig) -> Recombination:
+    """Reduce stored rounds again without Prefect, and with the executor `inline` without Dask.
+
+    Raises `RoundweaveError`; what cannot be done is refused before anything is started.
+    """
+    plan = plan_recombine(config)
+    with open_executor(config.executor, notice=notice, **config.placed) as executor:
+        return recombined(plan, executor)
+
+
 def plan_recombine(config: RecombineConfig) -> RecombinePlan:
-    """Find the rounds and resolve the record with the parts asked for; raises what cannot be, before any work."""
+    """Find the rounds and resolve the record with the parts asked for; raises what is wrong with either."""
     run = open_run(config.run, config.root)
     if config.name and is_run(kept := run_address(config.root, config.name)):
         raise UsageError(f"{kept} exists already; keep the round under another name")
@@ -57,7 +91,7 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
 
 
 def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
-    """Reduce the rounds again, a task each, and keep the one that is to be; raises `DataError`, `RoundFailed`."""
+    """Reduce the rounds again, a task each, and keep one as a run if asked; raises `DataError`, `RoundFailed`."""
     with examples_wanted():
         work, description = work_of(plan.resolved, executor)
         check_examples(plan.run, description.digest)
@@ -70,7 +104,7 @@ def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
 
 
 def _rounds(run: Run, config: RecombineConfig) -> tuple[int, ...]:
-    """The rounds asked for, of which updates and the state before are there."""
+    """The numbers of the rounds asked for; their records and those of the rounds before them are there."""
     whole = set(run.committed)
     if config.round is None:
         rounds = tuple(number for number in run.committed if number - 1 in whole)
@@ -96,9 +130,10 @@ def _training(run: Run, config: RecombineConfig, parts: Mapping[str, Any]) -> Tr
 
 def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
     """Raise `UsageError` where there is no such partition, or too few updates are left in a round."""
-    if absent := sorted(each for each in set(without) if each not in range(run.partitions)):
-        there = f"it has partitions 0 to {run.partitions - 1}"
-        raise UsageError(f"{run.name} has no partition {listed(absent)}; {there}")
+    if absent := sorted(set(without) - {*range(run.partitions)}):
+        raise UsageError(
+            f"{run.name} has no partition {listed(absent)}; it has partitions 0 to {run.partitions - 1}"
+        )
     for number in rounds:
         accepted = run.round(number).commit.accepted
         left = set(accepted) - set(without)
@@ -122,29 +157,24 @@ def _saved(
     address = full_address(run_address(config.root, plan.config.name or ""))
     before = remade(subject.recorded, RoundStore(subject.store), number - 1)
     carried = plan.run.carried(number - 1)
-    recorded = {"parent": _parent(plan), "fingerprint": _fingerprint(plan.run, executor)}
+    chain = plan.run.round(number).chain
+    parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
+    recorded = {"parent": parent, "fingerprint": _fingerprint(plan.run, executor)}
     create_run(address, config, subject.work, description, before.state, carried, **recorded)
     executor.gather(partial(keep_recombined, subject, address, result.rounds[0].score), range(1))
     return replace(result, saved=address)
 
 
 def _fingerprint(run: Run, executor: Executor) -> Fingerprint | None:
-    """What a run recorded of the machines that its updates are of; raises `NumericsMismatch` on others."""
+    """The recorded fingerprint of the machines that made the updates; raises `NumericsMismatch` on others."""
     recorded: Fingerprint | None = run.attributes["fingerprint"]
     for place, found in executor.each(fingerprint).items():
         check_fingerprint(recorded or found, found, place)
     return recorded
 
 
-def _parent(plan: RecombinePlan) -> dict[str, Any]:
-    """The round that the new run comes from, the chain of its record, and what was changed."""
-    number = plan.rounds[0]
-    chain = plan.run.round(number).chain
-    return {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}
-
-
 def _changed(plan: RecombinePlan) -> dict[str, Any]:
-    """What is other than in the recorded round, for people."""
+    """What was changed of the recorded round, for people."""
     asked, parts = plan.config, plan.resolved.config.recombined or Recombined()
     named = {name: getattr(parts, name) for name in ("reduce", "apply") if getattr(asked, name) is not None}
     changed = {name: part.label if isinstance(part, Code) else part for name, part in named.items()}

@@ -1,4 +1,4 @@
-"""What became of replaying a round: the same bits, or the first part in which it differs, and by how much."""
+"""The result of replaying a round: the same bits, or the first part that differs, and by how much."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from storage.values.digests import differing_tensor
 class Difference:
     """The first part of a replayed round that is not as stored: a tensor by its path, or a word of the record.
 
-    `partition` is that of the update that it is of, None for the state. `largest` is the largest absolute
-    difference of two numbers at one place: 0 where only the bits differ, inf where one alone is finite, None
-    where there is nothing to subtract. `said` tells more.
+    `partition` is that of the update, None for the state. `largest` is the largest absolute difference of two
+    numbers at one place: 0 where only the bits differ, inf where one alone is finite, None where there is nothing
+    to subtract. `said` tells more.
     """
 
     path: str
@@ -34,10 +34,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What became of replaying a round; `lacking` says what of it is no longer stored, so that it cannot be.
+class RoundResult:
+    """The result of replaying a round; neither `difference` nor `lacking` means that all bits are the same.
 
-    `raised` are partitions whose maps had: that they did is taken from the record.
+    `lacking` says what of the round is no longer stored, so that it could not be replayed. `raised` are partitions
+    whose maps had raised in training; that they did is taken from the record.
     """
 
     round: int
@@ -47,7 +48,7 @@ class Verdict:
 
     @property
     def said(self) -> str:
-        """What there is to say of it."""
+        """What differs, is lacking, or was not mapped again; empty if there is nothing to say."""
         raised = f"partition {listed(self.raised)} not mapped again, as it had raised" if self.raised else ""
         return self.lacking or (str(self.difference) if self.difference else raised)
 
@@ -68,7 +69,7 @@ class Verdict:
 
 
 def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateRecord | None) -> Difference | None:
-    """In what the record of an update is another, but for its digests."""
+    """The first word of an update's record that differs; its digests are not compared."""
     if stored is None:
         return Difference("update", partition, said="it took no part")
     if replayed.raised:
@@ -83,7 +84,7 @@ def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateReco
 def tensor_difference(
     replayed: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor], partition: int | None = None
 ) -> Difference | None:
-    """The first tensor, (*shape) by path, that is another one or on one side only; None where all are equal."""
+    """The first tensor, (*shape) by path, that differs or is on one side only; None where all are equal."""
     path = differing_tensor(stored, replayed)
     if path is None:
         return None

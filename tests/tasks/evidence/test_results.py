@@ -1,4 +1,4 @@
-"""What a verdict says of two sets of tensors, by hand-computed numbers."""
+"""What a result says of two sets of tensors, by hand-computed numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from storage.rounds.commits import UpdateRecord
 from storage.values.digests import tensor_digest
-from tasks.evidence.verdicts import Difference, Verdict, largest_difference, record_difference, tensor_difference
+from tasks.evidence.results import (
+    Difference,
+    RoundResult,
+    largest_difference,
+    record_difference,
+    tensor_difference,
+)
 
 NAN, INF = math.nan, math.inf
 FLOATS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=3, max_size=3)
@@ -68,9 +74,9 @@ def test_records_of_updates() -> None:
 
 
 def test_what_a_verdict_says() -> None:
-    assert str(Verdict(3)) == "round 3: bit-identical"
-    differs = Verdict(3, Difference("updates/fc1.weight", 2, 0.25))
+    assert str(RoundResult(3)) == "round 3: bit-identical"
+    differs = RoundResult(3, Difference("updates/fc1.weight", 2, 0.25))
     assert str(differs) == "round 3: differs, updates/fc1.weight of partition 2 by up to 0.25"
-    lacking = Verdict(4, lacking="no committed round 3")
+    lacking = RoundResult(4, lacking="no committed round 3")
     assert str(lacking) == "round 4: not replayed, no committed round 3"
-    assert [verdict.identical for verdict in (Verdict(3), differs, lacking)] == [True, False, False]
+    assert [result.identical for result in (RoundResult(3), differs, lacking)] == [True, False, False]

@@ -1,1 +1,0 @@
-"""Reducing stored rounds again: in another way, or without some partitions."""

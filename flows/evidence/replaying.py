@@ -1,0 +1,210 @@
+"""``roundweave.replay``: stored rounds computed again by the same steps, to see whether the bits are the same.
+
+What cannot be replayed is refused before any process is started.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from flows.config.algorithms import Named
+from flows.config.fields import EachOwn, NamedOrOwn
+from flows.config.problems import Config
+from flows.config.recorded import BUILT_IN, other_examples, recorded_config
+from flows.config.resolving import Resolved, resolve, work_of
+from flows.config.train import Placement, TrainConfig
+from flows.evidence.replay_result import Replay
+from flows.reporting.bar import bar_of_rounds
+from flows.reporting.listening import notice, tell_progress
+from storage.errors import DataError, RoundMissing, UsageError, listed
+from storage.places.addresses import full_address
+from storage.rounds.store import RoundStore
+from storage.runs.run import Run, open_run
+from storage.values.digests import differing
+from tasks.data.partitions import Description, forget_examples
+from tasks.evidence.results import Difference, RoundResult
+from tasks.executors.base import Executor
+from tasks.executors.choice import open_executor
+from tasks.numerics import Fingerprint, differing_numerics, fingerprint, versions
+from tasks.rounds.job import Attempt, Job, Work
+from tasks.rounds.plan import RoundPlan, replay_windows
+from tasks.user_code import Code
+
+
+class Replaying(Config):
+    """Which examples a replay uses."""
+
+    data: NamedOrOwn | EachOwn | None = Field(
+        default=None, description="where the same examples lie now; default: as recorded"
+    )
+
+
+class ReplayConfig(Replaying, Placement):
+    """All there is to say about a replay; nothing of a run's recorded execution is used."""
+
+    run: str = Field(description="the run's name, or its address")
+    rounds: tuple[int, ...] | Literal["last", "all"] = Field(
+        default="last", description="numbers of rounds, negative ones from the end; all, or the last one"
+    )
+    sample: int | None = Field(default=None, ge=1, description="so many rounds, evenly spread, the last one too")
+    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> ReplayConfig:
+        if self.sample is not None and self.rounds != "last":
+            raise ValueError("choose rounds, all of them or a sample: one of the three")
+        return self
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """A run, the numbers of the rounds to replay, and the values that its record stands for."""
+
+    config: ReplayConfig
+    stored: Run
+    rounds: tuple[int, ...]
+    resolved: Resolved
+
+
+def replay(config: ReplayConfig) -> Replay:
+    """Replay without Prefect, and with the executor `inline` without Dask; raises `RoundweaveError`."""
+    plan = plan_replay(config)
+    executor = open_executor(config.executor, notice=notice, **config.placed)
+    with bar_of_rounds(len(plan.rounds)), executor as opened:
+        return replay_rounds(plan, opened)
+
+
+def plan_replay(config: ReplayConfig) -> ReplayPlan:
+    """Choose the rounds and resolve the record; raises what is wrong with the run, its rounds, code or data."""
+    stored = open_run(config.run, config.root)
+    if stored.algorithm == "merge":
+        raise UsageError(f"{stored.name} is a merge, which has no maps to replay; replay the runs that it is of")
+    rounds = _chosen(config, stored)
+    changes = {} if config.data is None else {"data": config.data}
+    recorded = recorded_config(stored, config.root, config.trust, changes)
+    forget_examples()
+    with examples_wanted():
+        return ReplayPlan(config, stored, rounds, resolve(recorded))
+
+
+def _chosen(config: ReplayConfig, stored: Run) -> tuple[int, ...]:
+    """The rounds of a choice, ascending; raises `RoundMissing`, and `UsageError` for the initial state."""
+    if stored.done == 0:
+        raise RoundMissing(f"{stored.name} has no round to replay yet, only its initial state")
+    if config.sample is None and config.rounds == "last":
+        return (stored.done,)
+    if isinstance(config.rounds, tuple):
+        numbers = sorted({stored.round(number).number for number in config.rounds})
+        if 0 in numbers:
+            raise UsageError(f"round 0 is the initial state, which no maps made; replay 1 to {stored.done}")
+        return tuple(numbers)
+    return tuple(spread([number for number in stored.committed if number > 0], config.sample))
+
+
+def spread(rounds: list[int], sample: int | None) -> list[int]:
+    """This many of the rounds, evenly spread, the last among them; all of them if there are no more.
+
+    >>> spread([1, 2, 3, 4, 5, 6, 7], 3)
+    [2, 4, 7]
+    """
+    if sample is None or sample >= len(rounds):
+        return rounds
+    return [rounds[number * len(rounds) // sample - 1] for number in range(1, sample + 1)]
+
+
+@contextmanager
+def examples_wanted() -> Iterator[None]:
+    """Have a `DataError` in this block say what to do where the run's examples lie elsewhere now."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; where the run's examples lie elsewhere now, say so with --data") from error
+
+
+def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
+    """Replay the rounds of a plan, several at once.
+
+    Raises `RoundMissing` if something needed for a round that was named is no longer stored, or for all rounds.
+    """
+    stored = plan.stored
+    with examples_wanted():
+        work, description = work_of(plan.resolved, executor)
+    key = _key_differences(stored, plan.resolved.config, description, executor.each(fingerprint))
+    # No lease and no writing: the token only tells this reader's tasks from those of others.
+    attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
+    job = Job(work, attempt, RoundPlan(plan.resolved.config.partitions))
+    results = _other_network(attempt.open(), work, plan.rounds)
+    for rounds in replay_windows(plan.rounds if not results else (), job.split):
+        for result in executor.replay(job, rounds):
+            results.append(result)
+            tell_progress(len(results), len(plan.rounds), str(result))
+    replay, named = Replay(stored.name, key, tuple(results)), isinstance(plan.config.rounds, tuple)
+    named = named or (plan.config.rounds == "last" and plan.config.sample is None)
+    if replay.lacking and (named or not replay.replayed):
+        numbers = listed(result.round for result in replay.lacking)
+        raise RoundMissing(f"round {numbers} of {replay.run} cannot be replayed: {replay.lacking[0].lacking}")
+    return replay
+
+
+def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list[RoundResult]:
+    """A result for each round if the network is another than the stored one, so that nothing stored fits it."""
+    now, then = work.objective.layout, store.schema.layout
+    if now == then:
+        return []
+    pairs = [(getattr(now, kind), getattr(then, kind)) for kind in ("params", "buffers", "frozen", "aliases")]
+    new = [str(part) for mine, theirs in pairs for part in mine if part not in theirs]
+    old = [str(part) for mine, theirs in pairs for part in theirs if part not in mine]
+    said = f"the network has {', '.join(new) or 'another order'} instead of {', '.join(old) or 'that'}"
+    difference = Difference("layout", said=said[:300])
+    return [RoundResult(round, difference) for round in rounds]
+
+
+def _key_differences(
+    stored: Run, config: TrainConfig, description: Description, fingerprints: Mapping[str, Fingerprint]
+) -> dict[str, str]:
+    """What of the key is not as it was recorded, by name.
+
+    The key is what decides a run's bits besides what is stored: fingerprint, code, data and versions.
+    """
+    recorded = {name: value for name, value in stored.attributes.items() if isinstance(value, Mapping)}
+    then, now = recorded.get("versions", {}), versions()
+    changed = (f"{name} {now.get(name)} instead of {then.get(name)}" for name in differing(then, now))
+    parts = {
+        "fingerprint": _other_machines(dict(recorded.get("fingerprint", {})), fingerprints),
+        "code": _other_code(config),
+        "data": other_examples(recorded, description.digest),
+        "versions": ", ".join(changed),
+    }
+    return {name: what for name, what in parts.items() if what}
+
+
+def _other_machines(recorded: Fingerprint, found: Mapping[str, Fingerprint]) -> str:
+    if not recorded:
+        return "none was recorded, for the run accepts unequal machines"
+    places: dict[str, str] = {}
+    for place, one in found.items():
+        if differs := differing_numerics(recorded, one):
+            places.setdefault(differs, place)
+    return "; ".join(f"{place} has {differs}" for differs, place in places.items())
+
+
+def _other_code(config: TrainConfig) -> str:
+    """Which functions of the configuration are of an installed package that has another version now."""
+    codes = (code for field in BUILT_IN for code in _codes(getattr(config, field, None)))
+    return "; ".join(f"{code.label} is of another version" for code in codes if code.now() != code)
+
+
+def _codes(value: Any) -> Iterator[Code]:
+    match value:
+        case Code():
+            yield value
+        case Named():
+            yield from value.code
+        case tuple():
+            yield from (code for one in value for code in _codes(one))
