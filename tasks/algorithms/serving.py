@@ -53,7 +53,7 @@ def downpour(
     stale: option.Stale = "drop",
 ) -> Algorithm:
     """Downpour SGD: replicas push sums of gradients to a server with Adagrad (Dean et al. 2012, Algorithm 1)."""
-    when = Asynchronous(max_staleness, fetch_every, push_every, stale)
+    when = Asynchronous(max_staleness, fetch_every, push_every, stale, fetch_drops_carry=True)
     carries = fetch_every > push_every
     replica = Downpour(push_every, batch_size, lr, carries, Schedule(lr_schedule, warmup))
     return Algorithm(replica, Mean(), Adagrad(outer_lr, 0.0, tau, Schedule(outer_lr_schedule)), when)

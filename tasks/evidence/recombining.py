@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from storage.rounds.commits import Commit, Hand, Score, ServerRecord, UpdateRecord
+from storage.rounds.commits import Commit, InFlight, Score, ServerRecord, UpdateRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from storage.values.state import State, Update
@@ -130,8 +130,10 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
 
 
 def _fetched_by_all(server: ServerRecord) -> ServerRecord:
-    """Where a server stands after the first round of a new run: what was in hand began in another."""
-    return ServerRecord({partition: Hand(turn=2, row=1, steps=1) for partition in server.hands}, steps=1)
+    """Where a server stands after the first round of a new run: what was in flight began in another."""
+    return ServerRecord(
+        {partition: InFlight(push=2, version=1, steps=1) for partition in server.in_flight}, steps=1
+    )
 
 
 def _copy_updates(source: RoundStore, commit: Commit, target: RoundStore) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from storage.errors import RoundFailed, StoreDamaged, StoreError
-from storage.rounds.commits import Commit, Hand, UpdateRecord
+from storage.rounds.commits import Commit, InFlight, UpdateRecord
 from storage.values.digests import (
     differing,
     match_tensors,
@@ -24,8 +24,8 @@ from storage.values.digests import (
 )
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.arrivals.ledger import recorded_intake, standing
-from tasks.arrivals.serving import Pushed, map_turn, recorded_push, rules, serve
+from tasks.asynchronous.ledger import recorded_round, standing
+from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.verdicts import Difference, Verdict, record_difference, tensor_difference
 from tasks.keeping.committing import fold_round, read_outcome
@@ -45,7 +45,7 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
 
     def again(before: Outcome, stored: Commit) -> Again | Verdict:
         if stored.server is not None:
-            return _turns_again(job, before, stored, data, block)
+            return _push_again(job, before, stored, data, block)
         span = job.plan.span(block)
         # Whether a map raises may depend on where it is: that it did is taken from the record.
         records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in span}
@@ -66,7 +66,7 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
     return _judged(job, round, again)
 
 
-def _turns_again(
+def _push_again(
     job: Job, before: Outcome, stored: Commit, data: Sequence[Partition], block: int
 ) -> tuple[Pushed, ...] | Verdict:
     """The turns of a block's partitions whose updates landed in a round, each from the row that it began from."""
@@ -78,9 +78,9 @@ def _turns_again(
         if partition in _raised(stored):
             pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
             continue
-        fetched = read_outcome(job, arrival.began).state
-        hand, carry = Hand(arrival.turn, arrival.began), _carry(job, before, partition)
-        mapped = map_turn(job.work, fetched, hand, partition, data[partition - span.start], carry)
+        fetched = read_outcome(job, arrival.version).state
+        item, carry = InFlight(arrival.push, arrival.version), _carry(job, before, partition)
+        mapped = map_version(job.work, fetched, item, partition, data[partition - span.start], carry)
         digest, update = update_digest(mapped.update), mapped.update
         push = Pushed(partition, update, UpdateRecord(digest, update.weight, mapped.refused), code=job.work.code)
         stale = rules(job.work).refusal(arrival.staleness)
@@ -120,9 +120,9 @@ def replay_round(job: Job, round: int, blocks: Sequence[Again | Verdict]) -> Ver
 def _reduced_again(job: Job, before: Outcome, stored: Commit, blocks: Sequence[Again]) -> Outcome:
     if stored.server is None:
         return reduce_apply(job.work, before, [block for block in blocks if isinstance(block, BlockResult)])
-    intake = recorded_intake(standing(before.server, job.plan.partitions), stored)
+    taken_in = recorded_round(standing(before.server, job.plan.partitions), stored)
     pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
-    return serve(job.work, before, intake, [pushed[partition] for partition in intake.partitions])
+    return serve(job.work, before, taken_in, [pushed[partition] for partition in taken_in.partitions])
 
 
 def _judged(job: Job, round: int, again: Callable[[Outcome, Commit], T]) -> T | Verdict:

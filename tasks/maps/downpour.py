@@ -39,11 +39,6 @@ class Downpour(Map):
         """The replica's parameters, one vector (elements,) per dtype."""
         return ("replica",) if self.carries else ()
 
-    @property
-    def forgets(self) -> bool:
-        """A fetch replaces the replica."""
-        return True
-
     def __call__(
         self,
         objective: Objective,

@@ -12,9 +12,9 @@ from tasks.algebra import Algorithm
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
 from tasks.numerics import Fingerprint, derive_seed
-from tasks.rounds.landing import Order
 from tasks.rounds.plan import RoundPlan
 from tasks.user_code import Code, WithCode
+from tasks.when import Order
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,6 @@ class Teamed(Map):
         return self.inner.carry
 
     @property
-    def forgets(self) -> bool:
-        """As the other map's."""
-        return self.inner.forgets
-
-    @property
     def extras(self) -> tuple[str, ...]:
         """As the other map's."""
         return self.inner.extras

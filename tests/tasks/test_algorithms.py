@@ -42,7 +42,10 @@ def test_algorithms_with_a_server_say_how_it_takes_updates() -> None:
     )
     options = {"fetch_every": 4, "push_every": 2, "max_staleness": 5, "stale": "scale"}
     assert build_algorithm("downpour", options) == Algorithm(
-        Downpour(2, 32, 0.05, carries=True), Mean(), Adagrad(0.02, tau=0.1), Asynchronous(5, 4, 2, "scale")
+        Downpour(2, 32, 0.05, carries=True),
+        Mean(),
+        Adagrad(0.02, tau=0.1),
+        Asynchronous(5, 4, 2, "scale", fetch_drops_carry=True),
     )
     assert build_algorithm("downpour", {"fetch_every": 2, "push_every": 2}).map == Downpour(2, 32, 0.05)
     local = LocalSteps(10, batch_size=32, lr=0.1)

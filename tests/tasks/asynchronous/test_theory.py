@@ -28,7 +28,7 @@ def data(partition, partitions):
     return torch.ones(4, 1).double(), torch.full((4, 1), {CENTRES}[partition]).double()
 def plain(lr=0.3, outer_lr=0.3, push_every=1, fetch_every=1):
     replica = Downpour(push_every, None, lr, carries=fetch_every > push_every)
-    when = Asynchronous(fetch_every=fetch_every, push_every=push_every)
+    when = Asynchronous(fetch_every=fetch_every, push_every=push_every, fetch_drops_carry=True)
     return Algorithm(replica, Mean(), Sgd(outer_lr), when)
 """
 
