@@ -63,11 +63,6 @@ class Map(Part, Protocol):
         return ()
 
     @property
-    def forgets(self) -> bool:
-        """Whether a partition drops what it carries when it fetches the state of a parameter server."""
-        return False
-
-    @property
     def extras(self) -> tuple[str, ...]:
         """The slots that its updates bring besides the direction, and that are reduced like it."""
         return ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from storage.errors import UsageError
+from storage.rounds.commits import InFlight
 from tasks import options as option
 
 Stale = Literal["drop", "scale"]
@@ -28,7 +30,7 @@ class Asynchronous:
     of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else each is applied by itself.
 
     >>> when = Asynchronous(max_staleness=2, fetch_every=4, push_every=2, stale="scale")
-    >>> [when.factor(staleness) for staleness in (0, 2, 3)], [when.fetches(turn) for turn in (1, 2, 3)]
+    >>> [when.factor(staleness) for staleness in (0, 2, 3)], [when.fetches(push) for push in (1, 2, 3)]
     ([1.0, 1.0, 0.25], [True, False, True])
     """
 
@@ -49,9 +51,9 @@ class Asynchronous:
                 "a partition fetches only when it has pushed"
             )
 
-    def fetches(self, turn: int) -> bool:
-        """Whether a partition begins its turn (from 1) with a fetch, else it goes on from where it is."""
-        return (turn - 1) * self.push_every % self.fetch_every == 0
+    def fetches(self, push: int) -> bool:
+        """Whether a partition fetches before it maps its push of this number, from 1."""
+        return (push - 1) * self.push_every % self.fetch_every == 0
 
     def refusal(self, staleness: int) -> str | None:
         """Why an update that is so stale is refused, None where it is taken."""
@@ -88,3 +90,24 @@ class Buffered(Asynchronous):
 When = Synchronous | Asynchronous
 
 SYNCHRONOUS = Synchronous()
+
+
+@dataclass(frozen=True)
+class ServerRound:
+    """What a parameter server does in one round: whose pushes it applies, and which partitions fetch its state.
+
+    A partition that pushed and is not among the `fetching` fetches the state of the round before. One whose next
+    push begins without a fetch keeps its version. A partition that pushed earlier and has not begun its next push
+    may fetch again.
+    """
+
+    partitions: tuple[int, ...]
+    fetching: frozenset[int]
+
+
+class Order(Protocol):
+    """An order of arrival."""
+
+    def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
+        """Each round from the first on, given what is in flight of each partition before it."""
+        ...

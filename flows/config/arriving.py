@@ -11,9 +11,8 @@ from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.run import open_run
 from tasks.algebra import Algorithm
-from tasks.arrivals.orders import Recorded, Seeded
-from tasks.rounds.landing import Order
-from tasks.when import Asynchronous
+from tasks.asynchronous.orders import Recorded, Seeded
+from tasks.when import Asynchronous, Order
 
 KEPT = "updates:10"
 """What is kept of a server's rounds, where nothing else is said."""

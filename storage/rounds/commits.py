@@ -20,13 +20,13 @@ from storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
 
 @dataclass(frozen=True)
 class Arrival:
-    """How an update came to a parameter server: at the partition's `turn`, mapped from the state of row `began`.
+    """How an update came to a parameter server: which `push` of its partition it is, counted from 1.
 
-    `staleness` counts the server rounds in between that took an update.
+    It was mapped from the state of row `version`. `staleness` counts the rounds since then that took an update.
     """
 
-    turn: Count
-    began: Round
+    push: Count
+    version: Round
     staleness: Round
 
 
@@ -92,23 +92,27 @@ class SplitRecord:
 
 
 @dataclass(frozen=True)
-class Hand:
-    """What a partition has in hand: its `turn`, from 1, the `row` whose state it fetched, and `steps` there."""
+class InFlight:
+    """The work of a partition that it has not pushed yet.
 
-    turn: Count = 1
-    row: Round = 0
+    `push` is the number of the push, from 1. `version` is the row whose state the partition fetched, and `steps`
+    the number of rounds up to that row that took an update.
+    """
+
+    push: Count = 1
+    version: Round = 0
     steps: Count = 0
 
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """Where a parameter server stands after a round: what each partition has in hand then.
+    """Where a parameter server stands after a round: what is `in_flight` of each partition then.
 
     `steps` counts the rounds so far that took an update; `unsound` are the partitions whose last update was
     refused for what it was.
     """
 
-    hands: Mapping[Partition, Hand]
+    in_flight: Mapping[Partition, InFlight]
     steps: Count = 0
     unsound: tuple[Partition, ...] = ()
 
@@ -169,9 +173,9 @@ class Commit:
 
     @property
     def begins(self) -> frozenset[int]:
-        """The rounds whose states going on begins from: this one, and what partitions have in hand."""
-        hands = self.server.hands.values() if self.server else ()
-        return frozenset({self.round, *(hand.row for hand in hands)})
+        """The rounds whose states going on begins from: this one, and what partitions have in item."""
+        in_flight = self.server.in_flight.values() if self.server else ()
+        return frozenset({self.round, *(item.version for item in in_flight)})
 
     @property
     def needed(self) -> int:

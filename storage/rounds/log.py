@@ -118,13 +118,13 @@ class CommitLog:
 
     def _check(self, round: int, commit: Commit) -> None:
         """Raise `ValueError` for a record that tells of what the run has not."""
-        hands = commit.server.hands if commit.server else {}
+        in_flight = commit.server.in_flight if commit.server else {}
         if commit.round != round:
             raise ValueError(f"it is of round {commit.round}")
         if max([*commit.carry_from.values(), *commit.begins]) > round:
             raise ValueError("it tells of rounds to come")
         check_names(commit)
-        if self._schema and max([0, *commit.updates, *commit.carry_from, *hands]) >= self._schema.partitions:
+        if self._schema and max([0, *commit.updates, *commit.carry_from, *in_flight]) >= self._schema.partitions:
             raise ValueError(f"it tells of a partition that is none of {self._schema.partitions}")
         if self._schema and commit.tensors.keys() != self._tensors:
             raise ValueError("it tells of other tensors than the run has")

@@ -94,7 +94,7 @@ def round_card(commit: Commit) -> str:
         "state": commit.state[:16],
     }
     metrics = list(dict.fromkeys(name for record in updates.values() for name in record.metrics))
-    came = ("turn", "began") if any(record.arrival for record in updates.values()) else ()
+    came = ("push", "version") if any(record.arrival for record in updates.values()) else ()
     lines = [
         (
             *(p, u.weight, u.refused or "accepted"),

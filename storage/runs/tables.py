@@ -190,7 +190,7 @@ def _whole(vectors: Vectors) -> torch.Tensor:
     return torch.cat([vectors[dtype].double() for dtype in sorted(vectors)])
 
 
-ARRIVAL = ("round", "partition", "turn", "began", "staleness", "accepted", "seconds", "worker")
+ARRIVAL = ("round", "partition", "push", "version", "staleness", "accepted", "seconds", "worker")
 
 
 def arrivals_table(commits: Iterable[Commit]) -> pd.DataFrame:
@@ -198,7 +198,7 @@ def arrivals_table(commits: Iterable[Commit]) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        (commit.round, p, a.turn, a.began, a.staleness, record.refused is None, record.seconds, record.worker)
+        (commit.round, p, a.push, a.version, a.staleness, record.refused is None, record.seconds, record.worker)
         for commit in commits
         for p, record in commit.updates.items()
         if (a := record.arrival) is not None

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from storage.rounds.commits import Commit, Hand, Score, ServerRecord
+from storage.rounds.commits import Commit, InFlight, Score, ServerRecord
 from storage.rounds.store import RoundStore
 from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from storage.values.state import State
@@ -102,13 +102,17 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     if not partitions.source.partitioned:
         target.splits.write(subject.work.split(round), partitions.assignment)
     # The server stands where all have just fetched: what was in flight began in the other run.
-    hands = {partition: Hand(turn=2, row=1, steps=1) for partition in after.server.hands} if after.server else {}
+    in_flight = (
+        {partition: InFlight(push=2, version=1, steps=1) for partition in after.server.in_flight}
+        if after.server
+        else {}
+    )
     state = replace(after.state, round=1)
     target.tensors.write_state(state)
     kept = replace(
         target.describe(state, "recombined", 0),
         updates={p: replace(record, arrival=None) for p, record in after.records.items()},
-        server=after.server and ServerRecord(hands, steps=1),
+        server=after.server and ServerRecord(in_flight, steps=1),
         carry_from={partition: int(source == round) for partition, source in after.carry_from.items()},
         split=commit.split,
         score=scored,

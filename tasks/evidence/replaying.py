@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from storage.errors import RoundFailed, StoreDamaged, StoreError
-from storage.rounds.commits import Commit, Hand, UpdateRecord
+from storage.rounds.commits import Commit, InFlight, UpdateRecord
 from storage.values.digests import (
     differing,
     match_tensors,
@@ -24,8 +24,8 @@ from storage.values.digests import (
 )
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.arrivals.ledger import recorded_intake, standing
-from tasks.arrivals.serving import Pushed, map_turn, recorded_push, rules, serve
+from tasks.asynchronous.ledger import recorded_round, standing
+from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from tasks.keeping.committing import fold_round, read_outcome
@@ -83,9 +83,9 @@ def _pushed(
         if partition in _raised(stored):
             pushed.append(recorded_push(job.work, partition, stored.updates[partition], NOTHING))
             continue
-        fetched = read_outcome(job, arrival.began).state
-        hand, carry = Hand(arrival.turn, arrival.began), _carry(job, before, partition)
-        mapped = map_turn(job.work, fetched, hand, partition, data[partition - span.start], carry)
+        fetched = read_outcome(job, arrival.version).state
+        flight, carry = InFlight(arrival.push, arrival.version), _carry(job, before, partition)
+        mapped = map_version(job.work, fetched, flight, partition, data[partition - span.start], carry)
         update = mapped.update
         record = UpdateRecord(update_digest(update), update.weight, mapped.refused)
         stale = rules(job.work).refusal(arrival.staleness)
@@ -117,9 +117,11 @@ def replay_round(job: Job, round: int, blocks: Sequence[Replayed | RoundResult])
             folded = [block for block in blocks if isinstance(block, BlockResult)]
             after = reduce_apply(job.work, before, folded)
         else:
-            intake = recorded_intake(standing(before.server, job.plan.partitions), stored)
+            taken = recorded_round(standing(before.server, job.plan.partitions), stored)
             pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
-            after = serve(job.work, before, intake, [pushed[partition] for partition in intake.partitions])
+            after = serve(
+                job.work, before, server_round, [pushed[partition] for partition in server_round.partitions]
+            )
         return RoundResult(round, _of_outcome(job, after, stored), raised=_raised(stored))
 
     return _with_records(job, round, steps)

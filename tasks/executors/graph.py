@@ -22,8 +22,8 @@ from tasks.clusters.waiting import DEADLY, DeadlyWork, LostWork, finished, resul
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
+from tasks.executors.parameter_server.distributed import Server
 from tasks.executors.pool import PLACED, Key, Pool
-from tasks.executors.served.server import Server
 from tasks.keeping.committing import (
     commit_round,
     fold_round,

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from storage.rounds.commits import Commit
-from tasks.arrivals.serving import Pushed
+from tasks.asynchronous.steps import Pushed
 from tasks.data.partitions import Partition
 from tasks.evidence.replaying import replay_block, replay_round
 from tasks.evidence.results import RoundResult
-from tasks.executors.served.turns import Turns
-from tasks.keeping.arriving import commit_served
+from tasks.executors.parameter_server.inline import Turns
 from tasks.keeping.committing import (
     load_and_keep,
     load_block,
@@ -24,6 +23,7 @@ from tasks.keeping.committing import (
     reduce_round,
     score_outcome,
 )
+from tasks.keeping.pushes import commit_pushes
 from tasks.rounds.job import Job
 from tasks.rounds.pace import Notice, log_notice, watched
 from tasks.rounds.scoring import Tally
@@ -135,4 +135,4 @@ class InlineExecutor:
 
 
 def _commit(job: Job, computed: Computed, previous: Commit | None, closing: bool) -> Commit:
-    return commit_served(job, computed.outcome, computed.pushed, computed.tallies, previous, closing)
+    return commit_pushes(job, computed.outcome, computed.pushed, computed.tallies, previous, closing)

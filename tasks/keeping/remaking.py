@@ -13,8 +13,8 @@ from storage.rounds.pruned import there
 from storage.rounds.store import RoundStore
 from storage.values.digests import state_digest, tensor_digests
 from storage.values.state import Update
-from tasks.arrivals.ledger import recorded_intake, standing
-from tasks.arrivals.serving import recorded_push, serve
+from tasks.asynchronous.ledger import recorded_round, standing
+from tasks.asynchronous.steps import recorded_push, serve
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Work
 from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
@@ -106,6 +106,6 @@ def reduce_again(
     if commit.server is None:
         nodes = fold_block(work, before.state.round + 1, [(0, len(records))], updates)
         return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
-    intake = recorded_intake(standing(before.server, len(commit.server.hands)), commit)
-    pushed = [recorded_push(work, p, records[p], updates[p] or NOTHING) for p in intake.partitions]
-    return serve(work, before, intake, pushed)
+    taken_in = recorded_round(standing(before.server, len(commit.server.in_flight)), commit)
+    pushed = [recorded_push(work, p, records[p], updates[p] or NOTHING) for p in taken_in.partitions]
+    return serve(work, before, taken_in, pushed)

@@ -44,11 +44,6 @@ class Downpour(Map):
         """The replica's parameters, one vector (elements,) per dtype, unless it fetches whenever it pushes."""
         return ("replica",) if self.fetch_every > self.push_every else ()
 
-    @property
-    def forgets(self) -> bool:
-        """A fetch replaces the replica."""
-        return True
-
     def __call__(
         self,
         objective: Objective,

@@ -14,9 +14,9 @@ from tasks.compute.mapper import Mapper
 from tasks.data.partitions import Partitions
 from tasks.networks.objective import Objective
 from tasks.numerics import Fingerprint, derive_seed
-from tasks.rounds.landing import Order
 from tasks.rounds.plan import RoundPlan
 from tasks.user_code import Code, WithCode
+from tasks.when import Order
 
 
 @dataclass(frozen=True)

@@ -369,9 +369,9 @@ STORES: dict[str, Make] = {
         "gang", value={"ranks": 10**9, "team": -1, "exchanged": {"x": 10**400}, "memory": [10**400]}
     ),
     "server-hands": record(
-        "server", value={"hands": {"0": {"turn": 1, "row": 10**9, "steps": 0}}, "steps": 1, "unsound": [9]}
+        "server", value={"in_flight": {"0": {"push": 1, "version": 10**9, "steps": 0}}, "steps": 1, "unsound": [9]}
     ),
-    "arrival-stale-10^9": record("updates", "0", "arrival", value={"turn": 1, "began": -3, "staleness": 10**9}),
+    "arrival-stale-10^9": record("updates", "0", "arrival", value={"push": 1, "version": -3, "staleness": 10**9}),
     # Schemas.
     "parameters-200000": many_parameters(200_000),
     "parameters-none": many_parameters(0),
@@ -407,7 +407,7 @@ STORES: dict[str, Make] = {
     "escapes-refusal": both(record("updates", "0", "refused", value=PWN), record("stop", value=PWN)),
     "escapes-worker": both(
         record("updates", "0", "worker", value=PWN),
-        record("updates", "0", "arrival", value={"turn": 1, "began": 1, "staleness": 0}),
+        record("updates", "0", "arrival", value={"push": 1, "version": 1, "staleness": 0}),
     ),
     "escapes-score": record("score", "values", value={PWN: 0.5}),
     "escapes-metric": record("updates", "0", "metrics", value={PWN: 0.5}),

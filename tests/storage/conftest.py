@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from storage.hierarchy.schema import Schema
-from storage.rounds.commits import Arrival, Commit, Hand, Score, ServerRecord, UpdateRecord
+from storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
@@ -100,14 +100,14 @@ class Tiny:
             updates = {
                 p: replace(
                     commit.updates[p],
-                    arrival=Arrival(turn=round, began=round - 1, staleness=each),
+                    arrival=Arrival(push=round, version=round - 1, staleness=each),
                     metrics={"staleness": float(each)},
                     worker=f"worker {p}",
                 )
                 for p, each in stale.items()
             }
-            hands = {p: Hand(round + 1, round, round) for p in range(2)}
-            store.commit(replace(commit, updates=updates, server=ServerRecord(hands, round)))
+            in_flight = {p: InFlight(round + 1, round, round) for p in range(2)}
+            store.commit(replace(commit, updates=updates, server=ServerRecord(in_flight, round)))
 
     def train(self, store: RoundStore, rounds: int) -> RoundStore:
         for round in range(1, rounds + 1):

@@ -30,7 +30,7 @@ from flows.preparing.job import prepared
 from storage.rounds.commits import UpdateRecord
 from tasks.data.partitions import Partition
 from tasks.executors.inline import InlineExecutor
-from tasks.executors.served.turns import Turns
+from tasks.executors.parameter_server.inline import Turns
 from tasks.keeping.committing import load_block, read_outcome, score_outcome
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import score

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 import roundweave as rw
-from tasks.algorithms.table import ALGORITHMS
+from tasks.algorithms.table import build_algorithm
 from tasks.clusters.connecting import HERE
 from tasks.clusters.forking import WORKER_ENVIRONMENT
 from tasks.clusters.plugins import prompt
@@ -120,7 +120,7 @@ def stopped(process: int) -> Iterator[None]:
 
 def train(there: Cluster, algorithm: str, rounds: int) -> Pace:
     """Train anew on the workers, as many updates as so many synchronous rounds have."""
-    when = ALGORITHMS[algorithm]().when
+    when = build_algorithm(algorithm, {}).when
     every = rounds * WORKERS // when.buffer if isinstance(when, Asynchronous) else rounds
     with tempfile.TemporaryDirectory() as root:
         config = rw.TrainConfig(

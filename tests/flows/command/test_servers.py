@@ -68,7 +68,7 @@ def test_a_fork_and_an_export_begin_with_a_stored_state(first, capsys, tmp_path:
     fork = open_run("fork")
     assert (code, len(fork.arrivals()), fork.round(0).state.params.keys()) == (0, 4, {"float32"})
     assert fork.round(0).params["1.bias"].equal(first.round(20).params["1.bias"])
-    assert fork.arrivals()["began"].min() == 0
+    assert fork.arrivals()["version"].min() == 0
 
 
 def test_a_round_between_is_reduced_again_and_replayed(first, capsys) -> None:

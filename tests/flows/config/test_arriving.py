@@ -11,7 +11,7 @@ from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from storage.errors import RoundweaveError, UsageError
 from storage.places.addresses import full_address
-from tasks.arrivals.orders import Recorded, Seeded
+from tasks.asynchronous.orders import Recorded, Seeded
 from tests.flows.command.in_process import run as command
 
 SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}

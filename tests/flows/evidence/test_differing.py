@@ -96,7 +96,7 @@ def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_stat
     train(**SMALL, name="a")
     train(**SMALL, name="b", reduce="median")
     found = rw.diff("a", "b")
-    assert found.config == ("reduce mean -> median",)
+    assert found.config == ("reduce None -> median",)
     assert (found.round, found.what) == (1, "the state")
     one, other = (rw.open_run(name).round(1).tensor(found.tensor) for name in "ab")
     assert found.largest == (one.double() - other.double()).abs().max().item() > 0

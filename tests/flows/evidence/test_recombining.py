@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -136,7 +135,7 @@ SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "round
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_with_nothing_changed_it_gives_the_recorded_bits(train, algorithm) -> None:
-    steps = {"local_steps": 2} if "local_steps" in signature(ALGORITHMS[algorithm]).parameters else {}
+    steps = {"local_steps": 2} if "local_steps" in ALGORITHMS[algorithm].options else {}
     train(**SMALL, **steps, algorithm=algorithm, name="run", evaluate_every=2)
     run = rw.open_run("run")
     for round in run.recombine().rounds:

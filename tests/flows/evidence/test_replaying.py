@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +61,7 @@ def files(run) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_every_algorithm_replays_to_the_bit(train, cluster, algorithm: str) -> None:
-    local = {name: value for name, value in LOCAL.items() if name in signature(ALGORITHMS[algorithm]).parameters}
+    local = {name: value for name, value in LOCAL.items() if name in ALGORITHMS[algorithm].options}
     assert_bit_identical(train(**SMALL, **local, algorithm=algorithm, name="run"), 3)
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from flows.reporting.bar import RECENT, Bar
-from storage.rounds.commits import Arrival, Commit, Hand, Score, ServerRecord, UpdateRecord
+from storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def told(bar: Bar, commit: Commit) -> str:
 def committed(round: int, time: float, *stale: int, score: Score | None = None) -> Commit:
     """A round of a server with so stale updates, at a time in seconds."""
     updates = {p: UpdateRecord("d", 1, arrival=Arrival(1, 0, each)) for p, each in enumerate(stale)}
-    server = ServerRecord({0: Hand()}) if stale else None
+    server = ServerRecord({0: InFlight()}) if stale else None
     return Commit(round, "t", 1, "s", {}, updates=updates, server=server, score=score, time=time)
 
 

@@ -1,4 +1,4 @@
-"""Updates that came to a parameter server: what is told of them, counted by hand."""
+"""Updates that came to a parameter server: what is told of them, counted by item."""
 
 from __future__ import annotations
 
@@ -112,6 +112,6 @@ def test_it_is_drawn_on_the_axes_that_it_is_given(run) -> None:
 def test_the_card_of_a_round_tells_of_turns_and_staleness(run, waiting) -> None:
     texts = Cells(run.round(3)._repr_html_()).texts
     head = texts.index("partition")
-    assert texts[head : head + 6] == ["partition", "weight", "verdict", "turn", "began", "staleness"]
+    assert texts[head : head + 6] == ["partition", "weight", "verdict", "push", "version", "staleness"]
     assert texts[head + 6 :] == ["0", "10", "not sound", "3", "2", "1", "1", "11", "accepted", "3", "2", "2"]
-    assert "turn" not in Cells(waiting.round(1)._repr_html_()).texts
+    assert "push" not in Cells(waiting.round(1)._repr_html_()).texts

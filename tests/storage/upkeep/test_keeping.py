@@ -1,4 +1,4 @@
-"""What is kept, as it is written and as it decides: by hand, and for any rounds and carries."""
+"""What is kept, as it is written and as it decides: by item, and for any rounds and carries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
-from storage.rounds.commits import Commit, Hand, ServerRecord
+from storage.rounds.commits import Commit, InFlight, ServerRecord
 from storage.rounds.pruned import Pruned
 from storage.upkeep.keeping import Keep
 
@@ -150,7 +150,7 @@ def test_a_state_that_is_asked_for_stays() -> None:
 
 
 def test_states_since_one_that_a_partition_has_in_hand_are_there_or_made_again() -> None:
-    commit = replace(newest(8), server=ServerRecord({0: Hand(3, 8), 1: Hand(2, 5)}))
+    commit = replace(newest(8), server=ServerRecord({0: InFlight(3, 8), 1: InFlight(2, 5)}))
     assert (commit.needed, newest(8).needed) == (5, 8)
     gone = Keep.of("last:1").prunes(commit, NOTHING, commit.needed)
     assert gone == Pruned(frozenset({1, 2, 3, 4, 6, 7}), frozenset({1, 2, 3, 4, 5}))

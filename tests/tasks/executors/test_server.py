@@ -49,9 +49,9 @@ def staleness_by_the_rows(run: Run, partitions: int) -> None:
         for partition, update in commit.updates.items():
             turns[partition] += 1
             arrival = update.arrival
-            assert arrival.turn == turns[partition]
-            assert arrival.began < commit.round
-            assert arrival.staleness == sum(took[arrival.began + 1 : commit.round])
+            assert arrival.push == turns[partition]
+            assert arrival.version < commit.round
+            assert arrival.staleness == sum(took[arrival.version + 1 : commit.round])
 
 
 @pytest.fixture
@@ -104,9 +104,9 @@ def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path,
             before = ready.store.log.read(ready.done)
             for commit in executor.run(ready.job, ready.done + 1, ROUNDS):
                 for partition, update in commit.updates.items():
-                    hand = before.server.hands[partition] if before.server else None
-                    if hand:
-                        assert (update.arrival.turn, update.arrival.began) == (hand.turn, hand.row)
+                    item = before.server.in_flight[partition] if before.server else None
+                    if item:
+                        assert (update.arrival.push, update.arrival.version) == (item.push, item.version)
                 before = commit
                 if commit.round >= stop:
                     break

@@ -222,7 +222,7 @@ def test_a_replica_goes_on_from_what_it_fetched_though_its_update_was_unsound(so
     fields = {"algorithm": f"{own(FAULTY)}:algorithm", "last": 40}
     whole = some(40, "whole", **fields)
     updates = [whole.round(round).commit.updates.get(1) for round in range(1, 41)]
-    turns = {update.arrival.turn: update for update in updates if update}
+    turns = {update.arrival.push: update for update in updates if update}
     assert [turn for turn, update in turns.items() if update.refused] == [3, 6, 7]
     assert [turns[turn].metrics["carried"] for turn in range(1, 9)] == [0, 1, 0, 0, 0, 1, 0, 0]
     for _ in range(40):

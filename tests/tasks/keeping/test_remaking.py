@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +69,7 @@ def assert_replays(run: Run, rounds: int) -> None:
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_a_state_that_is_made_again_is_the_one_that_was_stored(train, cluster, algorithm: str) -> None:
-    local = {"local_steps": 2} if "local_steps" in signature(ALGORITHMS[algorithm]).parameters else {}
+    local = {"local_steps": 2} if "local_steps" in ALGORITHMS[algorithm].options else {}
     fields = SMALL | local | {"algorithm": algorithm}
     whole = train(**fields, rounds=5, keep="all", name="whole")
     run = train(window=5, **fields, **SELDOM, rounds=5, name="run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 import re
@@ -26,7 +25,7 @@ from storage.upkeep.verifying import descriptions
 from storage.upkeep.verifying.verify import Finding, verify
 from storage.values.digests import NOTHING_KEPT
 from tasks.algorithms.table import ALGORITHMS
-from tasks.when import SYNCHRONOUS
+from tasks.when import Synchronous
 
 ROUNDS = range(5)
 ALONE = re.compile(r"zarr\.json|commits/[0-9]+\.json|(commits|committed|round)/zarr\.json")
@@ -397,8 +396,8 @@ def test_a_run_that_is_made_longer_just_then_is_sound(every, monkeypatch, done) 
 def test_runs_that_were_trained_and_gone_on_with_are_sound(train, algorithm) -> None:
     fields = {"algorithm": algorithm, "partitions": 3, "name": "a"}
     fields |= {"model": "mlp", "model_options": {"hidden": 4}} if algorithm == "matched" else {"model": "logistic"}
-    fields |= {"local_steps": 1} if "local_steps" in inspect.signature(ALGORITHMS[algorithm]).parameters else {}
-    fields |= {"resplit_every": 2} if ALGORITHMS[algorithm]().when == SYNCHRONOUS else {}
+    fields |= {"local_steps": 1} if "local_steps" in ALGORITHMS[algorithm].options else {}
+    fields |= {"resplit_every": 2} if ALGORITHMS[algorithm].when is Synchronous else {}
     for rounds in (2, 3):
         run = train(**fields, rounds=rounds)
         seen = run.verify()

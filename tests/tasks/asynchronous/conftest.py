@@ -12,11 +12,10 @@ import pytest
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
-from storage.rounds.commits import Hand
+from storage.rounds.commits import InFlight
 from storage.runs.run import Run
 from tasks.executors.inline import InlineExecutor
-from tasks.rounds.landing import Intake, Order
-from tasks.when import Asynchronous
+from tasks.when import Asynchronous, Order, ServerRound
 
 Serve = Callable[..., Run]
 
@@ -27,11 +26,11 @@ class Given(Order):
 
     partitions: tuple[int, ...]
 
-    def intakes(self, when: Asynchronous, first: int, hands: Mapping[int, Hand]) -> Iterator[Intake]:
+    def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
         """One partition a round."""
         for round in count(first):
             partition = self.partitions[(round - 1) % len(self.partitions)]
-            yield Intake((partition,), frozenset({partition}))
+            yield ServerRound((partition,), frozenset({partition}))
 
 
 @pytest.fixture

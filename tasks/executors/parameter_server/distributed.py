@@ -19,13 +19,12 @@ from typing import Any
 from distributed import Future
 
 from storage.rounds.commits import Commit
-from tasks.arrivals.ledger import Ledger, standing
-from tasks.arrivals.serving import rules
+from tasks.asynchronous.ledger import Ledger, standing
+from tasks.asynchronous.steps import rules
 from tasks.clusters.waiting import Idleness, LostWork, finished, result
 from tasks.clusters.watching import LOOK_SECONDS
 from tasks.executors.on_worker import elsewhere, step, step_aside
-from tasks.executors.pool import Key, Pool
-from tasks.executors.served.submitting import (
+from tasks.executors.parameter_server.submitting import (
     Base,
     Begin,
     Closed,
@@ -38,8 +37,9 @@ from tasks.executors.served.submitting import (
     is_short,
     next_turn,
 )
-from tasks.keeping.arriving import commit_intakes, serve_intakes, take_turns
+from tasks.executors.pool import Key, Pool
 from tasks.keeping.committing import load_and_keep, read_outcome, score_outcome
+from tasks.keeping.pushes import commit_server_rounds, make_pushes, serve_rounds
 from tasks.rounds.job import Job
 
 AHEAD = 2
@@ -100,14 +100,16 @@ class Server:
             finished(self.pool.client, self.committing)
 
     def _start(self) -> None:
-        """Read the state that a window begins with, and what partitions have in hand, where they begin, too."""
+        """Read the state that a window begins with, and what partitions have in item, where they begin, too."""
         store, tasks = self.job.attempt.open(), Tasks()
         self._ready, self._server = {}, self._fastest()
         commit = store.log.read(self.round)
         server = standing(commit.server, self.job.plan.partitions)
-        hands = {p: hand for p, hand in server.hands.items() if p not in self._turns}
-        bases = {row: self._read(tasks, row) for row in {self.round, *(hand.row for hand in hands.values())}}
-        begins = [Begin(p, h.turn, bases[h.row], commit.carry_from.get(p)) for p, h in hands.items()]
+        in_flight = {p: item for p, item in server.in_flight.items() if p not in self._turns}
+        bases = {
+            row: self._read(tasks, row) for row in {self.round, *(item.version for item in in_flight.values())}
+        }
+        begins = [Begin(p, h.push, bases[h.version], commit.carry_from.get(p)) for p, h in in_flight.items()]
         self._submit(tasks, bases[self.round], self._begin(tasks, begins))
 
     def _fastest(self) -> str:
@@ -137,7 +139,7 @@ class Server:
         if len(group) > 1:
             key = self._key("turns", self._begun, block)
         arguments = (self._shared, self._data[block], [begin.due for begin in group], elsewhere)
-        return tasks.add(key, self._homes[block], step, take_turns, *arguments)
+        return tasks.add(key, self._homes[block], step, make_pushes, *arguments)
 
     def _take_in(self, last: int) -> bool:
         """Take in what has arrived, and let who landed begin the next turn; whether any round was closed."""
@@ -148,11 +150,11 @@ class Server:
             if not self._ledger.takes(partition):
                 self._waiting.append(partition)
                 continue
-            intake = self._ledger.arrive(partition)
+            taken_in = self._ledger.arrive(partition)
             landed[partition] = self._landed[partition] = self._turns.pop(partition)
-            if intake:
-                turns = {p: self._landed.pop(p) for p in intake.partitions}
-                closed.append(Closed(intake, turns))
+            if taken_in:
+                turns = {p: self._landed.pop(p) for p in taken_in.partitions}
+                closed.append(Closed(taken_in, turns))
                 self._arrived.extendleft(reversed(self._waiting))
                 self._waiting = []
                 if self.job.attempt.scored(self.round + len(closed)):
@@ -184,19 +186,19 @@ class Server:
         begun = self._begin(tasks, [next_turn(p, done, self.when, base, carries) for p, done in begin.items()])
         self._ready = {p: turn for p, turn in self._ready.items() if p not in begin}
         for number, each in enumerate(closed, self.round + 1):
-            self._unkept.append(Taken(number, each.intake, each.pushed, scores if number == row else []))
+            self._unkept.append(Taken(number, each.taken_in, each.pushed, scores if number == row else []))
         self.round = row
         self._submit(tasks, base, begun)
 
     def _serve_rounds(self, tasks: Tasks, row: int, closed: Sequence[Closed]) -> Key:
-        intakes, pushed = [each.intake for each in closed], [each.pushed for each in closed]
-        arguments = (self._shared, self._head.outcome, intakes, pushed)
-        return tasks.add(self._key("serve", row), self._server, step, serve_intakes, *arguments)
+        rounds_taken, pushed = [each.taken_in for each in closed], [each.pushed for each in closed]
+        arguments = (self._shared, self._head.outcome, rounds_taken, pushed)
+        return tasks.add(self._key("serve", row), self._server, step, serve_rounds, *arguments)
 
     def _score(self, tasks: Tasks, base: Base) -> list[Result]:
         return [
             tasks.add(
-                self._key("score", base.row, block),
+                self._key("score", base.version, block),
                 self._homes[block],
                 *(step, score_outcome, self._shared, base.outcome, examples),
             )
@@ -211,7 +213,7 @@ class Server:
             return futures.get(result, result) if isinstance(result, tuple) else result
 
         def base(of: Base) -> Base:
-            return Base(of.row, known(of.outcome))
+            return Base(of.version, known(of.outcome))
 
         self._head = base(head)
         for partition, begins in begun.items():
@@ -228,12 +230,12 @@ class Server:
         scored = next((at for at, taken in enumerate(self._unkept) if at and taken.scores), len(self._unkept))
         batch, self._unkept = self._unkept[:scored], self._unkept[scored:]
         tasks, first = Tasks(), batch[0].round
-        lists = ([t.intake for t in batch], [t.pushed for t in batch], [t.scores for t in batch])
+        lists = ([t.taken_in for t in batch], [t.pushed for t in batch], [t.scores for t in batch])
         key = tasks.add(
             self._key("commit", first),
             self._server,
             step_aside,
-            commit_intakes,
+            commit_server_rounds,
             self._shared,
             first,
             *lists,

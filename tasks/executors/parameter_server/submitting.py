@@ -9,10 +9,9 @@ from typing import Any
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Client, Future
 
-from storage.rounds.commits import Hand
+from storage.rounds.commits import InFlight
 from tasks.executors.pool import Key
-from tasks.rounds.landing import Intake
-from tasks.when import Asynchronous
+from tasks.when import Asynchronous, ServerRound
 
 PRIORITY = {"read": 3, "serve": 3, "commit": 1, "score": 0, "turn": 0, "turns": 0}
 """What others wait for overtakes."""
@@ -25,7 +24,7 @@ Result = Any
 class Base:
     """A row that can be fetched, and its outcome."""
 
-    row: int
+    version: int
     outcome: Result
 
 
@@ -54,7 +53,7 @@ class Begin:
     @property
     def due(self) -> list[Any]:
         """The same as the worker is told, where results are to be found in lists."""
-        return [self.partition, Hand(self.number, self.base.row), self.base.outcome, self.before]
+        return [self.partition, InFlight(self.number, self.base.version), self.base.outcome, self.before]
 
 
 SHORT = 0.02
@@ -93,13 +92,13 @@ def grouped(
 class Closed:
     """A round that has closed: what it takes in, and the turns, by partition, whose updates landed."""
 
-    intake: Intake
+    taken_in: ServerRound
     turns: Mapping[int, Turn]
 
     @property
     def pushed(self) -> list[Result]:
         """The updates."""
-        turns = map(self.turns.__getitem__, self.intake.partitions)
+        turns = map(self.turns.__getitem__, self.taken_in.partitions)
         return [[turn.pushed, turn.place] for turn in turns]
 
 
@@ -107,8 +106,8 @@ def fetching_last(closed: Sequence[Closed], begin: Iterable[int]) -> list[Closed
     """Rounds that are taken in at once, where partitions that begin now fetch the state after the last."""
     if not closed:
         return []
-    intake = closed[-1].intake
-    return [*closed[:-1], replace(closed[-1], intake=replace(intake, fetching=intake.fetching.union(begin)))]
+    taken_in = closed[-1].taken_in
+    return [*closed[:-1], replace(closed[-1], taken_in=replace(taken_in, fetching=taken_in.fetching.union(begin)))]
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Taken:
     """A round that was taken in and is not committed yet: its updates, and its scores, where it has any."""
 
     round: int
-    intake: Intake
+    taken_in: ServerRound
     pushed: list[Result]
     scores: list[Result]
 

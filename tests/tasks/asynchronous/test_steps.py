@@ -1,4 +1,4 @@
-"""What a server does with the updates that land, by hand."""
+"""What a server does with the updates that land, by item."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from storage.errors import RoundFailed
-from storage.rounds.commits import Arrival, Hand, UpdateRecord
+from storage.rounds.commits import Arrival, InFlight, UpdateRecord
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm, Apply
 from tasks.applies.sgd import Sgd
-from tasks.arrivals.serving import Pushed, serve
+from tasks.asynchronous.steps import Pushed, serve
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits
 from tasks.data.splits import Split
@@ -22,9 +22,8 @@ from tasks.maps.gradient import Gradient
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.reduces.mean import Mean
 from tasks.rounds.job import Work
-from tasks.rounds.landing import Intake
 from tasks.rounds.steps import Outcome
-from tasks.when import Asynchronous
+from tasks.when import Asynchronous, ServerRound
 
 REASON = "direction of 1.weight has 1 non-finite of 2 numbers"
 
@@ -49,7 +48,7 @@ def pushed(partition: int, *direction: float, weight: int = 1, refused: str | No
 def step(work: Work, before: Outcome, *all_pushed: Pushed) -> Outcome:
     """A round in which these land; the last goes on from it."""
     partitions = tuple(each.partition for each in all_pushed)
-    return serve(work, before, Intake(partitions, frozenset(partitions[-1:])), all_pushed)
+    return serve(work, before, ServerRound(partitions, frozenset(partitions[-1:])), all_pushed)
 
 
 def numbers(outcome: Outcome) -> list[float]:
@@ -73,7 +72,10 @@ def test_each_update_is_applied_as_it_arrives_and_records_how_stale_it_was() -> 
     arrivals = [record.arrival for each in (first, second, third) for record in each.records.values()]
     assert arrivals == [Arrival(1, 0, 0), Arrival(1, 0, 1), Arrival(2, 1, 1)]
     assert second.records[2].metrics == {"train_loss": 0.5, "staleness": 1.0}
-    assert (third.server.hands, third.server.steps) == ({0: Hand(3, 3, 3), 1: Hand(), 2: Hand(2, 2, 2)}, 3)
+    assert (third.server.in_flight, third.server.steps) == (
+        {0: InFlight(3, 3, 3), 1: InFlight(), 2: InFlight(2, 2, 2)},
+        3,
+    )
 
 
 def test_what_is_too_stale_is_dropped_and_leaves_the_state_as_it_was() -> None:
@@ -86,7 +88,7 @@ def test_what_is_too_stale_is_dropped_and_leaves_the_state_as_it_was() -> None:
     assert dropped.records[1].refused == "staleness 2 is above 1"
     assert same_but_for_the_round(dropped.state, outcome.state)
     assert (dropped.state.round, dropped.server.steps, dropped.server.unsound) == (3, 2, ())
-    assert dropped.server.hands[1] == Hand(2, 3, 2)
+    assert dropped.server.in_flight[1] == InFlight(2, 3, 2)
     after = step(work, dropped, pushed(1, 1.0, 0.0, 0.0))
     assert (after.records[1].refused, after.records[1].arrival.staleness) == (None, 0)
 
@@ -112,7 +114,7 @@ def test_a_buffer_is_one_step_by_the_mean_of_its_updates() -> None:
     outcome = step(work, begun(work, 0.0, 0.0, 0.0), one, three)
     assert numbers(outcome) == [-7.0, 0.0, -3.0]
     assert outcome.state.memory["velocity"]["float64"].tolist() == [7.0, 0.0, 3.0]
-    assert outcome.server.hands == {0: Hand(2, 0, 0), 1: Hand(), 2: Hand(2, 1, 1)}
+    assert outcome.server.in_flight == {0: InFlight(2, 0, 0), 1: InFlight(), 2: InFlight(2, 1, 1)}
     assert outcome.server.steps == 1
 
 

@@ -1,4 +1,4 @@
-"""The steps of an asynchronous round as pure functions: a partition's turn, and what the server does with it."""
+"""Pure steps of an asynchronous round: a partition's map, and what the server does with its push."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from storage.errors import RoundFailed
-from storage.rounds.commits import Arrival, Hand, ServerRecord, UpdateRecord
+from storage.rounds.commits import Arrival, InFlight, ServerRecord, UpdateRecord
 from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
-from tasks.arrivals.ledger import next_hands, standing
+from tasks.asynchronous.ledger import next_in_flight, standing
 from tasks.data.partitions import Partition
+from tasks.maps.downpour import Downpour
 from tasks.numerics import accumulator, limited, pinned
 from tasks.reduces.tree import fold_updates
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Work
-from tasks.rounds.landing import Intake
 from tasks.rounds.steps import Mapped, Outcome, check_state, map_partition, own_code
 from tasks.user_code import Code, WithCode
-from tasks.when import Asynchronous
+from tasks.when import Asynchronous, ServerRound
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Pushed(WithCode):
     """What a partition pushes: its update, what is to be recorded of it, and what it goes on with.
 
     That is what the update carries; where it is unsound, what it was mapped with, here as `kept`. `began` is the
-    turn and the row that it was mapped from, where that is known.
+    push and the row that it was mapped from, where that is known.
     """
 
     partition: int
@@ -39,7 +39,7 @@ class Pushed(WithCode):
 
     @property
     def carry(self) -> Mapping[str, Vectors]:
-        """What the partition has for its next turn, vectors (element,) by slot."""
+        """What the partition has for its next map, vectors (element,) by slot."""
         return self.update.carry if self.record.refused is None else self.kept.carry
 
 
@@ -57,23 +57,23 @@ def rules(work: Work) -> Asynchronous:
     return when
 
 
-def map_turn(
-    work: Work, fetched: State, hand: Hand, partition: int, examples: Partition, carry: Mapping[str, Vectors]
+def map_version(
+    work: Work, fetched: State, item: InFlight, partition: int, examples: Partition, carry: Mapping[str, Vectors]
 ) -> Mapped:
-    """A partition's turn: what it has in hand, mapped from the state that it fetched and what it carries."""
-    return map_partition(work, fetched, hand.turn, partition, examples, carried(work, hand, carry))
+    """Map what is in flight of a partition, from the version that it fetched and what it carries."""
+    return map_partition(work, fetched, item.push, partition, examples, carried(work, item, carry))
 
 
-def carried(work: Work, hand: Hand, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:
-    """What a partition has carried to its turn, (element,) by slot; nothing where a fetch replaces it."""
-    return {} if _begins_anew(work, hand) else carry
+def carried(work: Work, item: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:
+    """What a partition has carried to its next map, (element,) by slot; nothing where a fetch replaces it."""
+    return {} if _begins_anew(work, item) else carry
 
 
-def _begins_anew(work: Work, hand: Hand) -> bool:
-    return work.algorithm.map.forgets and rules(work).fetches(hand.turn)
+def _begins_anew(work: Work, item: InFlight) -> bool:
+    return isinstance(work.algorithm.map, Downpour) and rules(work).fetches(item.push)
 
 
-def serve(work: Work, before: Outcome, intake: Intake, pushed: Sequence[Pushed]) -> Outcome:
+def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[Pushed]) -> Outcome:
     """The outcome of a server round from that of the one before and the updates that land, in the same order.
 
     Raises `RoundFailed` for an unsound state, and once no partition has a sound update left.
@@ -91,25 +91,25 @@ def serve(work: Work, before: Outcome, intake: Intake, pushed: Sequence[Pushed])
         check_state(work.objective.layout, state, before.state)
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     unsound = {each.partition: each.record.refused for each in pushed if each.record.refused is not None}
-    after = _after(when, server, intake, round, unsound, took=bool(taken))
+    after = _after(when, server, taken_in, round, unsound, took=bool(taken))
     return Outcome(state, records, _carry_from(work, before, server, pushed), matches, after)
 
 
 def _judged(when: Asynchronous, server: ServerRecord, pushed: Pushed) -> UpdateRecord:
     """The record of an update that lands: how stale it is, and whether it is therefore refused."""
-    hand, record = server.hands[pushed.partition], pushed.record
+    item, record = server.in_flight[pushed.partition], pushed.record
     # What is recorded must be what was computed, or the round could not be replayed.
-    if pushed.began not in (None, (hand.turn, hand.row)):
-        turn = f"turn {hand.turn} from row {hand.row}"
+    if pushed.began not in (None, (item.push, item.version)):
+        turn = f"push {item.push} from row {item.version}"
         raise RoundFailed(
-            f"partition {pushed.partition} pushed {pushed.began}, and has {turn} in hand; start again"
+            f"partition {pushed.partition} pushed {pushed.began}, but {turn} is in flight; start again"
         )
-    staleness = server.steps - hand.steps
+    staleness = server.steps - item.steps
     return replace(
         record,
         refused=record.refused or when.refusal(staleness),
         metrics={**record.metrics, "staleness": float(staleness)},
-        arrival=Arrival(hand.turn, hand.row, staleness),
+        arrival=Arrival(item.push, item.version, staleness),
     )
 
 
@@ -146,21 +146,26 @@ def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Seque
     for each in pushed if work.algorithm.map.carry else ():
         if each.record.refused is None:
             sources[each.partition] = before.state.round + 1
-        elif _begins_anew(work, server.hands[each.partition]):
+        elif _begins_anew(work, server.in_flight[each.partition]):
             sources.pop(each.partition, None)
     return sources
 
 
 def _after(
-    when: Asynchronous, server: ServerRecord, intake: Intake, round: int, refused: Mapping[int, str], took: bool
+    when: Asynchronous,
+    server: ServerRecord,
+    taken_in: ServerRound,
+    round: int,
+    refused: Mapping[int, str],
+    took: bool,
 ) -> ServerRecord:
     """Where the server stands after a round; raises `RoundFailed` where no partition has a sound update left."""
-    unsound = (set(server.unsound) - set(intake.partitions)) | refused.keys()
-    if len(unsound) == len(server.hands):
+    unsound = (set(server.unsound) - set(taken_in.partitions)) | refused.keys()
+    if len(unsound) == len(server.in_flight):
         partition, reason = next(iter(refused.items()))
         raise RoundFailed(
             f"round {round}: no partition has a sound update left; partition {partition}: {reason}. "
             f"Rounds to {round - 1} are kept and name the others; try a smaller lr, or check the data"
         )
     steps = server.steps + took
-    return ServerRecord(next_hands(when, server, intake, round, steps), steps, tuple(sorted(unsound)))
+    return ServerRecord(next_in_flight(when, server, taken_in, round, steps), steps, tuple(sorted(unsound)))

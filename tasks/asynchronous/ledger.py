@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage.rounds.commits import Commit, Hand, ServerRecord
-from tasks.rounds.landing import Intake
-from tasks.when import Asynchronous
+from storage.rounds.commits import Commit, InFlight, ServerRecord
+from tasks.when import Asynchronous, ServerRound
 
 
 @dataclass
@@ -25,40 +24,40 @@ class Ledger:
         """Whether an update of the partition may arrive now; else it waits for the round to close."""
         return partition not in self.landed
 
-    def arrive(self, partition: int) -> Intake | None:
+    def arrive(self, partition: int) -> ServerRound | None:
         """Note an arrival; what the round that it closes takes in, None while it is open."""
         self.landed.add(partition)
         if len(self.landed) < self.when.buffer:
             return None
         landed, self.landed = self.landed, set()
-        return Intake(tuple(sorted(landed)), frozenset({partition}))
+        return ServerRound(tuple(sorted(landed)), frozenset({partition}))
 
 
 def standing(recorded: ServerRecord | None, partitions: int) -> ServerRecord:
     """Where a server stands, as recorded; before its first round every partition begins with the initial state."""
-    return recorded or ServerRecord({partition: Hand() for partition in range(partitions)})
+    return recorded or ServerRecord({partition: InFlight() for partition in range(partitions)})
 
 
-def next_hands(
-    when: Asynchronous, server: ServerRecord, intake: Intake, round: int, steps: int
-) -> Mapping[int, Hand]:
-    """What partitions have in hand after a round with which the server has taken so many steps."""
-    hands = dict(server.hands)
-    for partition in intake.partitions:
-        hand = hands[partition]
-        fetched = when.fetches(hand.turn + 1)
-        row, taken = (round - 1, server.steps) if fetched else (hand.row, hand.steps)
-        hands[partition] = Hand(hand.turn + 1, row, taken)
-    for partition in intake.fetching:
-        if when.fetches(hands[partition].turn):
-            hands[partition] = Hand(hands[partition].turn, round, steps)
-    return hands
+def next_in_flight(
+    when: Asynchronous, server: ServerRecord, taken_in: ServerRound, round: int, steps: int
+) -> Mapping[int, InFlight]:
+    """What is in flight of each partition after a round with which the server has taken so many steps."""
+    in_flight = dict(server.in_flight)
+    for partition in taken_in.partitions:
+        item = in_flight[partition]
+        fetched = when.fetches(item.push + 1)
+        row, taken = (round - 1, server.steps) if fetched else (item.version, item.steps)
+        in_flight[partition] = InFlight(item.push + 1, row, taken)
+    for partition in taken_in.fetching:
+        if when.fetches(in_flight[partition].push):
+            in_flight[partition] = InFlight(in_flight[partition].push, round, steps)
+    return in_flight
 
 
-def recorded_intake(before: ServerRecord, commit: Commit) -> Intake:
+def recorded_round(before: ServerRecord, commit: Commit) -> ServerRound:
     """What a recorded round took in, where the server stood so before it."""
     assert commit.server is not None
-    hands = commit.server.hands
+    in_flight = commit.server.in_flight
     landed = tuple(partition for partition, record in commit.updates.items() if record.arrival is not None)
-    fetching = {p for p, hand in hands.items() if hand.row == commit.round and before.hands[p] != hand}
-    return Intake(landed, frozenset(fetching))
+    fetching = {p for p, item in in_flight.items() if item.version == commit.round and before.in_flight[p] != item}
+    return ServerRound(landed, frozenset(fetching))

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from storage.rounds.commits import Commit, Hand
+from storage.rounds.commits import Commit, InFlight
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.arrivals.serving import Pushed, carried, map_turn, serve
+from tasks.asynchronous.steps import Pushed, carried, map_version, serve
 from tasks.data.partitions import Partition
 from tasks.keeping.committing import (
     Again,
@@ -23,21 +23,21 @@ from tasks.keeping.committing import (
 )
 from tasks.keeping.remaking import remember
 from tasks.rounds.job import Job
-from tasks.rounds.landing import Intake
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import Mapped, Outcome
+from tasks.when import ServerRound
 
 Ref = tuple[Sequence[Pushed], int]
 """One of the updates that were pushed together, by its place among them."""
 
-Due = tuple[int, Hand, Outcome, Ref | int | None]
-"""A turn to take: whose, what is in hand, what was fetched, and what the partition carries.
+Due = tuple[int, InFlight, Outcome, Ref | int | None]
+"""A map to run: whose, what is in flight, the version that was fetched, and what the partition carries.
 
-That is what it pushed at its turn before, else the round whose update has it, None for nothing.
+The last is its push before, else the round whose update has it, None for nothing.
 """
 
 
-def take_turns(job: Job, data: Sequence[Partition], dues: Sequence[Due], again: Again = here) -> list[Pushed]:
+def make_pushes(job: Job, data: Sequence[Partition], dues: Sequence[Due], again: Again = here) -> list[Pushed]:
     """What partitions of a block with these examples push at their turns, one after the other."""
     return [_take_due(job, data, *due, again=again) for due in dues]
 
@@ -46,14 +46,14 @@ def _take_due(
     job: Job,
     data: Sequence[Partition],
     partition: int,
-    hand: Hand,
+    item: InFlight,
     fetched: Outcome,
     before: Ref | int | None,
     again: Again,
 ) -> Pushed:
     examples = data[partition - _first(job, partition)]
     carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
-    return take_turn(job, fetched.state, hand, partition, examples, carry, again)
+    return make_push(job, fetched.state, item, partition, examples, carry, again)
 
 
 def at(ref: Ref) -> Pushed:
@@ -67,10 +67,10 @@ def _first(job: Job, partition: int) -> int:
     return next(span.start for span in map(job.plan.span, range(job.plan.blocks)) if partition in span)
 
 
-def take_turn(
+def make_push(
     job: Job,
     fetched: State,
-    hand: Hand,
+    item: InFlight,
     partition: int,
     examples: Partition,
     carry: Mapping[str, Vectors],
@@ -81,33 +81,33 @@ def take_turn(
     Who raises takes the turn `again`.
     """
     started = time.perf_counter()
-    map_it = partial(_map_turn, job, fetched, hand, partition, examples, carry)
+    map_it = partial(_map_turn, job, fetched, item, partition, examples, carry)
     mapped = map_it()
     if mapped.raised:
         mapped = again(map_it)
     record = record_of(mapped, time.perf_counter() - started)
-    began, kept = (hand.turn, hand.row), Update({}, carry=carried(job.work, hand, carry))
+    began, kept = (item.push, item.version), Update({}, carry=carried(job.work, item, carry))
     return Pushed(partition, mapped.update, record, kept, began, job.work.code)
 
 
 def _map_turn(job: Job, *turn: Any) -> Mapped:
     check_machine(job)
-    return map_turn(job.work, *turn)
+    return map_version(job.work, *turn)
 
 
-def serve_intakes(
-    job: Job, before: Outcome, intakes: Sequence[Intake], pushed: Sequence[Sequence[Ref]]
+def serve_rounds(
+    job: Job, before: Outcome, rounds_taken: Sequence[ServerRound], pushed: Sequence[Sequence[Ref]]
 ) -> Outcome:
     """The outcome of several rounds, from what was pushed in each."""
-    for intake, refs in zip(intakes, pushed, strict=True):
-        before = serve(job.work, before, intake, list(map(at, refs)))
+    for taken_in, refs in zip(rounds_taken, pushed, strict=True):
+        before = serve(job.work, before, taken_in, list(map(at, refs)))
     return before
 
 
-def commit_intakes(
+def commit_server_rounds(
     job: Job,
     first: int,
-    intakes: Sequence[Intake],
+    rounds_taken: Sequence[ServerRound],
     pushed: Sequence[Sequence[Ref]],
     tallies: Sequence[Sequence[Sequence[Tally]]],
     last: int,
@@ -117,18 +117,18 @@ def commit_intakes(
     `last` is the last round of the window.
     """
     outcome, commits = read_outcome(job, first - 1), list[Commit]()
-    for intake, refs, scores in zip(intakes, pushed, tallies, strict=True):
+    for taken_in, refs, scores in zip(rounds_taken, pushed, tallies, strict=True):
         updates = list(map(at, refs))
-        outcome = serve(job.work, outcome, intake, updates)
+        outcome = serve(job.work, outcome, taken_in, updates)
         previous, closing = commits[-1] if commits else None, outcome.state.round == last
-        commits.append(commit_served(job, outcome, updates, scores, previous, closing))
+        commits.append(commit_pushes(job, outcome, updates, scores, previous, closing))
         if commits[-1].stop:
             break
     remember(job.attempt.open(), outcome)
     return commits
 
 
-def commit_served(
+def commit_pushes(
     job: Job,
     after: Outcome,
     pushed: Sequence[Pushed],

@@ -1,6 +1,6 @@
 """Orders of arrival that need no cluster: one that is simulated from a seed, and that of a recorded run.
 
-What comes next depends on what partitions have in hand and on nothing before, so a run that was killed goes on in
+What comes next depends on what is in flight and on nothing before, so a run that was killed goes on in
 the same order.
 """
 
@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from storage.errors import UsageError
-from storage.rounds.commits import Hand
+from storage.rounds.commits import InFlight
 from storage.rounds.store import RoundStore
-from tasks.arrivals.ledger import Ledger, recorded_intake, standing
+from tasks.asynchronous.ledger import Ledger, recorded_round, standing
 from tasks.numerics import derive_seed
-from tasks.rounds.landing import Intake, Order
-from tasks.when import Asynchronous
+from tasks.when import Asynchronous, Order, ServerRound
 
 
 @dataclass(frozen=True)
@@ -25,17 +24,17 @@ class Seeded(Order):
 
     `speeds` has one for each partition; without any, all are as fast.
 
-    >>> intakes = Seeded(0, speeds=(1.0, 0.1)).intakes(Asynchronous(), 1, {0: Hand(), 1: Hand()})
-    >>> [next(intakes).partitions[0] for _ in range(12)]
+    >>> rounds_taken = Seeded(0, speeds=(1.0, 0.1)).rounds(Asynchronous(), 1, {0: InFlight(), 1: InFlight()})
+    >>> [next(rounds_taken).partitions[0] for _ in range(12)]
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
     """
 
     seed: int
     speeds: tuple[float, ...] = ()
 
-    def intakes(self, when: Asynchronous, first: int, hands: Mapping[int, Hand]) -> Iterator[Intake]:
+    def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
         """What each round takes in, without end."""
-        ledger, turns = Ledger(when), {partition: hand.turn for partition, hand in hands.items()}
+        ledger, turns = Ledger(when), {partition: item.push for partition, item in in_flight.items()}
         coming = [(self._end(partition, turn), partition) for partition, turn in turns.items()]
         waiting: list[tuple[float, int]] = []
         heapq.heapify(coming)
@@ -72,14 +71,14 @@ class Recorded(Order):
 
     address: str
 
-    def intakes(self, when: Asynchronous, first: int, hands: Mapping[int, Hand]) -> Iterator[Intake]:
+    def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
         """What each round took in; raises `UsageError` where there are no more, or none of an asynchronous run."""
         store = RoundStore(self.address)
-        before = standing(store.log.read(first - 1).server, len(hands))
+        before = standing(store.log.read(first - 1).server, len(in_flight))
         for round in range(first, (store.shelf.newest or 0) + 1):
             commit = store.log.read(round)
             if commit.server is None:
                 raise UsageError(f"{self.address} has no order of arrival: its rounds waited for all partitions")
-            yield recorded_intake(before, commit)
+            yield recorded_round(before, commit)
             before = commit.server
         raise UsageError(f"{self.address} has no order beyond round {store.shelf.newest}; give fewer --rounds")

@@ -1,4 +1,4 @@
-"""Orders of arrival: what comes next depends on what partitions have in hand, and on nothing before."""
+"""Orders of arrival: what comes next depends on what partitions have in item, and on nothing before."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
-from storage.rounds.commits import Hand, ServerRecord
-from tasks.arrivals.ledger import next_hands, standing
-from tasks.arrivals.orders import Recorded, Seeded
-from tasks.rounds.landing import Intake
-from tasks.when import Asynchronous
+from storage.rounds.commits import InFlight, ServerRecord
+from tasks.asynchronous.ledger import next_in_flight, standing
+from tasks.asynchronous.orders import Recorded, Seeded
+from tasks.when import Asynchronous, ServerRound
 
 
 def followed(
     order: Seeded, when: Asynchronous, partitions: int, rounds: int
-) -> tuple[list[Intake], list[Mapping[int, Hand]]]:
-    """The first intakes, and what partitions have in hand before each."""
+) -> tuple[list[ServerRound], list[Mapping[int, InFlight]]]:
+    """The first rounds_taken, and what partitions have in hand before each."""
     server = standing(None, partitions)
-    intakes, hands = [], []
-    for round, intake in enumerate(islice(order.intakes(when, 1, server.hands), rounds), start=1):
-        intakes.append(intake)
-        hands.append(server.hands)
-        server = ServerRecord(next_hands(when, server, intake, round, round), round)
-    return intakes, hands
+    rounds_taken, in_flight = [], []
+    for round, taken_in in enumerate(islice(order.rounds(when, 1, server.in_flight), rounds), start=1):
+        rounds_taken.append(taken_in)
+        in_flight.append(server.in_flight)
+        server = ServerRecord(next_in_flight(when, server, taken_in, round, round), round)
+    return rounds_taken, in_flight
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 5])
@@ -37,18 +36,18 @@ def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions,
     for buffer in range(1, partitions + 1):
         when = Asynchronous(buffer=buffer)
         order = Seeded(7, speeds[:partitions])
-        intakes, hands = followed(order, when, partitions, 40)
+        rounds_taken, in_flight = followed(order, when, partitions, 40)
         for round in range(40):
-            again = order.intakes(when, round + 1, hands[round])
-            assert list(islice(again, 40 - round)) == intakes[round:]
+            again = order.rounds(when, round + 1, in_flight[round])
+            assert list(islice(again, 40 - round)) == rounds_taken[round:]
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), speeds=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=5))
 def test_partitions_take_shares_of_their_speeds(seed: int, speeds: list[float]) -> None:
     """A turn takes 1 / speed on the mean, and never more than 1.5 times that nor less than half of it."""
-    intakes = Seeded(seed, tuple(speeds)).intakes(Asynchronous(), 1, standing(None, len(speeds)).hands)
-    landed = Counter(intake.partitions[0] for intake in islice(intakes, 600))
+    rounds_taken = Seeded(seed, tuple(speeds)).rounds(Asynchronous(), 1, standing(None, len(speeds)).in_flight)
+    landed = Counter(taken_in.partitions[0] for taken_in in islice(rounds_taken, 600))
     for partition, speed in enumerate(speeds):
         share = 600 * speed / sum(speeds)
         assert 0.75 * share - 2 <= landed[partition] <= 1.35 * share + 2
@@ -66,18 +65,18 @@ def test_a_recorded_order_is_the_one_that_was_recorded(train, options) -> None:
     fields = {"model": "logistic", "partitions": 3, "rounds": 8}
     run = train(**fields, **options, speeds=(1, 1, 0.3), name="run")
     when = Asynchronous(buffer=options.get("buffer", 1))
-    wanted, hands = followed(Seeded(0, (1, 1, 0.3)), when, 3, 8)
-    assert list(islice(Recorded(run.address).intakes(when, 1, hands[0]), 8)) == wanted
-    assert list(islice(Recorded(run.address).intakes(when, 4, hands[3]), 5)) == wanted[3:]
+    wanted, in_flight = followed(Seeded(0, (1, 1, 0.3)), when, 3, 8)
+    assert list(islice(Recorded(run.address).rounds(when, 1, in_flight[0]), 8)) == wanted
+    assert list(islice(Recorded(run.address).rounds(when, 4, in_flight[3]), 5)) == wanted[3:]
 
 
 def test_a_recorded_order_ends_where_its_run_does(train) -> None:
     fields = {"model": "logistic", "partitions": 2, "rounds": 3}
     run = train(algorithm="async_sgd", **fields)
-    recorded = Recorded(run.address).intakes(Asynchronous(), 1, standing(None, 2).hands)
+    recorded = Recorded(run.address).rounds(Asynchronous(), 1, standing(None, 2).in_flight)
     assert len(list(islice(recorded, 3))) == 3
     with pytest.raises(UsageError, match=r"has no order beyond round 3; give fewer --rounds"):
         next(recorded)
     waited = train(algorithm="sync_sgd", **fields)
     with pytest.raises(UsageError, match="has no order of arrival: its rounds waited for all partitions"):
-        next(Recorded(waited.address).intakes(Asynchronous(), 1, standing(None, 2).hands))
+        next(Recorded(waited.address).rounds(Asynchronous(), 1, standing(None, 2).in_flight))
