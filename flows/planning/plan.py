@@ -141,9 +141,9 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
     """Executors on the same cluster, and a root for trials."""
     from tasks.clusters.connecting import connect
     from tasks.clusters.waiting import usable_workers
-    from tasks.executors.gang import GangExecutor
     from tasks.executors.graph import GraphExecutor
     from tasks.executors.inline import InlineExecutor
+    from tasks.executors.ranks import RanksExecutor
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:
@@ -151,8 +151,8 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
         executors: dict[str, Executor] = {
             "inline": InlineExecutor(config.worker_timeout, notice),
             "graph": GraphExecutor(*given),
-            "gang": GangExecutor(*given, plain=config.plain_ranks),
-            "auto": GangExecutor(*given, choosing=True, plain=config.plain_ranks, seconds=0.0),
+            "ranks": RanksExecutor(*given, plain=config.plain_ranks),
+            "auto": RanksExecutor(*given, choosing=True, plain=config.plain_ranks, seconds=0.0),
         }
         scoring = replace(work_of(plain, executors["inline"])[0], threads=os.cpu_count() or 1)
         examples = plain.partitions.load(0, 0)

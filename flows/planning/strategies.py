@@ -114,7 +114,7 @@ def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
     steps = min(SHARED_STEPS, work.most_local_steps or SHARED_STEPS)
     shared = {"local_steps": steps, "ranks": workers}
     for name, more in {"split": {}, "hybrid": {"hybrid": True}}.items():
-        yield Strategy(name, "gang", 1, "fed_avg", steps, work.batch, 1, shared | more)
+        yield Strategy(name, "ranks", 1, "fed_avg", steps, work.batch, 1, shared | more)
 
 
 def _single(work: Workload, threads: int) -> Iterator[Strategy]:

@@ -114,7 +114,7 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
 def _tell_of_ranks(config: TrainConfig, ranks: int) -> None:
     """Tell where ranks share a network and neither its memory nor the time."""
     if ranks > 1 and config.executor in ("inline", "graph"):
-        notice(f"the {ranks} ranks of a network take turns in one process; with executor gang each has its own")
+        notice(f"the {ranks} ranks of a network take turns in one process; with executor ranks each has its own")
 
 
 def _common_fingerprint(executor: Executor) -> Fingerprint:

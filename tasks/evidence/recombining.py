@@ -14,7 +14,7 @@ from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Partition, Partitions
-from tasks.keeping.remaking import reduce_again, remade
+from tasks.persistence.recomputing import recomputed, reduce_again
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
 from tasks.rounds.steps import Outcome, judge_round, score_block
@@ -97,7 +97,7 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     state = _outcome(subject, store, commit).state
-    original = commit.score or _score(work, remade(subject.recorded, store, round).state)
+    original = commit.score or _score(work, recomputed(subject.recorded, store, round).state)
     digest = state_digest(tensor_digests(state.named(work.objective.layout)), round)
     return RecombinedRound(round, digest, commit.state, _score(work, state), original)
 
@@ -141,7 +141,7 @@ def _copy_updates(source: RoundStore, commit: Commit, target: RoundStore) -> Non
 
 
 def _outcome(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
-    before = remade(subject.recorded, store, commit.round - 1)
+    before = recomputed(subject.recorded, store, commit.round - 1)
     records = {p: _record(record, p in subject.without) for p, record in commit.updates.items()}
     updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
     return recombine(subject.work, before, commit, records, updates)

@@ -28,7 +28,7 @@ from tasks.arrivals.ledger import recorded_intake, standing
 from tasks.arrivals.serving import Pushed, map_turn, recorded_push, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.verdicts import Difference, Verdict, record_difference, tensor_difference
-from tasks.keeping.committing import fold_round, read_outcome
+from tasks.persistence.committing import fold_round, read_outcome
 from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tasks.executors.base import Executor
-from tasks.rounds.pace import Notice, log_notice
+from tasks.rounds.timing import Notice, log_notice
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def open_executor(
     wait_for_workers: float = 600.0,
     plain_ranks: bool = False,
 ) -> Iterator[Executor]:
-    """`inline`, or `graph`, `gang`, or what of these two is better (`auto`), on a Dask cluster.
+    """`inline`, or `graph`, `ranks`, or what of these two is better (`auto`), on a Dask cluster.
 
     These import Dask (see `tasks.clusters`).
     A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
@@ -43,6 +43,6 @@ def open_executor(
         if name == "graph":
             yield GraphExecutor(client, worker_timeout, notice)
             return
-        from tasks.executors.gang import GangExecutor
+        from tasks.executors.ranks import RanksExecutor
 
-        yield GangExecutor(client, worker_timeout, notice, choosing=name == "auto", plain=plain_ranks)
+        yield RanksExecutor(client, worker_timeout, notice, choosing=name == "auto", plain=plain_ranks)

@@ -24,7 +24,7 @@ from tasks.evidence.verdicts import Verdict
 from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
 from tasks.executors.pool import PLACED, Key, Pool
 from tasks.executors.served.server import Server
-from tasks.keeping.committing import (
+from tasks.persistence.committing import (
     commit_round,
     fold_round,
     load_and_keep,
@@ -35,7 +35,7 @@ from tasks.keeping.committing import (
     score_outcome,
 )
 from tasks.rounds.job import Job
-from tasks.rounds.pace import Notice, log_notice
+from tasks.rounds.timing import Notice, log_notice
 from tasks.when import Asynchronous
 
 T = TypeVar("T")

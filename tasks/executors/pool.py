@@ -16,8 +16,8 @@ from tasks.clusters.watching import ANSWER_SECONDS, Watch
 from tasks.executors.notices import lost_line
 from tasks.executors.on_worker import step
 from tasks.rounds.job import Job
-from tasks.rounds.pace import Hangs, Notice
 from tasks.rounds.plan import RoundPlan
+from tasks.rounds.timing import Notice, Stragglers
 from tasks.when import Asynchronous
 
 Key = tuple[str, str, int, int]
@@ -39,7 +39,7 @@ class Pool:
         self.workers: list[str] = []
         self.deaths: Counter[int] = Counter()
         self._watch = Watch(client, worker_timeout)
-        self._hangs = Hangs(worker_timeout, notice)
+        self._stragglers = Stragglers(worker_timeout, notice)
         self._paused: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
@@ -102,7 +102,7 @@ class Pool:
         Remembers the partitions that workers died at.
         """
         seen = self._watch.look()
-        self._hangs.look(seen.paces)
+        self._stragglers.look(seen.timings)
         for worker in seen.paused.keys() - self._paused:
             memory = seen.paused[worker]
             self.notice(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")

@@ -73,13 +73,13 @@ def measured(config: TrainConfig) -> dict[str, Costs]:
         machines = len({urlsplit(address).hostname for address in cores})
         crowd = max(1.0, bench.workers / (machines * (next(iter(cores.values())) or 1)))
         task = _task_seconds(cluster)
-        graph, gang = (_timed(bench, kind, work.local, {"local_steps": STEPS}) for kind in ("graph", "gang"))
+        graph, ranks = (_timed(bench, kind, work.local, {"local_steps": STEPS}) for kind in ("graph", "ranks"))
         server = _timed(replace(bench, work=replace(work, options={})), "graph", "async_sgd", {})
     known = Costs(work.examples, work.batch, work.state, 1.0, _fold_seconds(work.state), task)
     step = graph.mapped / graph.rounds / STEPS / crowd
     besides = {
         "graph": graph.besides - (bench.workers + 2) * task,
-        "gang": gang.besides,
+        "ranks": ranks.besides,
         "server": server.drawn_out(1) - known.fold * work.state,
     }
     return {kind: replace(known, step=step, round=max(0.0, each)) for kind, each in besides.items()}

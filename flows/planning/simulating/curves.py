@@ -85,7 +85,7 @@ def _check(workers: Sequence[int]) -> None:
 
 def _schedules(local_steps: Sequence[int]) -> Iterator[tuple[str, str, int | None]]:
     """Names, kinds and local steps: gradients, local steps, epochs, and a server."""
-    for kind in ("graph", "gang"):
+    for kind in ("graph", "ranks"):
         yield f"synchronous, {kind}", kind, 1
         yield from ((f"local {steps}, {kind}", kind, steps) for steps in local_steps if steps > 1)
         yield f"local epoch, {kind}", kind, None

@@ -38,8 +38,8 @@ from tasks.executors.served.submitting import (
     is_short,
     next_turn,
 )
-from tasks.keeping.arriving import commit_intakes, serve_intakes, take_turns
-from tasks.keeping.committing import load_and_keep, read_outcome, score_outcome
+from tasks.persistence.arriving import commit_intakes, serve_intakes, take_turns
+from tasks.persistence.committing import load_and_keep, read_outcome, score_outcome
 from tasks.rounds.job import Job
 
 AHEAD = 2

@@ -10,8 +10,8 @@ from tasks.arrivals.ledger import standing
 from tasks.arrivals.orders import Seeded
 from tasks.arrivals.serving import Pushed, rules, serve
 from tasks.data.partitions import Partition
-from tasks.keeping.arriving import take_turn
-from tasks.keeping.committing import read_carry, read_outcome
+from tasks.persistence.arriving import take_turn
+from tasks.persistence.committing import read_carry, read_outcome
 from tasks.rounds.job import Job
 from tasks.rounds.steps import Outcome
 
