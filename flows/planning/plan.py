@@ -46,7 +46,7 @@ class Plan:
         """One process where that is about as good as anything, with fewer threads where that is; else the best."""
         near = {name: row.behind for name, row in self.raced.items() if row.behind and row.behind <= GAIN}
         strategies = map(self.strategies.__getitem__, near)
-        return min(strategies, key=lambda each: (each.executor != "inline", each.threads, near[each.name]))
+        return min(strategies, key=lambda each: (each.distributed, each.threads, near[each.name]))
 
     @property
     def reason(self) -> str:
@@ -81,7 +81,7 @@ def plan(config: TrainConfig) -> Plan:
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         candidates = {each.name: each for each in strategies(work, bench.workers, os.cpu_count() or 1)}
-        steps = bench.step_seconds([each for each in candidates.values() if each.executor == "inline"])
+        steps = bench.step_seconds([each for each in candidates.values() if not each.distributed])
         heat = max(HEAT, SHARE * steps["single"] * ceil(work.examples / work.batch) * work.epochs)
         out = slower(candidates, steps) | too_long(candidates, steps, heat)
         lanes = {each.name: Lane(bench, each, steps.get(each.name)) for each in candidates.values()}

@@ -10,6 +10,7 @@ from typing import Any
 from flows.config.algorithms import options_of
 from flows.config.train import TrainConfig
 from flows.planning.workload import Workload
+from tasks.executors.base import EXECUTORS
 
 BATCHES = (128, 256)
 """Larger batches that one process is tried with."""
@@ -55,6 +56,11 @@ class Strategy:
             return 1.0
         batch = min(self.batch, work.examples / self.partitions)
         return work.examples / (self.steps * batch * self.partitions if self.waits else batch)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether it needs a cluster."""
+        return EXECUTORS[self.executor].distributed
 
     @property
     def waits(self) -> bool:

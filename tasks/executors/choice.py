@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tasks.executors.base import Executor
+from tasks.executors.base import EXECUTORS, Executor
 from tasks.rounds.timing import Notice, log_notice
 
 
@@ -27,7 +27,7 @@ def open_executor(
     without a heartbeat for so long is given up. Either is told by `notice`. For a first worker it waits so many
     seconds. With `plain_ranks` ranks may talk unencrypted where the cluster does not.
     """
-    if name == "inline":
+    if not EXECUTORS[name].distributed:
         from tasks.executors.inline import InlineExecutor
 
         inline = InlineExecutor(worker_timeout, notice)

@@ -25,7 +25,7 @@ from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
 from tasks.data.partitions import Partition, Partitions
-from tasks.numerics import check_fingerprint, fingerprint, generators_kept
+from tasks.numerics import check_fingerprint, check_source, fingerprint, generators_kept, source_digest
 from tasks.persistence.recomputing import recomputed
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally
@@ -185,9 +185,11 @@ def map_again(job: Job, before: Outcome, partition: int, examples: Partition) ->
 
 
 def check_machine(job: Job) -> None:
-    """Raise `NumericsMismatch` on a machine that would compute other bits than the run."""
+    """Raise `NumericsMismatch` on a machine, or in a Roundweave, that would compute other bits than the run."""
+    where = f"worker process {os.getpid()} on {_host()}"
+    if job.work.source:
+        check_source(job.work.source, source_digest(), where)
     if job.work.fingerprint is not None:
-        where = f"worker process {os.getpid()} on {_host()}"
         check_fingerprint(job.work.fingerprint, fingerprint(), where)
 
 

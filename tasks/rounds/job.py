@@ -19,7 +19,9 @@ from tasks.user_code import Code, WithCode
 
 @dataclass(frozen=True)
 class Work(WithCode):
-    """What decides the bits of a round besides the state before it; `fingerprint` None accepts any machine.
+    """What decides the bits of a round besides the state before it.
+
+    `fingerprint` None accepts any machine, and an empty `source` any version of Roundweave.
 
     `code` is the user's code that its values are made of. So many rounds `before` the first, of another run, count
     for randomness, splits and schedules.
@@ -34,6 +36,7 @@ class Work(WithCode):
     fingerprint: Fingerprint | None = None
     code: tuple[Code, ...] = ()
     before: int = 0
+    source: str = ""
 
     def map_seed(self, turn: int, partition: int) -> int:
         """What a map's randomness is drawn from, by the partition's turn; of the reduce, -1, by the round."""
