@@ -15,8 +15,6 @@ from storage.rounds.commits import Commit, ProcessGroupRecord
 from storage.values.state import Update
 from tasks.data.partitions import Partition
 from tasks.persistence.committing import (
-    MADE,
-    Made,
     Rank,
     commit_round,
     load_and_keep,
@@ -46,15 +44,16 @@ class Report:
 
 @dataclass(frozen=True)
 class Computed:
-    """A round that is not committed yet: its outcome, the scores of each block, and how it was made.
+    """A round that is not committed yet: its outcome, and the scores of each block.
 
-    `updates` are those, by partition, that were not stored when they were mapped.
+    The other fields are as in `commit_round`.
     """
 
     outcome: Outcome
     tallies: Sequence[Sequence[Tally]]
     updates: Mapping[int, Update] = field(default_factory=dict)
-    made: Made = MADE
+    process_group: ProcessGroupRecord | None = None
+    digests: Mapping[str, str] | None = None
 
 
 class BlockData:
@@ -112,7 +111,7 @@ class Engine:
             now = [report for team in zip(*reports, strict=True) for report in team]
             record = _record(now, before, self.team.ranks) if self.reporting else None
             before = now
-            yield Computed(outcome, tallies, made=Made(record, digests))
+            yield Computed(outcome, tallies, process_group=record, digests=digests)
 
     def _exchanged(
         self, mapped: BlockResult, halted: bool, shared: bool
@@ -174,9 +173,15 @@ class Committer:
                 yield self._pending.result()
 
     def _commit(self, computed: Computed, previous: Commit | None) -> Commit:
-        outcome, closing = computed.outcome, computed.outcome.state.round == self.closing
         commit = commit_round(
-            self.job, outcome, computed.tallies, previous, closing, computed.updates, computed.made
+            self.job,
+            computed.outcome,
+            computed.tallies,
+            previous,
+            closing=computed.outcome.state.round == self.closing,
+            updates=computed.updates,
+            process_group=computed.process_group,
+            digests=computed.digests,
         )
         self.notify(commit.round)
         return commit

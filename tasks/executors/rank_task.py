@@ -69,7 +69,7 @@ def _run(
 def _engine(job: Job, group: Group | Alone, data: BlockData) -> Engine:
     """The engine of a rank, whose team maps a block of partitions."""
     ranks = job.ranks
-    if ranks == 1:
+    if ranks == 1 or isinstance(group, Alone):
         return Engine(WholeNetwork(job, by_tasks), data, others=group)
     teams = [range(begin, begin + ranks) for begin in range(0, group.ranks, ranks)]
     team, writers, same = group.part(teams), group.part(teams), group.part([*zip(*teams, strict=True)])

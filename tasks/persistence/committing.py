@@ -43,17 +43,6 @@ from tasks.rounds.steps import (
 )
 
 
-@dataclass(frozen=True)
-class Made:
-    """How a round was made: what its `process_group` took, and the `digests` of a state that is kept already."""
-
-    process_group: ProcessGroupRecord | None = None
-    digests: Mapping[str, str] | None = None
-
-
-MADE = Made()
-
-
 def read_outcome(job: Job, round: int) -> Outcome:
     """The outcome of a committed round, verified; made again where its state is not stored."""
     return recomputed(job.work, job.attempt.open(), round)
@@ -251,12 +240,14 @@ def commit_round(
     previous: Commit | None,
     closing: bool,
     updates: Mapping[int, Update] = MappingProxyType({}),
-    made: Made = MADE,
+    process_group: ProcessGroupRecord | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Commit:
     """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
 
     Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
-    those, by partition, that were not kept when they were mapped. `made` says how it was made.
+    those, by partition, that were not kept when they were mapped. `process_group` says what its ranks took, and
+    `digests` are of the tensors of a state that is kept already.
     """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
@@ -266,10 +257,10 @@ def commit_round(
     with beside(store.place, store.tensors.state_bytes) as keep:
         for partition, update in updates.items():
             keep(store.tensors.write_update, state.round, partition, update)
-        if made.digests is None:
+        if digests is None:
             keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
-        described = store.describe(state, attempt.token, attempt.epoch, made.digests)
+        described = store.describe(state, attempt.token, attempt.epoch, digests)
     judged = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
     now = time.time()
     commit = replace(
@@ -281,7 +272,7 @@ def commit_round(
         score=judged,
         stored=stored,
         executor=attempt.executor,
-        process_group=made.process_group,
+        process_group=process_group,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )

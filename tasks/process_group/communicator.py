@@ -38,7 +38,3 @@ class Alone:
     def scatter(self, values: Sequence[Any]) -> list[Any]:
         """The values themselves, of which there is one."""
         return [*values]
-
-    def part(self, parts: Sequence[Sequence[int]]) -> Alone:
-        """This process is the only part."""
-        return self
