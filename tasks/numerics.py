@@ -194,6 +194,28 @@ def differing_numerics(expected: Fingerprint, found: Fingerprint) -> str:
     return "; ".join(f"{name} {found.get(name)!r} instead of {expected[name]!r}" for name in differing)
 
 
+@functools.cache
+def source_digest() -> str:
+    """A digest of the source files of this Roundweave that decide what a step does."""
+    root = Path(__file__).parents[1]
+    files = sorted(path for room in ("tasks", "storage") for path in (root / room).rglob("*.py"))
+    return text_digest("\n".join(f"{path.relative_to(root)}\n{path.read_text()}" for path in files))[:16]
+
+
+def check_source(expected: str, found: str, where: str) -> None:
+    """Raise `NumericsMismatch` unless a process has the same Roundweave as the one that began the run."""
+    if found != expected:
+        raise NumericsMismatch(
+            f"{where} has another version of Roundweave (source {found}) than the process that began the run "
+            f"({expected}); install the same one in both"
+        )
+
+
+def source_and_fingerprint() -> tuple[str, Fingerprint]:
+    """What is compared between processes before round 1."""
+    return source_digest(), fingerprint()
+
+
 ACCUMULATORS = {"float64": torch.float64}
 """The type in which vectors of a dtype are summed; float32 for all others."""
 

@@ -30,8 +30,8 @@ from tasks.algorithms.table import ALGORITHMS, build_algorithm
 from tasks.applies.sgd import Sgd
 from tasks.clusters.connecting import connect, local_cluster
 from tasks.data.examples import Examples
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
@@ -171,7 +171,7 @@ def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
 # Law 3: the same bits, wherever and however often the work runs.
 
 
-ON_WORKERS = pytest.mark.parametrize("executor", [GraphExecutor, GangExecutor])
+ON_WORKERS = pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
@@ -256,7 +256,7 @@ def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, o
     fields = TEAMS | {"model": f"{own(SHARED)}:{model}", "model_options": {}, "hybrid": model == "hybrid"}
     alone = train(**fields, name="alone")
     with connect_local(4) as client:
-        assert train(GangExecutor(client), 3, **fields, name="processes").digest == alone.digest
+        assert train(RanksExecutor(client), 3, **fields, name="processes").digest == alone.digest
 
 
 def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_teams) -> None:

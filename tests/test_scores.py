@@ -12,9 +12,9 @@ from storage.errors import ModelError
 from tasks.clusters.connecting import connect
 from tasks.data.sources.digits import Digits
 from tasks.data.splits import hold_out
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
+from tasks.executors.ranks import RanksExecutor
 
 OWN = """
 import torch
@@ -79,7 +79,7 @@ def test_no_number_depends_on_partitions_or_executors(own, train, client, loss: 
     scores = ("accuracy",) * (loss != "mse") + tuple(f"{file}:{name}" for name in SCORES if loss != "mse")
     common = {"loss": given, "scores": scores or None, "rounds": 1, "algorithm": "sync_sgd", "lr": 1e-30, **DIGITS}
     found = []
-    for executor in (InlineExecutor(), GraphExecutor(client), GangExecutor(client)):
+    for executor in (InlineExecutor(), GraphExecutor(client), RanksExecutor(client)):
         for partitions in (1, 2, 5):
             run = train(executor, **common, partitions=partitions, name=f"{type(executor).__name__}{partitions}")
             found.append(run.round(1).score)

@@ -12,6 +12,7 @@ from storage.places.addresses import full_address
 from storage.runs.run import open_run
 from tasks.algebra import Algorithm
 from tasks.asynchronous.orders import Recorded, Seeded
+from tasks.executors.base import EXECUTORS
 from tasks.when import Asynchronous, Order
 
 KEPT = "updates:10"
@@ -38,7 +39,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         )
     if config.quorum > 1:
         raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
-    if (config.order or config.speeds) and config.executor != "inline":
+    if (config.order or config.speeds) and not EXECUTORS[config.executor].orders_arrivals:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
     return _filled(config, evaluate_every=SCORED_TURNS * config.partitions, keep=KEPT)
@@ -69,7 +70,7 @@ def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
 
     Raises `UsageError` where it is recorded by a run of another experiment.
     """
-    if config.executor != "inline" or not isinstance(algorithm.when, Asynchronous):
+    if not EXECUTORS[config.executor].orders_arrivals or not isinstance(algorithm.when, Asynchronous):
         return None
     if config.order is None or not config.order.startswith(RECORDED):
         return Seeded(config.seed, config.speeds or ())

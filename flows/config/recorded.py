@@ -17,6 +17,7 @@ from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
+from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.sources.table import is_source
 from tasks.networks.losses import LOSSES
@@ -91,7 +92,8 @@ def check_trust(
 
 def _values(config: Dealing | Architecture, field: str) -> tuple[Any, ...]:
     value = getattr(config, field, None)
-    value = value.name if isinstance(value, Named) else value
+    if isinstance(value, Named):
+        return (value.name, *(part for kind, part in value.parts.items() if is_own_part(kind, part)))
     value = (value.reduce, value.apply) if isinstance(value, Recombined) else value
     return tuple(one for one in (value if isinstance(value, tuple) else (value,)) if one is not None)
 
@@ -105,7 +107,10 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
     old = Experiment(**{name: value for name, value in recorded.items() if name in Experiment.model_fields})
     before, after = _fields(old), _fields(wanted)
     if _identity(before["algorithm"]) == _identity(after["algorithm"]):
-        before, after = before | old.algorithm.options, after | wanted.algorithm.options
+        before, after = (
+            fields | one.algorithm.options | dict.fromkeys(TABLES) | one.algorithm.parts
+            for fields, one in ((before, old), (after, wanted))
+        )
     return [
         f"{name} {_difference(before.get(name), after.get(name))}"
         for name in {**before, **after}

@@ -173,7 +173,7 @@ class Placement(Config):
         default=600, ge=0, description="seconds to wait for a worker where none is there, such as in a queue"
     )
     private: bool = Field(default=False, description="keep this machine's other users out of the local cluster")
-    executor: Literal["graph", "gang", "auto", "inline"] = Field(
+    executor: Literal["graph", "ranks", "auto", "inline"] = Field(
         default="graph",
         description="on a Dask cluster by tasks, by ranks that stay, by what is better; or a loop in this process",
     )

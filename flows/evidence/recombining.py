@@ -29,8 +29,8 @@ from tasks.data.partitions import Description
 from tasks.evidence.recombining import Recombination, Recombining, keep_recombined, recombine_stored
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
-from tasks.keeping.remaking import remade
 from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
+from tasks.persistence.recomputing import recomputed
 from tasks.user_code import Code
 
 
@@ -155,7 +155,7 @@ def _saved(
     parts = parts.model_copy(update={"before": subject.work.before + number - 1})
     config = config.model_copy(update={"recombined": parts, "rounds": 1})
     address = full_address(run_address(config.root, plan.config.name or ""))
-    before = remade(subject.recorded, RoundStore(subject.store), number - 1)
+    before = recomputed(subject.recorded, RoundStore(subject.store), number - 1)
     carried = plan.run.carried(number - 1)
     chain = plan.run.round(number).chain
     parent = {"run": plan.run.name, "round": number, "chain": chain, "changed": _changed(plan)}

@@ -54,7 +54,7 @@ class Plan:
         """One process where that is about as good as anything, with fewer threads where that is; else the best."""
         near = {name: row.behind for name, row in self.raced.items() if row.behind and row.behind <= GAIN}
         strategies = map(self.strategies.__getitem__, near)
-        return min(strategies, key=lambda each: (each.executor != "inline", each.threads, near[each.name]))
+        return min(strategies, key=lambda each: (each.distributed, each.threads, near[each.name]))
 
     @property
     def reason(self) -> str:
@@ -103,7 +103,7 @@ def plan(config: TrainConfig) -> Plan:
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         candidates = {each.name: each for each in strategies(work, bench.workers, os.cpu_count() or 1)}
-        steps = bench.step_seconds([each for each in candidates.values() if each.executor == "inline"])
+        steps = bench.step_seconds([each for each in candidates.values() if not each.distributed])
         heat = max(HEAT, SHARE * steps["single"] * ceil(work.examples / work.batch) * work.epochs)
         refused = slower(candidates, steps) | too_long(candidates, steps, heat)
         racing = [each for each in candidates.values() if each.name not in refused]
@@ -194,9 +194,9 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
     """Executors on the same cluster, and a root for trials."""
     from tasks.clusters.connecting import connect
     from tasks.clusters.waiting import usable_workers
-    from tasks.executors.gang import GangExecutor
     from tasks.executors.graph import GraphExecutor
     from tasks.executors.inline import InlineExecutor
+    from tasks.executors.ranks import RanksExecutor
 
     cluster = connect(config.scheduler, config.workers, config.private, config.wait_for_workers)
     with cluster as client, trial_root(config.root) as root:
@@ -204,8 +204,8 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
         executors: dict[str, Executor] = {
             "inline": InlineExecutor(config.worker_timeout, notice),
             "graph": GraphExecutor(*given),
-            "gang": GangExecutor(*given, plain=config.plain_ranks),
-            "auto": GangExecutor(*given, choosing=True, plain=config.plain_ranks, seconds=0.0),
+            "ranks": RanksExecutor(*given, plain=config.plain_ranks),
+            "auto": RanksExecutor(*given, choosing=True, plain=config.plain_ranks, seconds=0.0),
         }
         scoring = replace(work_of(plain, executors["inline"])[0], compute=Compute(threads=os.cpu_count() or 1))
         examples = plain.partitions.load(0, 0)

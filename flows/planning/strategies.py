@@ -10,6 +10,7 @@ from typing import Any
 from flows.config.algorithms import options_of
 from flows.config.train import TrainConfig
 from flows.planning.workload import Workload, rounds_of_epoch
+from tasks.executors.base import EXECUTORS
 
 BATCHES = (128, 256)
 """Larger batches that one process is tried with."""
@@ -68,6 +69,11 @@ class Strategy:
             return 1.0
         updates = self.partitions if self.waits else 1
         return rounds_of_epoch(work.examples, self.batch, self.partitions, self.steps, updates)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether it needs a cluster."""
+        return EXECUTORS[self.executor].distributed
 
     @property
     def waits(self) -> bool:
@@ -129,7 +135,7 @@ def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
         return
     steps = min(SHARED_STEPS, work.most_local_steps or SHARED_STEPS)
     for name, hybrid in {"split": False, "hybrid": True}.items():
-        yield Strategy(name, "gang", 1, "fed_avg", steps, work.batch, 1, {"local_steps": steps}, workers, hybrid)
+        yield Strategy(name, "ranks", 1, "fed_avg", steps, work.batch, 1, {"local_steps": steps}, workers, hybrid)
 
 
 def _single(work: Workload, threads: int) -> Iterator[Strategy]:

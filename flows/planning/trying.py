@@ -25,7 +25,7 @@ from storage.values.state import State
 from tasks.data.examples import Examples
 from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
-from tasks.keeping.committing import read_outcome
+from tasks.persistence.committing import read_outcome
 from tasks.rounds.job import Job, Work
 from tasks.rounds.steps import judge_round, score_block
 

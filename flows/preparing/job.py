@@ -27,9 +27,15 @@ from storage.upkeep.pruning import prune
 from storage.values.state import Update
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.data.partitions import Description
-from tasks.executors.base import Executor
+from tasks.executors.base import EXECUTORS, Executor
 from tasks.networks.start import Fork, Start
-from tasks.numerics import Fingerprint, check_fingerprint, fingerprint
+from tasks.numerics import (
+    Fingerprint,
+    check_fingerprint,
+    check_source,
+    source_and_fingerprint,
+    source_digest,
+)
 from tasks.rounds.job import Attempt, Job, Work
 from tasks.rounds.plan import LARGEST_OF_SERVER, RoundPlan, window_size
 from tasks.when import Asynchronous
@@ -90,7 +96,8 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
     """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
     order = order_of(resolved.config, resolved.algorithm)
     work, description = work_of(resolved, executor)
-    work = replace(work, fingerprint=None if resolved.config.mixed_hardware else _common_fingerprint(executor))
+    common = _common_fingerprint(executor, resolved.config.mixed_hardware)
+    work = replace(work, fingerprint=common, source=source_digest())
     _tell_of_ranks(resolved.config, work.compute.ranks)
     store = _open_or_create(resolved.config, work, description, executor)
     begun.append(run_name(store.address))
@@ -114,16 +121,21 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
 
 def _tell_of_ranks(config: TrainConfig, ranks: int) -> None:
     """Tell where ranks share a network and neither its memory nor the time."""
-    if ranks > 1 and config.executor in ("inline", "graph"):
-        notice(f"the {ranks} ranks of a network take turns in one process; with executor gang each has its own")
+    if ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
+        notice(f"the {ranks} ranks of a network take turns in one process; with executor ranks each has its own")
 
 
-def _common_fingerprint(executor: Executor) -> Fingerprint:
-    """What all processes may do to the bits; raises `NumericsMismatch` where they differ."""
-    fingerprints = executor.each(fingerprint)
-    first = next(iter(fingerprints.values()))
-    for place, other in fingerprints.items():
-        check_fingerprint(first, other, place)
+def _common_fingerprint(executor: Executor, mixed: bool) -> Fingerprint | None:
+    """What all processes may do to the bits, None for `mixed` hardware; raises `NumericsMismatch`.
+
+    All must have the Roundweave of this process.
+    """
+    processes = executor.each(source_and_fingerprint)
+    first = None if mixed else next(iter(processes.values()))[1]
+    for place, (source, other) in processes.items():
+        check_source(source_digest(), source, place)
+        if first is not None:
+            check_fingerprint(first, other, place)
     return first
 
 

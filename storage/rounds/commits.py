@@ -118,8 +118,8 @@ class ServerRecord:
 
 
 @dataclass(frozen=True)
-class GangRecord:
-    """What a gang of processes took for a round: so many `ranks`, of which `team` share one network.
+class ProcessGroupRecord:
+    """What a process group took for a round: so many `ranks`, of which `team` share one network.
 
     `exchanged` are the bytes that ranks had for each other by kind: ``activations`` within a team, ``updates``
     between those that map other partitions, ``tensors`` on their way to the store. `memory` is the most that each
@@ -142,7 +142,7 @@ class Commit:
     `split` is None where nothing was dealt out, as each partition's examples were given. `server` is None where
     the round waited for all partitions. Where the state's tensors were not `stored` they can be made again from
     the updates since the last that are. `executor` is what ran the round, empty for the
-    initial state and for what a run was given, and `gang` what it took where that was one.
+    initial state and for what a run was given, and `process_group` what it took where ranks ran it.
     """
 
     __pydantic_config__ = EXACTLY
@@ -164,7 +164,7 @@ class Commit:
     seconds: float = 0.0
     time: Time = 0.0
     executor: str = ""
-    gang: GangRecord | None = None
+    process_group: ProcessGroupRecord | None = None
 
     @property
     def accepted(self) -> list[int]:

@@ -3,4 +3,4 @@
 from tasks.imports import kept
 
 with kept(own=True):
-    import tasks.keeping.committing  # noqa: F401
+    import tasks.persistence.committing  # noqa: F401

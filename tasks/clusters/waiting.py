@@ -13,7 +13,7 @@ from distributed.scheduler import NoValidWorkerError
 
 from storage.errors import ClusterError
 from tasks.clusters.watching import ANSWER_SECONDS, LOOK_SECONDS, scheduler_gone
-from tasks.rounds.pace import log_notice
+from tasks.rounds.timing import log_notice
 
 WORKER_SECONDS = 600.0
 """How long to wait for a worker to be there, where it is not said: queues take their time."""

@@ -13,10 +13,10 @@ from distributed import Client, Status, get_worker
 from distributed.scheduler import heartbeat_interval
 
 from storage.errors import ClusterError
-from tasks.rounds.pace import Pace, pace
+from tasks.rounds.timing import Timing, timing
 
 METRIC = "roundweave"
-"""Under this name the heartbeats of workers tell the pace of their maps, and a scheduler that a run begins."""
+"""Under this name the heartbeats of workers tell the timing of their maps, and a scheduler that a run begins."""
 
 UNWATCHED = "a run begins"
 """An event on the scheduler: workers that are lost from then on are told of by the watch that comes next."""
@@ -48,7 +48,7 @@ class Lost:
 class Seen:
     """What a look has shown; of workers that take no tasks as their memory is short, how much it is."""
 
-    paces: tuple[Pace, ...]
+    timings: tuple[Timing, ...]
     lost: tuple[Lost, ...]
     paused: dict[str, str]
 
@@ -93,7 +93,7 @@ class Watch:
         lost = tuple(
             Lost(worker, working, finished, self._given_up.pop(worker, None)) for worker, working, finished in gone
         )
-        return Seen(tuple(Pace(*told) for _, told in heartbeats.values() if told), lost, paused)
+        return Seen(tuple(Timing(*told) for _, told in heartbeats.values() if told), lost, paused)
 
     def _still(self, worker: str, heard: float) -> bool:
         return worker in self._silence and self._silence[worker][0] == heard
@@ -128,11 +128,11 @@ def scheduler_gone(error: Exception) -> ClusterError:
     )
 
 
-def tell_pace() -> None:
+def report_timing() -> None:
     """On a worker: have its heartbeats tell how its maps get on."""
     worker = get_worker()
     if METRIC not in worker.metrics:
-        worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(pace())}
+        worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(timing())}
 
 
 def _begin(dask_scheduler: Any) -> None:
@@ -151,7 +151,7 @@ def _watched(dask_scheduler: Any) -> float:
 def _census(
     since: float, dask_scheduler: Any
 ) -> tuple[float, dict[str, tuple[float, Any]], dict[str, str], list[Any]]:
-    """On the scheduler: the time, each worker's last heartbeat and pace, who is paused, and who was lost since."""
+    """On the scheduler: the time, each worker's heartbeat and timing, who is paused, and who was lost since."""
     workers = dask_scheduler.workers
     heartbeats = {address: (state.last_seen, state.metrics.get(METRIC)) for address, state in workers.items()}
     paused = {

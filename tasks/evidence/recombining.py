@@ -13,7 +13,7 @@ from storage.values.digests import NOTHING_KEPT, state_digest, tensor_digests
 from storage.values.state import State
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Partition, Partitions
-from tasks.keeping.remaking import reduce_again, remade
+from tasks.persistence.recomputing import recomputed, reduce_again
 from tasks.rounds.guard import LEFT_OUT
 from tasks.rounds.job import Work
 from tasks.rounds.steps import Outcome, judge_round, score_block
@@ -84,7 +84,7 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     state = _recombine(subject, store, commit).state
-    original = commit.score or _score(work, remade(subject.recorded, store, round).state)
+    original = commit.score or _score(work, recomputed(subject.recorded, store, round).state)
     digest = state_digest(tensor_digests(state.named(work.objective.layout)), round)
     return RecombinedRound(round, digest, commit.state, _score(work, state), original)
 
@@ -126,7 +126,7 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
 
 def _recombine(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
     """The outcome of a stored round by other parts, or without some partitions; what was refused stays so."""
-    before = remade(subject.recorded, store, commit.round - 1)
+    before = recomputed(subject.recorded, store, commit.round - 1)
     memory = kept_memory(subject.work.algorithm.apply, before.state)
     before = replace(before, state=replace(before.state, memory=memory))
     left_out = {p: LEFT_OUT if p in subject.without else None for p in commit.updates}

@@ -28,7 +28,7 @@ from tasks.asynchronous.ledger import recorded_round, standing
 from tasks.asynchronous.steps import Pushed, map_version, recorded_push, rules, serve
 from tasks.data.partitions import Partition
 from tasks.evidence.results import Difference, RoundResult, record_difference, tensor_difference
-from tasks.keeping.committing import fold_round, read_outcome
+from tasks.persistence.committing import fold_round, read_outcome
 from tasks.rounds.guard import LEFT_OUT, NOTHING
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_block, reduce_apply
@@ -119,9 +119,7 @@ def replay_round(job: Job, round: int, blocks: Sequence[Replayed | RoundResult])
         else:
             taken = recorded_round(standing(before.server, job.plan.partitions), stored)
             pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
-            after = serve(
-                job.work, before, server_round, [pushed[partition] for partition in server_round.partitions]
-            )
+            after = serve(job.work, before, taken, [pushed[partition] for partition in taken.partitions])
         return RoundResult(round, _of_outcome(job, after, stored), raised=_raised(stored))
 
     return _with_records(job, round, steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from storage.rounds.commits import Commit
@@ -10,6 +11,27 @@ from tasks.evidence.results import RoundResult
 from tasks.rounds.job import Job
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ExecutorKind:
+    """What an executor does that others do not.
+
+    `distributed`: it needs a Dask cluster. `orders_arrivals`: updates arrive at a parameter server in a given
+    order, and not as they come. `separate_ranks`: the ranks of a network may be processes of their own.
+    """
+
+    distributed: bool = True
+    orders_arrivals: bool = False
+    separate_ranks: bool = False
+
+
+EXECUTORS = {
+    "inline": ExecutorKind(distributed=False, orders_arrivals=True),
+    "graph": ExecutorKind(),
+    "ranks": ExecutorKind(separate_ranks=True),
+    "auto": ExecutorKind(separate_ranks=True),
+}
 
 
 class Executor(Protocol):

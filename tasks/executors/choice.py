@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tasks.executors.base import Executor
-from tasks.rounds.pace import Notice, log_notice
+from tasks.executors.base import EXECUTORS, Executor
+from tasks.rounds.timing import Notice, log_notice
 
 
 @contextmanager
@@ -20,14 +20,14 @@ def open_executor(
     wait_for_workers: float = 600.0,
     plain_ranks: bool = False,
 ) -> Iterator[Executor]:
-    """`inline`, or `graph`, `gang`, or what of these two is better (`auto`), on a Dask cluster.
+    """`inline`, or `graph`, `ranks`, or what of these two is better (`auto`), on a Dask cluster.
 
     These import Dask (see `tasks.clusters`).
     A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
     without a heartbeat for so long is given up. Either is told by `notice`. For a first worker it waits so many
     seconds. With `plain_ranks` ranks may talk unencrypted where the cluster does not.
     """
-    if name == "inline":
+    if not EXECUTORS[name].distributed:
         from tasks.executors.inline import InlineExecutor
 
         inline = InlineExecutor(worker_timeout, notice)
@@ -43,6 +43,6 @@ def open_executor(
         if name == "graph":
             yield GraphExecutor(client, worker_timeout, notice)
             return
-        from tasks.executors.gang import GangExecutor
+        from tasks.executors.ranks import RanksExecutor
 
-        yield GangExecutor(client, worker_timeout, notice, choosing=name == "auto", plain=plain_ranks)
+        yield RanksExecutor(client, worker_timeout, notice, choosing=name == "auto", plain=plain_ranks)

@@ -23,8 +23,8 @@ from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
 from tasks.executors.parameter_server.distributed import Server
-from tasks.executors.pool import PLACED, Key, Pool
-from tasks.keeping.committing import (
+from tasks.executors.pool import PLACED, Key, Pool, Task
+from tasks.persistence.committing import (
     commit_round,
     fold_round,
     load_and_keep,
@@ -35,7 +35,7 @@ from tasks.keeping.committing import (
     score_outcome,
 )
 from tasks.rounds.job import Job
-from tasks.rounds.pace import Notice, log_notice
+from tasks.rounds.timing import Notice, log_notice
 from tasks.when import Asynchronous
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ FAN_IN = 16
 
 @dataclass(frozen=True)
 class Course(Generic[T]):
-    """How rounds are gone through: the tasks of a window, and the kind of those that give what a round yields.
+    """How rounds are done by tasks: those of a window, and the kind of the task that gives what a round yields.
 
     A round that is `done` is there to `read`, whatever becomes of its task; `advice` is for one that is lost.
     """
@@ -123,11 +123,7 @@ class GraphExecutor:
             yield from self._served(job, first, last)
             return
         store = job.attempt.open()
-
-        def advice(round: int) -> str:
-            return f"rounds to {round - 1} are kept, `roundweave resume` goes on"
-
-        course = Course("commit", self._window, advice, store.log.has, store.log.read)
+        course = Course("commit", self._window, _resume_advice, store.log.has, store.log.read)
         for commit in self._through(course, job, range(first, last + 1)):
             yield commit
             if commit.stop:
@@ -152,11 +148,7 @@ class GraphExecutor:
                 self.pool.look(server.job)
                 # Where others go on between its deaths, a deadly partition is known by their number.
                 lost = max(lost + 1, max(self.pool.deaths.values(), default=0))
-                if lost > RESUBMISSIONS:
-                    line = f"round {first} was lost {lost} times ({self.pool.suspects()}{error})"
-                    kept = f"rounds to {first - 1} are kept, `roundweave resume` goes on"
-                    raise ClusterError(f"{line}; {kept}") from error
-                self.pool.forget()
+                self._begin_again(first, lost, error, _resume_advice)
                 self._server = None
         if self.pool.look(job):  # a window may end before anybody has looked
             self._server = None
@@ -205,16 +197,21 @@ class GraphExecutor:
             except LostWork as error:
                 self.pool.look(spread)
                 lost += 1
-                if lost > RESUBMISSIONS or (lost > 1 and isinstance(error, DeadlyWork)):
-                    line = f"round {todo[0]} was lost {lost} times ({self.pool.suspects()}{error})"
-                    raise ClusterError(f"{line}; {course.advice(todo[0])}") from error
-                self.pool.forget()
+                self._begin_again(todo[0], lost, error, course.advice)
             except ClusterError as error:
                 raise ClusterError(f"{self.pool.suspects()}{error}") from error
 
+    def _begin_again(self, round: int, lost: int, error: LostWork, advice: Callable[[int], str]) -> None:
+        """Submit anew after work was lost so many times in a row; raises `ClusterError` once that is too often."""
+        if lost > RESUBMISSIONS or (lost > 1 and isinstance(error, DeadlyWork)):
+            line = f"round {round} was lost {lost} times ({self.pool.suspects()}{error})"
+            raise ClusterError(f"{line}; {advice(round)}") from error
+        self.pool.forget()
+
     def _submit(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
         self.pool.deaths.clear()
-        home = self.pool.homes(job.plan.blocks)  # what the annotation closes over is sent along
+        # What these functions refer to is sent to the scheduler, which imports nothing of ours: no `Task`.
+        home = self.pool.homes(job.plan.blocks)
         with annotate(
             workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
             allow_other_workers=True,
@@ -277,7 +274,7 @@ class GraphExecutor:
         self, graph: dict[Key, Any], job: Job, shared: Future[Any], fold: Callable[..., Any], mapped: list[Key]
     ) -> list[Key]:
         """What the reduce of a round is given: what its blocks gave, of many folded by tasks on the way."""
-        rules, round, number = job.work.algorithm, mapped[0][2], 0
+        rules, round, number = job.work.algorithm, Task(*mapped[0]).round, 0
         if rules.reduce.gathers or isinstance(rules.when, Asynchronous):
             return mapped
         for groups in job.plan.folds(self.fan_in):
@@ -287,6 +284,10 @@ class GraphExecutor:
                 graph[mapped[-1]] = (step, fold, shared, round, results[group.start : group.stop])
                 number += 1
         return mapped
+
+
+def _resume_advice(round: int) -> str:
+    return f"rounds to {round - 1} are kept, `roundweave resume` goes on"
 
 
 def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede, worker_client
 
 from storage.errors import RoundweaveError
-from tasks.clusters.watching import tell_pace
+from tasks.clusters.watching import report_timing
 from tasks.rounds.job import Job
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ def step(function: Callable[..., Any], *arguments: Any) -> Any:
 
     An error of ours travels alone: what it came from is the user's, and may not pickle.
     """
-    tell_pace()
+    report_timing()
     try:
         return function(*arguments)
     except RoundweaveError as error:

@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import Client, Future
 
 from storage.errors import listed
 from tasks.clusters.waiting import usable_workers
-from tasks.clusters.watching import ANSWER_SECONDS, Watch
-from tasks.executors.notices import lost_line
+from tasks.clusters.watching import ANSWER_SECONDS, Lost, Watch
 from tasks.executors.on_worker import step
 from tasks.rounds.job import Job
-from tasks.rounds.pace import Hangs, Notice
 from tasks.rounds.plan import RoundPlan
+from tasks.rounds.timing import Notice, Stragglers
 from tasks.when import Asynchronous
 
 Key = tuple[str, str, int, int]
-"""(kind, attempt with spread and number of blocks, round, block); of a ``turn`` the turn and the partition.
 
-Dask keeps durations by kind, and a key must never mean two things.
-"""
+
+class Task(NamedTuple):
+    """What a Dask key means: `key` gives the plain tuple that Dask asks for, and `Task(*key)` reads one.
+
+    Dask keeps durations by `kind`, and a key must never mean two things. `spread` names the attempt, how often its
+    work began again, and the number of its blocks. `round` and `block` of a ``turn`` are its number and the
+    partition; the `round` of ``data`` is the number of the split.
+    """
+
+    kind: str
+    spread: str
+    round: int
+    block: int
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.spread, self.round, self.block
+
+    @property
+    def attempt(self) -> str:
+        """The token of the attempt."""
+        return self.spread.split("-")[0]
+
+    def partitions(self, plan: RoundPlan) -> range:
+        """The partitions that it is about; the plan it was made by may have had another number of blocks."""
+        blocks = plan.partitions if self.kind == "turn" else int(self.spread.rpartition("-")[2])
+        return replace(plan, blocks=blocks).span(self.block)
+
 
 PLACED = ("data", "map", "score", "turn", "turns")
 """Kinds of tasks that prefer the worker that holds their examples; the small others overtake them."""
@@ -39,7 +63,7 @@ class Pool:
         self.workers: list[str] = []
         self.deaths: Counter[int] = Counter()
         self._watch = Watch(client, worker_timeout)
-        self._hangs = Hangs(worker_timeout, notice)
+        self._stragglers = Stragglers(worker_timeout, notice)
         self._paused: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
@@ -72,7 +96,7 @@ class Pool:
 
     def key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
         """The key of a task of this spread."""
-        return kind, f"{job.attempt.token}-{self._spread}-{job.plan.blocks}", round, block
+        return Task(kind, f"{job.attempt.token}-{self._spread}-{job.plan.blocks}", round, block).key
 
     def shared(self, job: Job) -> Future[Any]:
         """The job itself, sent once."""
@@ -82,27 +106,34 @@ class Pool:
         """The examples of each block in a round, loaded so; those of the present and the former split are held."""
         shared, number = self.shared(job), job.split(round)
         keys = [self.key(job, "data", number, block) for block in range(job.plan.blocks)]
-        token = keys[0][1]
+        held = {Task(*key): future for key, future in self._held.items()}
         self._held = {
-            k: f for k, f in self._held.items() if k[1] == token and (k[0] != "data" or k[2] >= number - 1)
+            task.key: future
+            for task, future in held.items()
+            if task.spread == Task(*keys[0]).spread and (task.kind != "data" or task.round >= number - 1)
         }
-        return [self._hold(key, load, shared, number, key[3]) for key in keys]
+        return [self._hold(key, load, shared, number, block) for block, key in enumerate(keys)]
 
     def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """A future that outlives its window."""
         if key not in self._held:
             self._held[key] = self.client.submit(
-                step, function, *arguments, key=key, workers=self.homes(key[3] + 1)[-1:], allow_other_workers=True
+                step,
+                function,
+                *arguments,
+                key=key,
+                workers=self.homes(Task(*key).block + 1)[-1:],
+                allow_other_workers=True,
             )
         return self._held[key]
 
     def look(self, job: Job | None = None) -> bool:
-        """Tell of workers that were lost or are paused, and of maps that take long; whether any was lost.
+        """Notify of workers that were lost or are paused, and of stragglers; whether any was lost.
 
         Remembers the partitions that workers died at.
         """
         seen = self._watch.look()
-        self._hangs.look(seen.paces)
+        self._stragglers.look(seen.timings)
         for worker in seen.paused.keys() - self._paused:
             memory = seen.paused[worker]
             self.notice(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")
@@ -111,7 +142,7 @@ class Pool:
             self.deaths.update({partition for _, partition in _parts(job, lost.working, PLACED)})
             again = _parts(job, (*lost.working, *lost.finished), ("map", "turn", "turns"))
             of = "turn" if job and isinstance(job.work.algorithm.when, Asynchronous) else "round"
-            self.notice(lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
+            self.notice(_lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
         return bool(seen.lost)
 
     def suspects(self) -> str:
@@ -125,14 +156,21 @@ def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list
     """The (round or turn, partition) of an attempt's tasks of some kinds; of examples, the number of a split."""
     if job is None:
         return []
-    ours = [key for key in keys if key[0] in kinds and key[1].startswith(f"{job.attempt.token}-")]
-    spans = [replace(job.plan, blocks=_blocks(job, key)).span(key[3]) for key in ours]
-    return [(key[2], partition) for key, span in zip(ours, spans, strict=True) for partition in span]
+    # Other programs on the cluster may have keys of any shape.
+    tasks = [Task(*key) for key in keys if isinstance(key, tuple) and len(key) == 4 and key[0] in kinds]
+    ours = [task for task in tasks if task.attempt == job.attempt.token]
+    return [(task.round, partition) for task in ours for partition in task.partitions(job.plan)]
 
 
-def _blocks(job: Job, key: Key) -> int:
-    """Into how many blocks the partitions were cut for a task; a turn is of a partition alone."""
-    return job.plan.partitions if key[0] == "turn" else int(key[1].rpartition("-")[2])
+def _lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of: str = "round") -> str:
+    """Who is lost, and which partitions are mapped again; the numbers are `of` rounds, or of their own turns."""
+    why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
+    if not lost.working and not lost.finished:
+        return f"worker {lost.worker} {why}; it had no work"
+    again = listed(partitions)
+    if not again:
+        return f"worker {lost.worker} {why}; its work is done again elsewhere"
+    return f"worker {lost.worker} {why}; mapped again in {of} {listed(numbers)}: partition {again}"
 
 
 def _itself(value: Any) -> Any:

@@ -1,59 +1,283 @@
-"""A rank of a gang as a task on a Dask worker."""
+"""Rounds by ranks: a Dask task on each worker that stays, and exchanges with the others as a process group.
+
+What ranks cannot do is done by Dask's own tasks: asynchronous rounds, replays, and the round at which a rank was
+lost (of a team, for the third time in a row), so that a deadly partition is named; and rounds in which maps raise,
+up to one in which none does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from math import inf
+from queue import Empty, SimpleQueue
+from typing import Any
+from urllib.parse import urlparse
 
-from distributed import get_worker
+from distributed import Client, Future, wait
+from distributed.client import FuturesCancelledError
 
-from tasks.data.partitions import Partition
-from tasks.gang.collectives import Broken
-from tasks.gang.group import Seat, joined, open_door
-from tasks.gang.rounds import run_rank
-from tasks.numerics import generators_kept
+from storage.errors import ClusterError
+from storage.rounds.commits import Commit
+from tasks.clusters.waiting import Idleness, LostWork, result, usable_workers
+from tasks.clusters.watching import LOOK_SECONDS, processes
+from tasks.compute.compute import whole_part
+from tasks.executors.graph import GraphExecutor
+from tasks.executors.on_worker import step
+from tasks.executors.pool import Pool
+from tasks.executors.rank_task import Event, halt, take_part
+from tasks.persistence.committing import load_and_keep
+from tasks.process_group.group import Rendezvous
 from tasks.rounds.job import Job
+from tasks.rounds.steps import MapRaised
+from tasks.rounds.timing import Notice, log_notice
+from tasks.when import Asynchronous
 
-Told = tuple[str, int]
-"""What a rank tells the client: at which port it is the others' ``door``, or which ``round`` is committed."""
+ENCRYPTED = ("tls", "wss")
+"""How Dask speaks where nobody is to listen; gloo has nothing of the kind."""
+
+TEAM_SECONDS = 60.0
+"""How long a team that has lost workers waits for others, before all that are left do without."""
+
+SHORT_SECONDS = 5.0
+"""Ranks that may be chosen do rounds below this: of longer ones what lies between them is a small part."""
+
+TEAM_LOSSES = 2
+"""How often in a row teams are formed again at a round, before it is done by tasks that have the whole network."""
+
+END_SECONDS = 30
+"""How long ranks that are halted may take for their last round."""
+
+FOLLOWING_SECONDS = 5
+"""How long after a rank has ended the others may take to say why."""
 
 
-_halted: set[str] = set()
+class RanksExecutor(GraphExecutor):
+    """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
 
-
-async def halt(topic: str) -> None:
-    """Called on a worker: the ranks that talk about this end with the round that they are at."""
-    _halted.add(topic)
-
-
-def take_part(job: Job, split: int, data: list[Partition], seat: Seat, topic: str) -> int | None:
-    """Be a rank in all rounds that follow the last committed one; the last that it knows to be committed.
-
-    `data` are the examples of its block under a split, by number. Gives None where another rank is lost. Ends
-    early once nobody waits for the task any more.
+    One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less, but for
+    those of teams, whose ranks have their share of the network here alone; the first ones take `seconds` as far as
+    it knows. Unless `plain`, ranks on several machines whose Dask speaks encrypted are refused, and by one that is
+    choosing not chosen.
     """
-    worker, forgotten = get_worker(), _forgotten(topic)
-    door = open_door(seat.host) if seat.rank == 0 else None
-    if door is not None:
-        seat = replace(seat, port=door.port)
-        worker.log_event(topic, ("door", seat.port))
-    try:
-        with joined(seat, forgotten, door) as group, generators_kept():
-            return run_rank(
-                job, group, (split, data), forgotten, lambda round: worker.log_event(topic, ("round", round))
-            )
-    except Broken:
-        return None
-    finally:
-        _halted.discard(topic)
+
+    def __init__(
+        self,
+        client: Client,
+        worker_timeout: float = 60.0,
+        notice: Notice = log_notice,
+        choosing: bool = False,
+        plain: bool = False,
+        seconds: float = inf,
+    ) -> None:
+        super().__init__(client, worker_timeout, notice)
+        self.plain = plain
+        self.choosing = choosing
+        self._seconds = seconds if choosing else 0.0
+        self._running: RunningRanks | None = None
+        self._said = ""
+        self._teamed = False
+        self._raised = False
+
+    def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """Run a window of rounds, giving each commit as it is made; the ranks go on beyond it."""
+        lone = job.ranks == 1
+        self._await_team(job)
+        if (lone and self._seconds >= SHORT_SECONDS) or not self._can(job):
+            for commit in super().run(job, first, last):
+                self._seconds = min(self._seconds, commit.seconds)
+                yield commit
+            return
+        losses = 0
+        while first <= last:
+            by_tasks = self._raised or losses > (0 if lone else TEAM_LOSSES)
+            until = last if self._raised else first
+            try:
+                for commit in super().run(job, first, until) if by_tasks else self._by_ranks(job, first, last):
+                    yield commit
+                    first, losses = commit.round + 1, 0
+                    self._raised = any(record.raised for record in commit.updates.values())
+                    if commit.stop:
+                        return
+            except (LostWork, MapRaised) as error:
+                self._let_go()
+                self.pool.forget()
+                self._raised = isinstance(error, MapRaised)
+                losses += not self._raised
+                self._await_team(job)
+
+    def end(self) -> None:
+        """End the ranks with the round that they are at, and wait until they have."""
+        if self._running is not None:
+            self._running.halt()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._running is not None:
+            self._running.release()
+            self._running = None
+
+    def _await_team(self, job: Job) -> None:
+        """Wait a while for workers that were lost to be there again, where there are too few left for a team."""
+        deadline = time.monotonic() + TEAM_SECONDS
+        while self._teamed and len(usable_workers(self.client)) < job.ranks:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def _by_ranks(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """The commits of the ranks that are running, where they have all workers, else of new ones."""
+        spread = self.pool.spread(job.run_by("ranks"), ranks=job.ranks)
+        if self._running is None or not self._running.goes_on(spread, first - 1, self.pool.workers):
+            self.end()
+            if len(self.pool.workers) < job.ranks:
+                raise LostWork("there are fewer workers than ranks of a team")
+            self._teamed = job.ranks > 1
+            self._running = RunningRanks(self.pool, spread, first - 1)
+        return self._running.commits(last)
+
+    def _can(self, job: Job) -> bool:
+        """Whether ranks can do the rounds: with workers enough, in processes of their own."""
+        there = processes(self.client)
+        if isinstance(job.work.algorithm.when, Asynchronous) or self._notifies_why_not(job, len(there)):
+            return False
+        if self._overheard(there):
+            return False
+        return len(set(there.values())) == len(there) and all(urlparse(worker).hostname for worker in there)
+
+    def _overheard(self, there: Mapping[str, tuple[str, int]]) -> bool:
+        """Whether ranks would send unencrypted over a network; raises where they were asked for."""
+        machines = {machine for machine, _ in there.values()}
+        encrypted = any(urlparse(worker).scheme in ENCRYPTED for worker in there)
+        if self.plain or len(machines) == 1 or not encrypted:
+            return False
+        if self.choosing:
+            return True
+        raise ClusterError(
+            "the cluster speaks encrypted, and ranks on several machines do not: give --executor graph, "
+            "or --plain-ranks where nobody else is on their network"
+        )
+
+    def _notifies_why_not(self, job: Job, workers: int) -> bool:
+        """Notify, once, why each worker has the whole network where teams were to share it."""
+        ranks, algorithm = job.ranks, job.work.algorithm
+        why = ""
+        if ranks > 1 and (part := whole_part(algorithm)):
+            why = f"{part} needs whole networks in one place"
+        elif ranks > workers:
+            why = f"a team of {ranks} ranks needs as many workers, of which there are {workers}"
+        if why and why != self._said:
+            self.pool.notice(f"{why}: each has the whole network")
+        self._said = why or self._said
+        return bool(why)
 
 
-def _forgotten(topic: str) -> Callable[[], bool]:
-    """Whether the ranks are halted, or nobody waits any more for the task that is under way."""
-    worker, key = get_worker(), get_worker().get_current_task()
+def _rank_workers(job: Job, workers: list[str]) -> list[str]:
+    """The workers that are ranks, one team after the other."""
+    return workers[: job.plan.blocks * job.ranks]
 
-    def forgotten() -> bool:
-        task = worker.state.tasks.get(key)
-        return topic in _halted or task is None or task.state != "executing"
 
-    return forgotten
+class RunningRanks:
+    """Ranks at work on the rounds of a job, from the last committed one on, until one is lost or the run ends."""
+
+    def __init__(self, pool: Pool, job: Job, round: int) -> None:
+        self.pool = pool
+        self.job = job
+        self.committed = self._made = round
+        self._workers = _rank_workers(job, pool.workers)
+        self._topic = f"roundweave-{secrets.token_hex(4)}"
+        self._events: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        self._idleness = Idleness(pool.client)
+        self._broken: float | None = None
+        self._split = job.split(round + 1)
+        self._data = pool.data(job, round + 1, load_and_keep)
+        pool.client.subscribe_topic(self._topic, self._listen)
+        self._ranks = {0: self._submit(0, port=0)}
+
+    def goes_on(self, job: Job, round: int, workers: list[str]) -> bool:
+        """Whether it is at this job, has committed as far as this round, and all workers are in it."""
+        same = self.job.attempt.token == job.attempt.token and self.committed == round
+        return same and self._workers == _rank_workers(job, workers)
+
+    def commits(self, last: int) -> Iterator[Commit]:
+        """The commits up to a round as they are made; raises `LostWork` where a rank is lost."""
+        log = self.job.attempt.open().log
+        while self.committed < last:
+            while self._made == self.committed:
+                self._handle_event()
+            commit = log.read(self.committed + 1)
+            self.committed = commit.round
+            yield commit
+            if commit.stop:
+                return
+
+    def halt(self) -> None:
+        """Have the ranks end with the round that they are at, and wait for those whose workers are there."""
+        client = self.pool.client
+        with suppress(TimeoutError, FuturesCancelledError, OSError):
+            there = client.nthreads()
+            ranks = {
+                w: self._ranks[rank] for rank, w in enumerate(self._workers) if w in there and rank in self._ranks
+            }
+            if ranks and not all(future.done() for future in ranks.values()):
+                client.run(halt, self._topic, workers=list(ranks), wait=False, on_error="ignore")
+                with client.as_current():
+                    wait(list(ranks.values()), timeout=END_SECONDS)
+
+    def release(self) -> None:
+        """Stop listening; ranks that nobody waits for end."""
+        self.pool.client.unsubscribe_topic(self._topic)
+        for future in self._ranks.values():
+            future.release()
+
+    def _submit(self, rank: int, port: int) -> Future[Any]:
+        meeting = Rendezvous(rank, len(self._workers), str(urlparse(self._workers[0]).hostname), port)
+        shared = self.pool.shared(self.job)
+        future = self.pool.client.submit(
+            step,
+            take_part,
+            shared,
+            self._split,
+            self._data[rank // self.job.ranks],
+            meeting,
+            self._topic,
+            key=("rank", self._topic, self.committed + 1, rank),
+            workers=[self._workers[rank]],
+        )
+        future.add_done_callback(lambda _: self._events.put(("end", rank)))
+        return future
+
+    def _listen(self, event: tuple[float, Event]) -> None:
+        self._events.put(event[1])
+
+    def _handle_event(self) -> None:
+        """Wait a while for the next event of a rank, and act on it."""
+        try:
+            what, number = self._events.get(timeout=LOOK_SECONDS)
+        except Empty:
+            self._look()
+            return
+        if what == "port":
+            self._ranks |= {rank: self._submit(rank, number) for rank in range(1, len(self._workers))}
+        elif what == "end":
+            self._ended(number)
+        else:
+            self._made = max(self._made, number)
+
+    def _look(self) -> None:
+        if self.pool.look(self.job):
+            raise LostWork("the worker of a rank is lost")
+        if self._broken is not None and time.monotonic() > self._broken + FOLLOWING_SECONDS:
+            raise LostWork("a rank is lost")
+        self._idleness.look()
+
+    def _ended(self, rank: int) -> None:
+        """A rank has ended, and says which round is the last that is committed; raises its error."""
+        last: int | None = result(self.pool.client, self._ranks[rank])
+        if last is not None:
+            self._made = max(self._made, last)
+        elif self._broken is None:
+            self._broken = time.monotonic()
+            self._look()

@@ -21,7 +21,9 @@ from tasks.when import Order
 
 @dataclass(frozen=True)
 class Work(WithCode):
-    """What decides the bits of a round besides the state before it; `fingerprint` None accepts any machine.
+    """What decides the bits of a round besides the state before it.
+
+    `fingerprint` None accepts any machine, and an empty `source` any version of Roundweave.
 
     `code` is the user's code that its values are made of. So many rounds `before` the first, of another run, count
     for randomness, splits and schedules.
@@ -36,6 +38,7 @@ class Work(WithCode):
     fingerprint: Fingerprint | None = None
     code: tuple[Code, ...] = ()
     before: int = 0
+    source: str = ""
 
     @property
     def threads(self) -> int:

@@ -26,8 +26,8 @@ from tasks.numerics import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
 from tasks.rounds.guard import NOTHING, checked, misshapen, non_finite
 from tasks.rounds.job import Work
-from tasks.rounds.pace import mapping
 from tasks.rounds.scoring import Tally, score, tally
+from tasks.rounds.timing import mapping
 from tasks.user_code import Code, WithCode
 
 Nodes = Mapping[tuple[int, int], Node | None]

@@ -364,9 +364,11 @@ STORES: dict[str, Make] = {
     "carry-from-minus": record("carry_from", "0", value=-7),
     "epoch-10^17": record("epoch", value=10**17),
     "round-other": record("round", value=77),
-    "gang-memory-none": record("gang", value={"ranks": 2, "team": 2, "exchanged": {PWN: 1}, "memory": []}),
-    "gang-wide": record(
-        "gang", value={"ranks": 10**9, "team": -1, "exchanged": {"x": 10**400}, "memory": [10**400]}
+    "process-group-memory-none": record(
+        "process_group", value={"ranks": 2, "team": 2, "exchanged": {PWN: 1}, "memory": []}
+    ),
+    "process-group-wide": record(
+        "process_group", value={"ranks": 10**9, "team": -1, "exchanged": {"x": 10**400}, "memory": [10**400]}
     ),
     "server-hands": record(
         "server", value={"in_flight": {"0": {"push": 1, "version": 10**9, "steps": 0}}, "steps": 1, "unsound": [9]}

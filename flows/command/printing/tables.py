@@ -16,7 +16,7 @@ from flows.config.train import Planned
 from flows.reporting.scores import shown
 from storage.errors import StoreError, listed, spans
 from storage.places.addresses import full_address
-from storage.rounds.commits import GangRecord
+from storage.rounds.commits import ProcessGroupRecord
 from storage.runs.run import Run
 from storage.runs.tables import arrivals_by
 from tasks.user_code import short_name
@@ -137,7 +137,7 @@ def _facts(run: Run, history: pd.DataFrame) -> dict[str, str]:
         if (mean := seconds_per_round(history)) is None
         else f"{mean:.3f} s, the mean of all but the first",
         "run by": run.round(-1).commit.executor,
-        "gang": _gang(run.round(-1).commit.gang),
+        "ranks": _process_group(run.round(-1).commit.process_group),
         "stored in": full_address(run.address),
         "digest": run.digest,
         "planned": _planned(run),
@@ -156,14 +156,14 @@ def _planned(run: Run) -> str:
     return f"{planned.strategy}, of {planned.workers} workers{took}"
 
 
-def _gang(gang: GangRecord | None) -> str:
-    """What the last round took of a gang's ranks; nothing where it was none."""
-    if gang is None:
+def _process_group(group: ProcessGroupRecord | None) -> str:
+    """What the last round took of its ranks; empty where no process group ran it."""
+    if group is None:
         return ""
-    team = f", {gang.team} to a network" if gang.team > 1 else ""
-    sent = ", ".join(f"{kind} {size / 1e6:.3g} MB" for kind, size in gang.exchanged.items() if size)
-    memory = f"at most {max(gang.memory) / 1e6:.0f} MB a rank"
-    return "; ".join(filter(None, (f"{gang.ranks} ranks{team}", sent and f"a round exchanges {sent}", memory)))
+    team = f", {group.team} to a network" if group.team > 1 else ""
+    sent = ", ".join(f"{kind} {size / 1e6:.3g} MB" for kind, size in group.exchanged.items() if size)
+    memory = f"at most {max(group.memory) / 1e6:.0f} MB a rank"
+    return "; ".join(filter(None, (f"{group.ranks} ranks{team}", sent and f"a round exchanges {sent}", memory)))
 
 
 def _split(config: Mapping[str, Any]) -> str:

@@ -92,7 +92,7 @@ def measured(config: TrainConfig) -> dict[str, Costs]:
         began = time.perf_counter()
         cluster.gather(abs, range(TASKS))
         task = (time.perf_counter() - began) / TASKS
-        graph, gang = (_timed(bench, kind, work.local, {"local_steps": STEPS}) for kind in ("graph", "gang"))
+        graph, ranks = (_timed(bench, kind, work.local, {"local_steps": STEPS}) for kind in ("graph", "ranks"))
         server = _timed(replace(bench, work=replace(work, options={})), "graph", "async_sgd", {})
     vector, began = torch.zeros(work.state // 4 + 1), time.perf_counter()
     for _ in range(FOLDS):
@@ -101,7 +101,7 @@ def measured(config: TrainConfig) -> dict[str, Costs]:
     step = graph.mapped / graph.rounds / STEPS / crowd
     besides = {
         "graph": graph.besides - (bench.workers + 2) * task,
-        "gang": gang.besides,
+        "ranks": ranks.besides,
         "server": server.drawn_out(1) - fold * work.state,
     }
     known = Costs(work.examples, work.batch, work.state, step, fold, task)

@@ -84,7 +84,7 @@ def _check(workers: Sequence[int]) -> None:
 
 def _schedules(local_steps: Sequence[int]) -> Iterator[tuple[str, str, int | None]]:
     """Name, kind and local steps of each schedule; None stands for the steps of an epoch."""
-    for kind in ("graph", "gang"):
+    for kind in ("graph", "ranks"):
         yield f"synchronous, {kind}", kind, 1
         yield from ((f"local {steps}, {kind}", kind, steps) for steps in local_steps if steps > 1)
         yield f"local epoch, {kind}", kind, None

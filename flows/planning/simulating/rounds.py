@@ -10,7 +10,7 @@ import numpy as np
 
 from flows.planning.simulating.costs import Costs, SimulatedCluster
 from tasks.executors.graph import FAN_IN
-from tasks.gang.sharing import pays
+from tasks.process_group.reduce_scatter import pays
 from tasks.rounds.plan import RoundPlan
 
 MESSAGE = 3e-4
@@ -73,7 +73,7 @@ class Setting:
         return list(factors.tolist())
 
 
-def gang(setting: Setting, round: int) -> Trail:
+def ranks(setting: Setting, round: int) -> Trail:
     """Ranks that stay: after their maps they pass updates around in a ring, of a large mean a share each."""
     mapped, others = setting.map_seconds, setting.workers - 1
     shared = pays(setting.costs.state, setting.workers)
@@ -151,4 +151,4 @@ def server(setting: Setting, round: int) -> Trail:
     return ((busiest, busy[busiest]),)
 
 
-KINDS: Mapping[str, Callable[[Setting, int], Trail]] = {"graph": graph, "gang": gang, "server": server}
+KINDS: Mapping[str, Callable[[Setting, int], Trail]] = {"graph": graph, "ranks": ranks, "server": server}

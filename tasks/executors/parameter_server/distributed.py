@@ -38,8 +38,8 @@ from tasks.executors.parameter_server.submitting import (
     next_turn,
 )
 from tasks.executors.pool import Key, Pool
-from tasks.keeping.committing import load_and_keep, read_outcome, score_outcome
-from tasks.keeping.pushes import commit_server_rounds, make_pushes, serve_rounds
+from tasks.persistence.committing import load_and_keep, read_outcome, score_outcome
+from tasks.persistence.pushes import commit_server_rounds, make_pushes, serve_rounds
 from tasks.rounds.job import Job
 
 AHEAD = 2

@@ -10,8 +10,8 @@ from tasks.asynchronous.ledger import standing
 from tasks.asynchronous.orders import Seeded
 from tasks.asynchronous.steps import Pushed, rules, serve
 from tasks.data.partitions import Partition
-from tasks.keeping.committing import read_carry, read_outcome
-from tasks.keeping.pushes import make_push
+from tasks.persistence.committing import read_carry, read_outcome
+from tasks.persistence.pushes import make_push
 from tasks.rounds.job import Job
 from tasks.rounds.steps import Outcome
 

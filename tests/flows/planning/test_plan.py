@@ -214,7 +214,7 @@ def test_clusters_that_are_not_here_are_simulated(capsys: pytest.CaptureFixture[
     told = json.loads(out)
     assert told["cluster"]["cores"] == 4
     assert {point["workers"] for point in told["points"]} == {2, 1000}
-    assert told["costs"].keys() == {"graph", "gang", "server"}
+    assert told["costs"].keys() == {"graph", "ranks", "server"}
     for costs in told["costs"].values():
         assert costs["step"] > 0
         assert costs["task"] > 0

@@ -12,8 +12,8 @@ from flows.evidence.forking import fork
 from flows.stored import Run as TrainedRun
 from storage.errors import ExperimentDiffers, ModelError, UsageError
 from tasks.clusters.connecting import connect
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 from tests.flows.command.in_process import run as command
 
 FIELDS = {"partitions": 10, "model_options": {"hidden": 16}, "local_steps": 3, "rounds": 2}
@@ -44,7 +44,7 @@ def cluster():
         yield client
 
 
-@pytest.mark.parametrize("executor", [GraphExecutor, GangExecutor])
+@pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
 def test_other_executors_have_the_same_bits_and_their_runs_replay_in_another(
     train, cluster: Client, executor
 ) -> None:

@@ -46,7 +46,7 @@ def test_every_executor_finds_the_modules_of_a_package(package, tmp_path, dask_p
     (tmp_path / "elsewhere/proj").mkdir(parents=True)
     (tmp_path / "elsewhere/proj/__init__.py").write_text("raise RuntimeError('another')")
     scheduler = dask_processes(tmp_path / "elsewhere")
-    by_file = [rw.train(config(name, executor=name)).digest for name in ("inline", "graph", "gang")]
+    by_file = [rw.train(config(name, executor=name)).digest for name in ("inline", "graph", "ranks")]
     by_name = {"model": "proj.models:Net", "loss": "proj.loss:loss", "scheduler": scheduler}
     elsewhere = rw.train(config("elsewhere", executor="graph", **by_name)).digest
     assert {*by_file, elsewhere} == {by_file[0]}

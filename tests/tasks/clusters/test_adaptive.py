@@ -8,13 +8,13 @@ import pytest
 from distributed import Client, LocalCluster
 
 from tasks.clusters.connecting import connect
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 
 FIELDS = {"partitions": 4, "rounds": 6, "local_steps": 2}
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 def test_runs_ask_a_cluster_that_adapts_from_zero_for_workers(train, kind) -> None:
     """The second one when those of the first have gone."""
     reference = train(**FIELDS, name="reference")

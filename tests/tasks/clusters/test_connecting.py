@@ -22,8 +22,8 @@ from storage.errors import ClusterError
 from tasks.clusters import connecting
 from tasks.clusters.connecting import connect, local_cluster
 from tasks.clusters.waiting import finished, usable_workers
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.test_losses import lines
 
 SMALL = {"partitions": 4, "rounds": 3, "local_steps": 2}
@@ -164,7 +164,7 @@ def test_a_private_cluster_lets_nobody_in_and_shows_nothing() -> None:
         assert [httpx.get(f"http://127.0.0.1:{port}/metrics").status_code for port in worker_pages] == [404] * 2
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 def test_a_private_cluster_gives_the_same_bits(train, kind) -> None:
     fields = {"data": "digits", "algorithm": "fed_avg", "local_steps": 2, "rounds": 3}
     with connect(None, 2, private=True) as client:
@@ -192,7 +192,7 @@ def test_a_local_clusters_workers_are_not_disturbed_to_show_how_they_work() -> N
         assert list(client.run(looking).values()) == [(False, 1000.0)]
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 def test_workers_of_several_threads_that_somebody_started_give_the_same_bits(train, tmp_path, kind) -> None:
     reference = train(**SMALL, name="reference")
     with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as local:

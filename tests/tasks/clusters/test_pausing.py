@@ -10,13 +10,13 @@ from distributed import LocalCluster, Status
 
 from storage.errors import ClusterError
 from tasks.clusters.connecting import connect
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 
 AT_ONCE = {f"distributed.worker.memory.{what}": share for what, share in {"pause": 0.001, "spill": False}.items()}
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 def test_workers_that_are_all_paused_end_a_run_with_a_line(train, kind) -> None:
     notices: list[str] = []
     options = {"n_workers": 1, "processes": False, "memory_limit": "4GiB", "dashboard_address": ":0"}

@@ -16,8 +16,8 @@ from distributed import Client, LocalCluster
 
 from storage.errors import ClusterError
 from tasks.clusters.connecting import connect
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.test_losses import lines
 
 SOURCE = """
@@ -85,7 +85,7 @@ def test_a_worker_that_dies_at_what_a_run_has_it_import_costs_a_line(
     assert re.fullmatch(LOST, line)
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 def test_a_worker_that_dies_while_it_reads_the_data_costs_a_line(train, fields, tmp_path, caplog, kind) -> None:
     reference = train(**fields, name="reference")
     (tmp_path / "do-2").write_text("os.kill(os.getpid(), signal.SIGKILL)")
@@ -146,7 +146,7 @@ def two_workers(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [GraphExecutor, GangExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
 def test_a_worker_may_be_killed_at_any_moment_before_round_1(train, fields, tmp_path, kind) -> None:
     """At every quarter of a second from the moment on at which the client comes."""
     reference = train(**fields, name="reference")

@@ -157,7 +157,7 @@ def command(slurm: Path, fields: dict[str, object], name: str, *more: str) -> li
     return [*line, f"--scheduler=slurm:{slurm / 'options.toml'}", "--workers=2", *more]
 
 
-@pytest.mark.parametrize("executor", ["graph", "gang"])
+@pytest.mark.parametrize("executor", ["graph", "ranks"])
 @pytest.mark.parametrize("when", ["never", "before round 1", "in mid-run"])
 def test_a_run_has_the_bits_of_any_other(train, slurm, configuration, executor: str, when: str) -> None:
     """Also where one of its two jobs is cancelled: another one is begun. None is left."""

@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster
 
 from storage.errors import ClusterError
 from tasks.clusters.connecting import connect
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 
 FIELDS = {"partitions": 4, "rounds": 3, "local_steps": 2}
 
@@ -58,7 +58,7 @@ def two_hosts(certificate, tmp_path: Path) -> Iterator[str]:
                 worker.wait()
 
 
-@pytest.mark.parametrize(("kind", "executor"), [(GraphExecutor, "graph"), (GangExecutor, "gang")])
+@pytest.mark.parametrize(("kind", "executor"), [(GraphExecutor, "graph"), (RanksExecutor, "ranks")])
 def test_a_run_has_the_bits_of_any_other(
     train, certificate, dask_processes, tmp_path: Path, kind, executor
 ) -> None:
@@ -77,10 +77,10 @@ def test_ranks_on_two_machines_are_refused_unless_they_may_be_overheard(train, t
     with connect(two_hosts, 2) as client:
         refused = pytest.raises(ClusterError, match="ranks on several machines do not: give --executor graph, or")
         with refused as caught:
-            train(GangExecutor(client), 3, **FIELDS, name="refused")
+            train(RanksExecutor(client), 3, **FIELDS, name="refused")
         assert "\n" not in str(caught.value)
-        chosen = train(GangExecutor(client, choosing=True), 3, **FIELDS, name="chosen")
+        chosen = train(RanksExecutor(client, choosing=True), 3, **FIELDS, name="chosen")
         assert {chosen.round(number).commit.executor for number in (1, 2, 3)} == {"graph"}
-        plain = train(GangExecutor(client, plain=True), 3, **FIELDS, name="plain")
-        assert {plain.round(number).commit.executor for number in (1, 2, 3)} == {"gang"}
+        plain = train(RanksExecutor(client, plain=True), 3, **FIELDS, name="plain")
+        assert {plain.round(number).commit.executor for number in (1, 2, 3)} == {"ranks"}
     assert reference.digest == chosen.digest == plain.digest

@@ -84,7 +84,7 @@ def test_the_bits_of_any_fan_in_are_those_of_one_process(train, fields, client, 
     assert folds and max(folds) <= fan_in
 
 
-@pytest.mark.parametrize("options", [{"reduce": "median"}, {"match": "weights"}])
+@pytest.mark.parametrize("options", [{"reduce": "median"}, {"algorithm": "matched"}])
 def test_a_reduce_that_gathers_receives_all_at_once_and_gives_the_same_bits(train, client, folds, options) -> None:
     fields = {"model": "mlp", "partitions": 5, "rounds": ROUNDS, "local_steps": 2} | options
     reference = train(**fields, name="reference")

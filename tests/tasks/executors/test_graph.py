@@ -14,8 +14,8 @@ from distributed import Client
 from storage.errors import RoundFailed
 from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
+from tasks.executors.ranks import RanksExecutor
 from tasks.rounds.steps import BlockResult
 from tasks.user_code import find_code
 from tests.counting import counting
@@ -29,7 +29,7 @@ def client() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(params=[GraphExecutor, GangExecutor])
+@pytest.fixture(params=[GraphExecutor, RanksExecutor])
 def kind(request: pytest.FixtureRequest) -> type[GraphExecutor]:
     return request.param
 

@@ -14,9 +14,9 @@ from storage.runs.run import Run
 from tasks.clusters.connecting import connect
 from tasks.clusters.watching import processes
 from tasks.executors.base import Executor
-from tasks.executors.gang import GangExecutor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
+from tasks.executors.ranks import RanksExecutor
 
 SOURCE = """
 import os
@@ -71,14 +71,14 @@ def do(tmp_path: Path) -> Deeds:
 def executor(kind: str, client: Client) -> Executor:
     if kind == "inline":
         return InlineExecutor()
-    return GraphExecutor(client) if kind == "graph" else GangExecutor(client)
+    return GraphExecutor(client) if kind == "graph" else RanksExecutor(client)
 
 
 def refused(run: Run) -> dict[int, list[int]]:
     return {n: sorted(run.round(n).refused) for n in range(1, run.done + 1) if run.round(n).refused}
 
 
-@pytest.mark.parametrize("kind", ["inline", "graph", "gang"])
+@pytest.mark.parametrize("kind", ["inline", "graph", "ranks"])
 def test_a_partition_that_raises_is_refused_by_name_and_the_others_go_on(
     train, client, fields, do, tmp_path, kind
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_partition_that_raises_is_refused_by_name_and_the_others_go_on(
             assert "not mapped again: partition 2 in round 1 to 6, as it had raised" in str(replay)
 
 
-@pytest.mark.parametrize("kind", ["graph", "gang"])
+@pytest.mark.parametrize("kind", ["graph", "ranks"])
 def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, do, kind) -> None:
     wanted = train(**fields, name="wanted")
     _, pid = sorted(processes(client).values())[0]
@@ -119,16 +119,16 @@ def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fie
 def test_ranks_go_on_once_no_map_raises(train, client, fields, do) -> None:
     fields |= {"rounds": 20}
     do("if (records / '3.json').exists() and not (records / '7.json').exists(): " + HOT, 1)
-    run = train(GangExecutor(client), 3, **fields, name="run")
+    run = train(RanksExecutor(client), 3, **fields, name="run")
     # Maps go on beside the commits: when they see one is open.
     assert refused(run)
     assert all(3 < round < 12 and partitions == [1] for round, partitions in refused(run).items())
     assert {run.round(n).commit.executor for n in refused(run)} == {"graph"}
-    assert {run.round(n).commit.executor for n in (1, 2, 3, 20)} == {"gang"}
+    assert {run.round(n).commit.executor for n in (1, 2, 3, 20)} == {"ranks"}
     assert rw.open_run(run.path).replay("all").identical
 
 
-@pytest.mark.parametrize("kind", ["inline", "graph", "gang"])
+@pytest.mark.parametrize("kind", ["inline", "graph", "ranks"])
 def test_where_all_raise_or_too_many_the_run_ends_with_the_line(train, client, fields, do, kind) -> None:
     do(HOT, 0, 1, 2, 3)
     line = r"round 1: 0 of 4 updates are sound, 1 needed; partition \d: its map failed with ValueError: too hot .*"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-EXECUTORS = ("inline", "graph", "gang")
+EXECUTORS = ("inline", "graph", "ranks")
 """Where ours runs, a contender each."""
 
 PEERS = "tests.benchmarks.peers"

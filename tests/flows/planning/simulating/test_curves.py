@@ -27,7 +27,7 @@ def test_epochs_and_efficiency() -> None:
     curves = simulate(work(fold=0), FREE_CLUSTER, [1, 4], [10])
     names = list(dict.fromkeys(each.schedule for each in curves.points))
     assert names[:3] == ["synchronous, graph", "local 10, graph", "local epoch, graph"]
-    local, said = point(curves, "local 10, gang", 4), 3 * MESSAGE
+    local, said = point(curves, "local 10, ranks", 4), 3 * MESSAGE
     assert (local.seconds, local.epoch) == pytest.approx((1 + said, 5 * (1 + said)))
     assert local.efficiency == pytest.approx(20 / (4 * local.epoch))
     epoch = point(curves, "local epoch, graph", 4)
@@ -74,7 +74,7 @@ def test_curves_follow_from_the_seed() -> None:
 def test_curves_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     curves = simulate(work(), SimulatedCluster(stragglers=0.1), [1, 2], [10])
     print_simulation(curves)
-    assert capsys.readouterr().out.count("local 10, gang") == 2
+    assert capsys.readouterr().out.count("local 10, ranks") == 2
     summary = simulation_summary(curves)
     assert json.loads(json.dumps(summary, allow_nan=False))["points"][0]["schedule"] == "synchronous, graph"
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.planning.simulating.rounds import gang, graph, server
+from flows.planning.simulating.rounds import graph, ranks, server
 from tests.flows.planning.simulating.simulated import setting, work
 
 WORKERS = st.integers(1, 13)
-KINDS = st.sampled_from([graph, gang, server])
+KINDS = st.sampled_from([graph, ranks, server])
 SEEDS = st.integers(0, 1000)
 COSTS = work(task=0.003, round=0.01)
 

@@ -7,11 +7,11 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from flows.planning.simulating.rounds import MESSAGE, Setting, book, gang, graph, server
+from flows.planning.simulating.rounds import MESSAGE, Setting, book, graph, ranks, server
 from tasks.executors.graph import FAN_IN
 from tests.flows.planning.simulating.simulated import FREE, setting, work
 
-KINDS = [graph, gang]
+KINDS = [graph, ranks]
 
 
 def only(kind, made: Setting) -> dict[str, float]:
@@ -58,19 +58,19 @@ def test_messages_and_the_scheduler() -> None:
 
 def test_neighbours_on_a_machine_need_no_link() -> None:
     assert only(graph, setting(4, cores=4)) == pytest.approx({"maps": 0.2, "reducer's CPU": 0.03})
-    assert only(gang, setting(4, cores=4)) == pytest.approx({"maps": 0.2, "messages": 3 * MESSAGE, "fold": 0.03})
+    assert only(ranks, setting(4, cores=4)) == pytest.approx({"maps": 0.2, "messages": 3 * MESSAGE, "fold": 0.03})
 
 
 def test_ranks_on_four_machines() -> None:
     # Three steps in a ring, for numbers and for updates of 0.1 s.
     told = {"maps": 0.2, "messages": 6 * (MESSAGE + 0.001), "links": 0.3, "fold": 0.03}
-    assert only(gang, setting(4, latency=0.001)) == pytest.approx(told)
+    assert only(ranks, setting(4, latency=0.001)) == pytest.approx(told)
 
 
 def test_ranks_reduce_a_large_state_in_shares() -> None:
     # Of 100 MB each rank is sent three quarters twice, once to fold and once folded, and folds a quarter of three.
     told = {"maps": 0.2, "messages": 2 * 6 * MESSAGE, "links": 2 * 7.5, "fold": 0.75}
-    assert only(gang, setting(4, work(state=100_000_000))) == pytest.approx(told)
+    assert only(ranks, setting(4, work(state=100_000_000))) == pytest.approx(told)
 
 
 def test_a_scheduler_takes_its_time_for_every_map() -> None:

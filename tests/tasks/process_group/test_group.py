@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from storage.values.state import Update
-from tasks.gang.boards import Shared
-from tasks.gang.collectives import Broken
-from tasks.gang.group import Group, Seat, joined, open_door
+from tasks.process_group.channels import SharedMemory
+from tasks.process_group.collectives import Broken
+from tasks.process_group.group import Group, Rendezvous, joined, open_rendezvous
 
 RANKS = 3
 
@@ -40,7 +40,7 @@ def all_tell(group: Group) -> list[bool]:
 
 
 def all_tell_by_network(group: Group) -> list[bool]:
-    assert not isinstance(group._boards[0], Shared)
+    assert not isinstance(group._channels[0], SharedMemory)
     return all_tell(group)
 
 
@@ -56,7 +56,7 @@ def all_scatter(group: Group) -> list[bool]:
 
 
 def all_scatter_by_network(group: Group) -> list[bool]:
-    assert not isinstance(group._boards[0], Shared)
+    assert not isinstance(group._channels[0], SharedMemory)
     return all_scatter(group)
 
 
@@ -100,13 +100,13 @@ def one_leaves(group: Group) -> str:
 def rank(number: int, ports: Any, results: Any, work: Callable[[Group], Any], shares: bool) -> None:
     if not shares:
         del os.memfd_create  # as on a system that has no such memory
-    door = open_door("127.0.0.1") if number == 0 else None
-    if door is not None:
+    opened = open_rendezvous("127.0.0.1") if number == 0 else None
+    if opened is not None:
         for _ in range(RANKS - 1):
-            ports.put(door.port)
-    seat = Seat(number, RANKS, "127.0.0.1", door.port if door else ports.get())
+            ports.put(opened.port)
+    meeting = Rendezvous(number, RANKS, "127.0.0.1", opened.port if opened else ports.get())
     listening = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
-    with joined(seat, lambda: False, door) as group:
+    with joined(meeting, lambda: False, opened) as group:
         listening |= {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
         assert listening <= {"127.0.0.1"}, listening
         results.put((number, work(group)))
@@ -155,5 +155,8 @@ def test_who_is_left_alone_by_a_rank_that_went_knows_it() -> None:
 
 def test_a_rank_that_nobody_joins_gives_up_once_it_is_halted() -> None:
     looks = iter([False, False, True])
-    with pytest.raises(Broken), joined(Seat(0, 2, "127.0.0.1", 0), lambda: next(looks), open_door("127.0.0.1")):
+    with (
+        pytest.raises(Broken),
+        joined(Rendezvous(0, 2, "127.0.0.1", 0), lambda: next(looks), open_rendezvous("127.0.0.1")),
+    ):
         pass

@@ -10,23 +10,23 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from storage.places.together import beside
-from storage.rounds.commits import Commit, GangRecord, SplitRecord, UpdateRecord
+from storage.rounds.commits import Commit, ProcessGroupRecord, SplitRecord, UpdateRecord
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.state import Update
 from storage.values.tensors import Vectors
 from tasks.data.partitions import Partition, Partitions
-from tasks.keeping.remaking import remade
-from tasks.numerics import check_fingerprint, fingerprint, generators_kept
+from tasks.numerics import check_fingerprint, check_source, fingerprint, generators_kept, source_digest
+from tasks.persistence.recomputing import recomputed
 from tasks.rounds.job import Attempt, Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import (
@@ -43,20 +43,9 @@ from tasks.rounds.steps import (
 )
 
 
-@dataclass(frozen=True)
-class Made:
-    """How a round was made: what a `gang` took, and the `digests` of the state where that is kept already."""
-
-    gang: GangRecord | None = None
-    digests: Mapping[str, str] | None = None
-
-
-MADE = Made()
-
-
 def read_outcome(job: Job, round: int) -> Outcome:
     """The outcome of a committed round, verified; made again where its state is not stored."""
-    return remade(job.work, job.attempt.open(), round)
+    return recomputed(job.work, job.attempt.open(), round)
 
 
 def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
@@ -81,33 +70,100 @@ def here(map_again: Callable[[], Mapped]) -> Mapped:
     return map_again()
 
 
+Keep = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
+"""Stores the update of a round, which took so many seconds; gives what waits for its record."""
+
+
+class Rank(Protocol):
+    """How a process reads and stores its part of a network: all of it, or what it has in a team."""
+
+    @property
+    def job(self) -> Job:
+        """The work on its part of the network, and where it is kept."""
+        ...
+
+    def read_outcome(self, round: int) -> Outcome:
+        """The outcome of a committed round, verified."""
+        ...
+
+    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
+        """What a partition carried away from a round, vectors (element,) by slot; nothing from none."""
+        ...
+
+    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
+        """The map's result once it is settled whether it is refused."""
+        ...
+
+    def keeping(self) -> AbstractContextManager[Keep]:
+        """Within, updates are stored, by what it gives."""
+        ...
+
+    def keep_state(self, after: Outcome) -> Mapping[str, str] | None:
+        """Store the state after a round; the digests of its tensors, None where it is stored with the commit."""
+        ...
+
+
+@dataclass(frozen=True)
+class WholeNetwork:
+    """A process that has the whole network; `again` maps a partition once more whose map raised."""
+
+    job: Job
+    again: Again = here
+
+    def read_outcome(self, round: int) -> Outcome:
+        return read_outcome(self.job, round)
+
+    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
+        return read_carry(self.job, source, partition)
+
+    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
+        """Refused where the map raises again."""
+        return (
+            self.again(partial(map_again, self.job, before, mapped.partition, examples))
+            if mapped.raised
+            else mapped
+        )
+
+    @contextmanager
+    def keeping(self) -> Iterator[Keep]:
+        """Within, updates of large states and far stores are written beside the next maps."""
+        store = self.job.attempt.open()
+        with beside(store.place, store.tensors.state_bytes) as keep:
+            yield lambda round, mapped, seconds: keep(_keep, store, round, mapped, seconds).result
+
+    def keep_state(self, after: Outcome) -> None:
+        return None
+
+
 def map_and_keep(
     job: Job, before: Outcome, data: Sequence[Partition], block: int, again: Again = here
 ) -> BlockResult:
-    """Map a block's partitions, keep their updates, and fold what can be folded.
+    """Map, keep and fold a block with the whole network; `again` maps a partition once more whose map raised."""
+    return map_keep_fold(WholeNetwork(job, again), before, data, block)
 
-    Unsound updates are refused: they are kept where they have the right shape, but not reduced. So is who raises
-    `again`.
+
+def map_keep_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
+    """Map a block's partitions, keep their updates, refuse those that are unsound, and fold the others.
+
+    Refused updates are kept where they have the right shape.
     """
+    job = rank.job
     check_machine(job)
-    store, round, span = job.attempt.open(), before.state.round + 1, job.plan.span(block)
-    carries = (read_carry(job, before.carry_from.get(partition), partition) for partition in span)
+    round, span = before.state.round + 1, job.plan.span(block)
+    carries = (rank.read_carry(before.carry_from.get(partition), partition) for partition in span)
     updates: dict[int, Update | None] = {}
-    records: dict[int, Future[UpdateRecord]] = {}
+    records: dict[int, Callable[[], UpdateRecord]] = {}
     began = time.perf_counter()
-    with generators_kept(), beside(store.place, store.tensors.state_bytes) as keep:
+    with generators_kept(), rank.keeping() as keep:
         for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
             for found in group:
-                mapped, examples = found, data[found.partition - span.start]
-                if found.raised:
-                    mapped = again(partial(map_again, job, before, found.partition, examples))
-                records[mapped.partition] = keep(_keep, store, round, mapped, seconds)
+                mapped = rank.settled(before, found, data[found.partition - span.start])
+                records[mapped.partition] = keep(round, mapped, seconds)
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
         nodes = fold_block(job.work, round, job.plan.nodes(block), updates)
-    kept = {partition: record.result() for partition, record in records.items()}
-    return BlockResult(nodes, kept, job.work.code)
+    return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
 def map_again(job: Job, before: Outcome, partition: int, examples: Partition) -> Mapped:
@@ -118,9 +174,11 @@ def map_again(job: Job, before: Outcome, partition: int, examples: Partition) ->
 
 
 def check_machine(job: Job) -> None:
-    """Raise `NumericsMismatch` on a machine that would compute other bits than the run."""
+    """Raise `NumericsMismatch` on a machine, or in a Roundweave, that would compute other bits than the run."""
+    where = f"worker process {os.getpid()} on {_host()}"
+    if job.work.source:
+        check_source(job.work.source, source_digest(), where)
     if job.work.fingerprint is not None:
-        where = f"worker process {os.getpid()} on {_host()}"
         check_fingerprint(job.work.fingerprint, fingerprint(), where)
 
 
@@ -182,12 +240,14 @@ def commit_round(
     previous: Commit | None,
     closing: bool,
     updates: Mapping[int, Update] = MappingProxyType({}),
-    made: Made = MADE,
+    process_group: ProcessGroupRecord | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> Commit:
     """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
 
     Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
-    those, by partition, that were not kept when they were mapped. `made` says how it was made.
+    those, by partition, that were not kept when they were mapped. `process_group` says what its ranks took, and
+    `digests` are of the tensors of a state that is kept already.
     """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
@@ -197,10 +257,10 @@ def commit_round(
     with beside(store.place, store.tensors.state_bytes) as keep:
         for partition, update in updates.items():
             keep(store.tensors.write_update, state.round, partition, update)
-        if made.digests is None:
+        if digests is None:
             keep(_keep_state, store, after, stored)
         before = store.log.link_before(state.round)
-        described = store.describe(state, attempt.token, attempt.epoch, made.digests)
+        described = store.describe(state, attempt.token, attempt.epoch, digests)
     judged = judge_round(job.work, state.round, [tally for block in tallies for tally in block])
     now = time.time()
     commit = replace(
@@ -212,7 +272,7 @@ def commit_round(
         score=judged,
         stored=stored,
         executor=attempt.executor,
-        gang=made.gang,
+        process_group=process_group,
         seconds=max(0.0, now - max(previous.time, attempt.started)),
         time=now,
     )

@@ -12,7 +12,7 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.gang.group import Group
+from tasks.process_group.communicator import Communicator
 from tasks.reduces.mean import Mean, WeightedSum
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Outcome, apply_reduced, reduce_blocks
@@ -36,11 +36,11 @@ def block_share(block: BlockResult, share: int, shares: int) -> BlockResult:
     return replace(block, nodes={node: _node_share(value, share, shares) for node, value in block.nodes.items()})
 
 
-def reduce_in_shares(job: Job, before: Outcome, blocks: Sequence[BlockResult], group: Group) -> Outcome:
+def reduce_in_shares(job: Job, before: Outcome, blocks: Sequence[BlockResult], group: Communicator) -> Outcome:
     """A round's outcome from this rank's share of what all blocks give; all ranks have it, to the same bits."""
     part = state_share(before.state, group.rank, group.ranks)
-    told = group.all_gather(reduce_blocks(job.work, part, blocks))
-    return apply_reduced(job.work, before, blocks, lambda: joined_update(told))
+    parts = group.all_gather(reduce_blocks(job.work, part, blocks))
+    return apply_reduced(job.work, before, blocks, lambda: joined_update(parts))
 
 
 def state_share(state: State, share: int, shares: int) -> State:

@@ -46,7 +46,7 @@ class Remembered:
 REMEMBERED = Remembered()
 
 
-def remade(work: Work, store: RoundStore, round: int) -> Outcome:
+def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
     """The outcome of a committed round by the work that made it, verified.
 
     Where the state is not stored, updates are reduced and applied again since the last one that is. Raises

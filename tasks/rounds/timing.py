@@ -1,7 +1,4 @@
-"""How maps get on in this process: which one is under way, and how long the last one took.
-
-It is told to who waits, and decides no bits.
-"""
+"""The timing of maps in this process, and which of them are stragglers. It decides no bits."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ MUCH_LONGER = 5
 
 
 @dataclass(frozen=True)
-class Pace:
+class Timing:
     """The map under way, its partition None for none, for so many seconds; `took` is what the last one took."""
 
     round: int = 0
@@ -50,18 +47,18 @@ def mapping(round: int, partition: int) -> Iterator[None]:
         _under_way = None
 
 
-def pace() -> Pace:
-    """How this process gets on."""
+def timing() -> Timing:
+    """The map under way in this process, and what the last one took."""
     if _under_way is None:
-        return Pace(took=_took)
+        return Timing(took=_took)
     round, partition, began = _under_way
-    return Pace(round, partition, time.perf_counter() - began, _took)
+    return Timing(round, partition, time.perf_counter() - began, _took)
 
 
-class Hangs:
-    """Which maps to tell of: those under way for `patience` seconds and much longer than others took.
+class Stragglers:
+    """Notifies of maps under way for `patience` seconds and much longer than others took.
 
-    Each is told again whenever its time has doubled.
+    It notifies again of each whenever its time has doubled.
     """
 
     def __init__(self, patience: float, notice: Notice) -> None:
@@ -69,32 +66,32 @@ class Hangs:
         self.notice = notice
         self._told: dict[tuple[int, int], float] = {}
 
-    def look(self, paces: Sequence[Pace]) -> None:
-        """Tell of the maps that take long, and were not told of lately."""
-        others = [pace.took for pace in paces if pace.took is not None]
+    def look(self, timings: Sequence[Timing]) -> None:
+        """Look at the timing of each process, and notify of stragglers."""
+        others = [each.took for each in timings if each.took is not None]
         took = statistics.median(others) if others else None
-        for pace in paces:
-            if pace.partition is None:
+        for each in timings:
+            if each.partition is None:
                 continue
-            told = self._told.get((pace.round, pace.partition))
-            if pace.seconds >= (2 * told if told else max(self.patience, MUCH_LONGER * (took or 0.0))):
-                self._told[pace.round, pace.partition] = pace.seconds
+            told = self._told.get((each.round, each.partition))
+            if each.seconds >= (2 * told if told else max(self.patience, MUCH_LONGER * (took or 0.0))):
+                self._told[each.round, each.partition] = each.seconds
                 compared = "none has ended yet" if took is None else f"the others took {_seconds(took)} s"
                 self.notice(
-                    f"round {pace.round}: partition {pace.partition} has been mapping for "
-                    f"{_seconds(pace.seconds)} s, {compared}"
+                    f"round {each.round}: partition {each.partition} has been mapping for "
+                    f"{_seconds(each.seconds)} s, {compared}"
                 )
 
 
 @contextmanager
 def watched(patience: float, notice: Notice) -> Iterator[None]:
-    """Within, maps of this process are told of that take longer than so many seconds."""
+    """Within, stragglers among the maps of this process are looked for."""
     done = threading.Event()
 
     def look() -> None:
-        hangs = Hangs(patience, notice)
+        stragglers = Stragglers(patience, notice)
         while not done.wait(patience / 10):
-            hangs.look([pace()])
+            stragglers.look([timing()])
 
     watch = threading.Thread(target=copy_context().run, args=(look,), daemon=True)
     watch.start()

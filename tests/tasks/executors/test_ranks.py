@@ -16,8 +16,7 @@ from distributed import Client, LocalCluster
 from storage.errors import ClusterError, RoundFailed
 from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
-from tasks.executors import gang
-from tasks.executors.gang import GangExecutor
+from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.test_losses import foreign
 
 SOURCE = """
@@ -90,12 +89,12 @@ def processes(run: Run) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("partitions", [(0,), (2,), (0, 2)])
-def test_a_gang_that_loses_ranks_gives_the_same_bits(train, client, fields, do, partitions, caplog) -> None:
+def test_a_group_that_loses_ranks_gives_the_same_bits(train, client, fields, do, partitions, caplog) -> None:
     """Partition 0 is of the first rank, which commits; 2 is of the second."""
     reference = train(**fields, name="reference")
     for number, partition in enumerate(partitions):
         do(KILL, partition, 5 + 8 * number)
-    run = train(GangExecutor(client), 30, **fields, name="there")
+    run = train(RanksExecutor(client), 30, **fields, name="there")
     assert run.digest == reference.digest
     told = lines(caplog)
     assert len(told) == len(partitions)
@@ -106,7 +105,7 @@ def test_a_gang_that_loses_ranks_gives_the_same_bits(train, client, fields, do, 
 def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -> None:
     reference = train(**fields, name="reference")
     do(STOP, 2, 5)
-    run = train(GangExecutor(client, worker_timeout=5), 30, **fields, name="there")
+    run = train(RanksExecutor(client, worker_timeout=5), 30, **fields, name="there")
     assert run.digest == reference.digest
     (line,) = lines(caplog)
     assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
@@ -116,7 +115,7 @@ def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -
 def test_a_rank_that_raises_once_costs_no_bit(train, client, fields, do, partition) -> None:
     reference = train(**fields, name="reference")
     do("raise ValueError('too hot')", partition, 3)
-    run = train(GangExecutor(client), 30, **fields, name="there")
+    run = train(RanksExecutor(client), 30, **fields, name="there")
     assert run.digest == reference.digest
     assert not any(run.round(n).refused for n in range(1, 31))
 
@@ -125,7 +124,7 @@ def test_a_rank_that_raises_once_costs_no_bit(train, client, fields, do, partiti
 def test_a_rank_that_fails_ends_the_run_and_frees_workers(train, client, fields, do, partition) -> None:
     do("raise MemoryError('none left')", partition, 3)
     wanted = rf"round \d+: the map of partition {partition} failed with MemoryError: none left"
-    executor = GangExecutor(client)
+    executor = RanksExecutor(client)
     with pytest.raises(RoundFailed, match=wanted):
         train(executor, 30, **fields, name="there")
     assert client.submit(sum, [1, 2], workers=list(client.nthreads())[:1]).result(timeout=20) == 3
@@ -136,7 +135,7 @@ def test_a_rank_that_fails_ends_the_run_and_frees_workers(train, client, fields,
 def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
     do(KILL, 2, 3, always=True)
     with foreign(2) as client, pytest.raises(ClusterError, match=r"round \d+ was lost 2 times \(workers died at"):
-        train(GangExecutor(client), 30, **fields, name="there")
+        train(RanksExecutor(client), 30, **fields, name="there")
 
 
 def test_a_hanging_rank_is_named(train, client, fields, do, tmp_path, caplog, monkeypatch) -> None:
@@ -147,7 +146,7 @@ def test_a_hanging_rank_is_named(train, client, fields, do, tmp_path, caplog, mo
 
     monkeypatch.setattr(logging.getLogger("roundweave"), "filters", [goes_on_after_the_second])
     do("while not Path(__file__).with_name('go-on').exists(): time.sleep(0.1)", 2, 2)
-    train(GangExecutor(client, worker_timeout=2), 30, **fields, name="there")
+    train(RanksExecutor(client, worker_timeout=2), 30, **fields, name="there")
     told = [line.partition(" for ")[0] for line in lines(caplog)]
     assert len(told) == 2
     assert re.fullmatch(r"round [34]: partition 2 has been mapping", *set(told))
@@ -156,8 +155,8 @@ def test_a_hanging_rank_is_named(train, client, fields, do, tmp_path, caplog, mo
 def test_the_same_ranks_go_on_over_windows(train, client, fields) -> None:
     reference = train(**fields, name="reference")
     formed = []
-    executor = GangExecutor(client)
-    run = train(executor, 4, lambda commit: formed.append(executor._gang), **fields, name="there")
+    executor = RanksExecutor(client)
+    run = train(executor, 4, lambda commit: formed.append(executor._running), **fields, name="there")
     assert run.digest == reference.digest
     assert len(set(formed)) == 1
 
@@ -178,19 +177,19 @@ def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(tra
                 until(lambda: len(client.nthreads()) == sizes[commit.round])
                 (tmp_path / f"go-on-{commit.round}").touch()
 
-        run = train(GangExecutor(client), 3, change, **fields, name="there")
+        run = train(RanksExecutor(client), 3, change, **fields, name="there")
     assert run.digest == reference.digest
     counts = [len(each) for each in processes(run)]
     assert (counts[0], max(counts), counts[-1]) == (1, 3, 1)
 
 
-def test_short_rounds_are_a_gangs_where_it_may_choose_and_long_ones_are_not(
+def test_short_rounds_are_done_by_ranks_where_it_may_choose_and_long_ones_are_not(
     train, client, fields, monkeypatch
 ) -> None:
     reference = train(**fields, name="reference")
-    for bound, by in ((60.0, ["graph"] * 3 + ["gang"] * 27), (0.0, ["graph"] * 30)):
-        monkeypatch.setattr(gang, "SHORT_SECONDS", bound)
-        executor = GangExecutor(client, choosing=True)
+    for bound, by in ((60.0, ["graph"] * 3 + ["ranks"] * 27), (0.0, ["graph"] * 30)):
+        monkeypatch.setattr("tasks.executors.ranks.SHORT_SECONDS", bound)
+        executor = RanksExecutor(client, choosing=True)
         run = train(executor, 3, **fields, name=f"bound-{bound}")
         assert run.digest == reference.digest
         assert [run.round(n).commit.executor for n in range(1, 31)] == by
@@ -202,20 +201,20 @@ def test_short_rounds_are_a_gangs_where_it_may_choose_and_long_ones_are_not(
 def test_workers_that_share_a_process_are_no_ranks_and_get_the_same_bits(train, fields, options) -> None:
     reference = train(**fields, name="reference")
     with foreign(**options) as client:
-        run = train(GangExecutor(client), 4, **fields, name="there")
+        run = train(RanksExecutor(client), 4, **fields, name="there")
     assert run.digest == reference.digest
 
 
-def test_a_gang_ends_where_a_commit_says_stop(train, client, fields) -> None:
+def test_ranks_end_where_a_commit_says_stop(train, client, fields) -> None:
     fields = fields | {"held_out": 0.2, "patience": 3, "lr": 1e-9}
     reference = train(**fields, name="reference")
-    run = train(GangExecutor(client), 30, **fields, name="there")
+    run = train(RanksExecutor(client), 30, **fields, name="there")
     until(lambda: not any(client.processing().values()))
     assert (run.done, run.digest) == (reference.done, reference.digest)
     assert run.done < 30
 
 
-def test_a_gang_that_is_left_in_mid_run_is_over_once_the_run_is_let_go(train, client, fields) -> None:
+def test_ranks_that_are_left_in_mid_run_end_once_the_run_is_let_go(train, client, fields) -> None:
     class Left(Exception):
         pass
 
@@ -224,7 +223,7 @@ def test_a_gang_that_is_left_in_mid_run_is_over_once_the_run_is_let_go(train, cl
             raise Left
 
     with pytest.raises(Left):
-        train(GangExecutor(client), 5, leave, **fields | {"rounds": 100_000}, name="there")
+        train(RanksExecutor(client), 5, leave, **fields | {"rounds": 100_000}, name="there")
     done = open_run("there").done
     assert not any(client.processing().values())
     time.sleep(0.5)
@@ -239,8 +238,8 @@ from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
 from tasks.executors.choice import open_executor
 config = TrainConfig(data=sys.argv[2], model=sys.argv[3], root=sys.argv[4], partitions=4, local_steps=2,
-    batch_size=5, held_out=0, rounds=100_000, name="there", scheduler=sys.argv[1], executor="gang")
-with open_executor("gang", config.scheduler, 2) as executor, prepared(resolve(config), executor) as ready:
+    batch_size=5, held_out=0, rounds=100_000, name="there", scheduler=sys.argv[1], executor="ranks")
+with open_executor("ranks", config.scheduler, 2) as executor, prepared(resolve(config), executor) as ready:
     for commit in executor.run(ready.job, 1, 5):
         pass
     print(commit.round, flush=True)
@@ -249,7 +248,7 @@ with open_executor("gang", config.scheduler, 2) as executor, prepared(resolve(co
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_gang_whose_client_is_gone_ends_and_leaves_its_workers_free(
+def test_ranks_whose_client_is_gone_end_and_leave_their_workers_free(
     fields, dask_processes, tmp_path, killed
 ) -> None:
     scheduler = dask_processes(tmp_path)

@@ -27,8 +27,8 @@ from tasks.applies.sgd import Sgd
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
-from tasks.keeping import remaking
-from tasks.keeping.remaking import remade
+from tasks.persistence import recomputing
+from tasks.persistence.recomputing import recomputed
 from tasks.rounds.job import Work
 from tests.counting import counting
 
@@ -44,7 +44,7 @@ def cluster() -> Iterator[GraphExecutor]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
-    remaking.REMEMBERED = remaking.Remembered()
+    recomputing.REMEMBERED = recomputing.Remembered()
 
 
 def states(run: Run) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_state_that_is_made_again_is_the_one_that_was_stored(train, cluster, a
     assert verify(run.path).sound
     work = work_of(run, **fields, **SELDOM)
     for round in (3, 1, 2, 5, 4):
-        outcome = remade(work, RoundStore(run.path), round)
+        outcome = recomputed(work, RoundStore(run.path), round)
         stored = whole.round(round).named
         named = outcome.state.named(work.objective.layout)
         assert named.keys() == stored.keys()
@@ -164,16 +164,16 @@ def test_rounds_of_such_a_run_are_reduced_again(train, sparse) -> None:
 
 def test_going_through_rounds_in_order_costs_an_apply_each(sparse, monkeypatch) -> None:
     work, made = work_of(sparse, **SMALL, local_steps=2, **SELDOM), []
-    apply = remaking.reduce_apply
+    apply = recomputing.reduce_apply
     monkeypatch.setattr(
-        remaking,
+        recomputing,
         "reduce_apply",
         lambda work, before, blocks: made.append(before.state.round) or apply(work, before, blocks),
     )
     for round in range(10):
-        remade(work, RoundStore(sparse.path), round)
+        recomputed(work, RoundStore(sparse.path), round)
     assert made == [0, 1, 2, 4, 5, 6]
-    remade(work, RoundStore(sparse.path), 3)
+    recomputed(work, RoundStore(sparse.path), 3)
     assert made[6:] == [0, 1, 2]
 
 
@@ -183,7 +183,7 @@ def test_another_state_than_was_committed_is_an_error(sparse) -> None:
     with pytest.raises(
         RoundFailed, match=r"the state of round 5 of .* is not stored, and its updates give another one"
     ):
-        remade(other, RoundStore(sparse.path), 6)
+        recomputed(other, RoundStore(sparse.path), 6)
 
 
 def test_a_damaged_update_between_is_named(sparse, flip) -> None:
@@ -219,7 +219,7 @@ def test_a_run_cut_short_between_states_goes_on_to_the_same_bits(train, sparse, 
 
 def test_a_state_that_a_writer_left_is_a_note_and_goes_with_the_next_pruning(sparse) -> None:
     store = RoundStore(sparse.path)
-    state = remade(work_of(sparse, **SMALL, local_steps=2, **SELDOM), store, 6).state
+    state = recomputed(work_of(sparse, **SMALL, local_steps=2, **SELDOM), store, 6).state
     store.tensors.write_state(state)
     seen = verify(sparse.path)
     assert seen.sound

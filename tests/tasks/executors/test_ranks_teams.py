@@ -11,9 +11,8 @@ from distributed import Client
 from storage.errors import ClusterError, RoundFailed
 from storage.runs.run import open_run
 from tasks.clusters.connecting import connect
-from tasks.executors import gang
-from tasks.executors.gang import GangExecutor
-from tests.tasks.executors.test_gang import KILL, STOP, lines, until
+from tasks.executors.ranks import RanksExecutor
+from tests.tasks.executors.test_ranks import KILL, STOP, lines, until
 
 SOURCE = """
 import os, signal, time
@@ -75,19 +74,19 @@ def do(tmp_path: Path) -> Callable[[str, int, int], None]:
 def test_a_team_of_processes_gives_the_bits_of_one_process(train, client, fields, ranks, teams) -> None:
     fields = fields | {"ranks": ranks, "outer_momentum": 0.9}
     reference = train(**fields, name="reference")
-    run = train(GangExecutor(client), 12, **fields, name="there")
+    run = train(RanksExecutor(client), 12, **fields, name="there")
     assert run.digest == reference.digest
-    gang = run.round(-1).commit.gang
-    assert (gang.ranks, gang.team) == (min(3, teams) * ranks, ranks)
-    assert run.round(-1).commit.executor == "gang"
+    group = run.round(-1).commit.process_group
+    assert (group.ranks, group.team) == (min(3, teams) * ranks, ranks)
+    assert run.round(-1).commit.executor == "ranks"
 
 
 def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client, tmp_path) -> None:
     """Bytes of tensors that cross to the one that writes: all that is cut but its own, of updates and states."""
     fields = {"data": "digits", "algorithm": "sync_sgd", "partitions": 1, "rounds": 3, "held_out": 0, "ranks": 2}
-    run = train(GangExecutor(client), 3, model="mlp", **fields)
+    run = train(RanksExecutor(client), 3, model="mlp", **fields)
     cut = 2 * (64 * 256 // 2 + 256 // 2 + 256 * 10 // 2) * 4
-    sent = run.round(-1).commit.gang.exchanged["tensors"]
+    sent = run.round(-1).commit.process_group.exchanged["tensors"]
     assert cut <= sent <= cut + 5000
 
 
@@ -96,11 +95,11 @@ def test_a_team_that_loses_a_rank_is_formed_again(train, client, fields, do, dee
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     do(deed, rank, 4)
-    run = train(GangExecutor(client, worker_timeout=5), 12, **fields, name="there")
+    run = train(RanksExecutor(client, worker_timeout=5), 12, **fields, name="there")
     assert run.digest == reference.digest
     # Of one that is stopped its team may say that it takes long, too.
     assert sum("is lost" in line or "is given up" in line for line in lines(caplog)) == 1
-    assert {run.round(n).commit.executor for n in range(1, 13)} == {"gang"}, "no worker had the whole network"
+    assert {run.round(n).commit.executor for n in range(1, 13)} == {"ranks"}, "no worker had the whole network"
 
 
 def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
@@ -108,15 +107,15 @@ def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
     reference = train(**fields, name="reference")
     do(KILL, 1, 4)
     with connect(None, 2) as client:
-        run = train(GangExecutor(client), 3, **fields, name="there")
+        run = train(RanksExecutor(client), 3, **fields, name="there")
     assert run.digest == reference.digest
-    assert {run.round(n).commit.executor for n in range(1, 13)} == {"gang"}
+    assert {run.round(n).commit.executor for n in range(1, 13)} == {"ranks"}
 
 
 def test_the_partition_at_which_a_team_dies_again_and_again_is_named(train, fields, do, tmp_path) -> None:
     do("Path(__file__).with_name('do-1-3').write_text(deed); os.kill(os.getpid(), signal.SIGKILL)", 1, 3)
     with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
-        train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+        train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
     assert open_run("there").done >= 3
 
 
@@ -124,16 +123,16 @@ def test_a_rank_of_a_team_that_raises_once_costs_no_bit(train, client, fields, d
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
     do("raise ValueError('too hot')", 1, 3)
-    run = train(GangExecutor(client), 3, **fields, name="there")
+    run = train(RanksExecutor(client), 3, **fields, name="there")
     assert run.digest == reference.digest
     assert not any(run.round(n).refused for n in range(1, 13))
-    assert run.round(12).commit.executor == "gang"
+    assert run.round(12).commit.executor == "ranks"
 
 
 def test_a_rank_of_a_team_that_raises_again_is_refused_by_name(train, client, fields, do) -> None:
     do("Path(__file__).with_name('do-1-3').write_text(deed); raise ValueError('too hot')", 1, 3)
     with pytest.raises(RoundFailed, match=r"0 of 3 updates are sound.*: its map failed with ValueError: too hot"):
-        train(GangExecutor(client), 3, **fields | {"ranks": 2}, name="there")
+        train(RanksExecutor(client), 3, **fields | {"ranks": 2}, name="there")
     assert open_run("there").done >= 3
 
 
@@ -142,7 +141,7 @@ def test_a_rank_of_a_team_that_fails_ends_the_run_and_frees_workers(train, clien
     with pytest.raises(
         RoundFailed, match=r"round \d+: the map of partition \d failed with MemoryError: none left"
     ):
-        train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+        train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
     until(lambda: not any(client.processing().values()))
     assert open_run("there").done >= 3
 
@@ -151,7 +150,7 @@ def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
     """The second rank's share alone is spoilt, at one of three partitions."""
     whole = "self.into.register_forward_hook(lambda *_: torch.zeros(5, 4))"
     do(f"self.into.weight.data.fill_(float('nan')); {whole}", 1, 3)
-    run = train(GangExecutor(client), 12, **fields | {"ranks": 2}, name="there")
+    run = train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
     ((number, refused),) = [(n, run.round(n).refused) for n in range(1, 13) if run.round(n).refused]
     ((partition, reason),) = refused.items()
     assert reason == "direction of into.weight has 12 non-finite of 12 numbers"
@@ -162,32 +161,32 @@ def test_what_one_rank_refuses_all_refuse(train, client, fields, do) -> None:
 def test_a_team_goes_on_from_states_made_again(train, client, fields) -> None:
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
-    train(GangExecutor(client), 5, **fields | {"rounds": 5}, name="there")
-    run = train(GangExecutor(client), 12, **fields, name="there")
+    train(RanksExecutor(client), 5, **fields | {"rounds": 5}, name="there")
+    run = train(RanksExecutor(client), 12, **fields, name="there")
     assert run.digest == reference.digest
 
 
 def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, client, fields, caplog) -> None:
     fields = fields | {"ranks": 5, "rounds": 3}
     reference = train(**fields, name="reference")
-    run = train(GangExecutor(client), 1, **fields, name="there")
+    run = train(RanksExecutor(client), 1, **fields, name="there")
     assert run.digest == reference.digest
     assert {run.round(n).commit.executor for n in (1, 2, 3)} == {"graph"}
     told = "a team of 5 ranks needs as many workers, of which there are 4: each has the whole network"
     assert lines(caplog) == [told]
 
 
-def test_teams_are_a_gangs_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
-    monkeypatch.setattr(gang, "SHORT_SECONDS", 0.0)
-    for ranks, by in ((1, "graph"), (2, "gang")):
-        run = train(GangExecutor(client, choosing=True), 3, **fields | {"ranks": ranks, "rounds": 3})
+def test_teams_stay_ranks_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
+    monkeypatch.setattr("tasks.executors.ranks.SHORT_SECONDS", 0.0)
+    for ranks, by in ((1, "graph"), (2, "ranks")):
+        run = train(RanksExecutor(client, choosing=True), 3, **fields | {"ranks": ranks, "rounds": 3})
         assert run.round(1).commit.executor == by
 
 
 def test_a_reduce_that_needs_whole_networks_has_them(train, client, fields, caplog) -> None:
     fields = fields | {"ranks": 2, "rounds": 3, "reduce": "median"}
     reference = train(**fields, name="reference")
-    run = train(GangExecutor(client), 3, **fields, name="there")
+    run = train(RanksExecutor(client), 3, **fields, name="there")
     assert run.digest == reference.digest
     assert lines(caplog) == ["Median() needs whole networks in one place: each has the whole network"]
 
@@ -210,6 +209,6 @@ def test_no_rank_ever_holds_a_whole_large_layer(train, own, tmp_path) -> None:
     for ranks, width in ((1, 20), (1, 3500), (4, 20), (4, 3500)):
         with connect(None, ranks) as client:
             own_network = {"model": f"{model}:network", "model_options": {"width": width}}
-            run = train(GangExecutor(client), 2, **fixed, **own_network, ranks=ranks)
-            most[ranks, width] = max(run.round(-1).commit.gang.memory)
+            run = train(RanksExecutor(client), 2, **fixed, **own_network, ranks=ranks)
+            most[ranks, width] = max(run.round(-1).commit.process_group.memory)
     assert most[4, 3500] - most[4, 20] < 0.4 * (most[1, 3500] - most[1, 20])

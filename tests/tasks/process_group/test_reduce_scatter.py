@@ -14,9 +14,9 @@ from storage.values.tensors import same_bits
 from tasks.algebra import Algorithm
 from tasks.applies.sgd import Sgd
 from tasks.clusters.connecting import connect
-from tasks.executors.gang import GangExecutor
-from tasks.gang.sharing import block_share, joined_update, state_share
+from tasks.executors.ranks import RanksExecutor
 from tasks.maps.gradient import Gradient
+from tasks.process_group.reduce_scatter import block_share, joined_update, state_share
 from tasks.reduces.mean import Mean
 from tasks.rounds.job import Work
 from tasks.rounds.plan import RoundPlan
@@ -72,17 +72,17 @@ def test_shares_have_the_bits_of_the_whole(sizes, refused, elements, dtype) -> N
 
 
 @pytest.mark.parametrize("algorithm", ["fed_avg", "scaffold"])
-def test_a_gang_of_four_sends_half_of_what_it_would_and_gives_the_same_bits(train, algorithm) -> None:
+def test_a_group_of_four_sends_half_of_what_it_would_and_gives_the_same_bits(train, algorithm) -> None:
     """Whole updates: each of four ranks has its own for three others. In shares: a quarter for each, twice."""
     fields = {"algorithm": algorithm, "model_options": {"hidden": 10_000}, "partitions": 6, "rounds": 3}
     fields |= {"local_steps": 1}
     reference = train(**fields, name="reference")
     with connect(None, 4) as client:
-        run = train(GangExecutor(client), 3, **fields, name="shared")
+        run = train(RanksExecutor(client), 3, **fields, name="shared")
     assert run.digest == reference.digest
     commit = run.round(2).commit
-    assert (commit.executor, commit.gang.ranks) == ("gang", 4)
+    assert (commit.executor, commit.process_group.ranks) == ("ranks", 4)
     size = sum(update.numel() * 4 for update in run.round(2).params.values())
     size *= 2 if algorithm == "scaffold" else 1  # its control variates are sent, too
     # Of six partitions in four blocks two have one node, and two have one of two partitions: four vectors.
-    assert commit.gang.exchanged["updates"] == pytest.approx((3 + 3) * size, rel=0.01)
+    assert commit.process_group.exchanged["updates"] == pytest.approx((3 + 3) * size, rel=0.01)

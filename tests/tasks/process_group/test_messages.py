@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.values.state import Update
-from tasks.gang.messages import Message, read_message
+from tasks.process_group.messages import Message, read_message
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
 

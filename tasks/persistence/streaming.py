@@ -1,13 +1,13 @@
-"""Reading and keeping what a team has shares of: whole tensors, of which a part at a time is in one place.
+"""Reading and storing whole tensors of which each rank of a team has a part: some rows at a time.
 
-All ranks of a team call each function at the same time; the first one writes.
+All ranks of a team call each function together; the first one writes.
 """
 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,18 +16,17 @@ import torch
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.pruned import there
 from storage.values.digests import grouped_digest, update_groups
-from storage.values.state import Update
 from storage.values.tensors import Record, Specs, TensorSpec, Vectors, sizes, to_numpy, views
 from tasks.compute.compute import Compute
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.compute.tensor_parallel.team import Team
 from tasks.data.partitions import Partition
-from tasks.keeping.committing import check_machine, read_carry, record_of
-from tasks.keeping.remaking import remade
+from tasks.persistence.committing import Keep, read_carry, record_of
+from tasks.persistence.recomputing import recomputed
 from tasks.rounds.guard import NOTHING
 from tasks.rounds.job import Job
-from tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome, fold_block, map_block
+from tasks.rounds.steps import Mapped, MapRaised, Outcome
 
 PART_BYTES = 1 << 20
 """Bytes of a cut tensor that are in one place at a time, or those of one row where it has more."""
@@ -69,10 +68,10 @@ class InShares:
         return cls(replace(job, work=share), job, shares, team, line)
 
     def read_outcome(self, round: int) -> Outcome:
-        """The rank's part of the outcome of a committed round, verified; as `remade` where it is not stored."""
+        """The rank's part of the outcome of a committed round, verified; recomputed where it is not stored."""
         store, rank = self.job.attempt.open(), self.team.rank
         if not there(store.log, store.tensors.pruned(), round):
-            whole = remade(self.whole.work, store, round)
+            whole = recomputed(self.whole.work, store, round)
             return replace(whole, state=self.shares.state(whole.state, rank))
 
         commit = store.log.read(round)
@@ -105,25 +104,18 @@ class InShares:
         tensors = self.job.attempt.open().log.read(0).tensors if self.shares.layout.frozen else {}
         return {path: digest for path, digest in tensors.items() if path.startswith("frozen/")}
 
-    def map_and_keep(self, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
-        """Map a block's partitions, keep their updates, and fold the rank's parts of them.
+    def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
+        return self.shares.slots(read_carry(self.job, source, partition), self.team.rank)
 
-        What one rank has to refuse all refuse. The records are whole on the first rank alone.
-        """
-        check_machine(self.job)
-        round, span = before.state.round + 1, self.job.plan.span(block)
-        carries = (
-            self.shares.slots(read_carry(self.job, before.carry_from.get(partition), partition), self.team.rank)
-            for partition in span
-        )
-        updates: dict[int, Update | None] = {}
-        records: dict[int, UpdateRecord] = {}
-        began = time.perf_counter()
-        for mapped in map(self._agreed, map_block(self.job.work, before.state, span, data, carries)):
-            records[mapped.partition] = self._keep(round, mapped, began)
-            updates[mapped.partition] = None if mapped.refused else mapped.update
-            began = time.perf_counter()
-        return BlockResult(fold_block(self.job.work, round, self.job.plan.nodes(block), updates), records)
+    @contextmanager
+    def keeping(self) -> Iterator[Keep]:
+        """Within, updates are written as they come; the records are whole on the first rank alone."""
+
+        def keep(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
+            record = self._keep(round, mapped, seconds)
+            return lambda: record
+
+        yield keep
 
     def keep_state(self, after: Outcome) -> dict[str, str]:
         """Write the state after a round where it is to be stored; on the first rank the digests of its tensors."""
@@ -136,7 +128,7 @@ class InShares:
                 digests[path] = self._stream(path, (state.round,), spec.shape, self._parts(spec, tensor), stored)
         return digests
 
-    def _agreed(self, mapped: Mapped) -> Mapped:
+    def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
         """The same, refused where it is on any rank, and nothing of it where one has nothing that can be kept.
 
         Where this rank's map raised, the others wait for it in theirs: none can go on.
@@ -147,9 +139,8 @@ class InShares:
         refused = next((reason for reason, _ in told if reason), None)
         return replace(mapped, refused=refused, update=mapped.update if all(kept for _, kept in told) else NOTHING)
 
-    def _keep(self, round: int, mapped: Mapped, began: float) -> UpdateRecord:
+    def _keep(self, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
         """Write an update, and give what the commit is to say of it."""
-        seconds = time.perf_counter() - began
         digests: dict[str, dict[str, str]] = {}
         for group, vectors in update_groups(mapped.update).items():
             specs = self.shares.layout.buffers if group == "updates/buffers" else self.shares.layout.params

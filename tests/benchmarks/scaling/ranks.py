@@ -1,6 +1,6 @@
-"""What ranks of a gang say to each other in a round, by ranks: bytes, and seconds of each rank.
+"""What ranks of a process group say to each other in a round, by ranks: bytes, and seconds of each rank.
 
-    python tests/benchmarks/scaling/gang.py [--elements 300000] [--rounds 20] [--network]
+    python tests/benchmarks/scaling/ranks.py [--elements 300000] [--rounds 20] [--network]
 
 Ranks are processes of this machine that tell each other an update and reduce: each all of it, or each its share,
 of which it then tells the others. With `--network` what they say is sent and not put into memory that they share.
@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from storage.values.state import State, Update
-from tasks.gang.boards import Sent
-from tasks.gang.group import Group, Seat, joined, open_door
+from tasks.process_group.channels import Network
+from tasks.process_group.group import Group, Rendezvous, joined, open_rendezvous
 from tasks.reduces.mean import Mean
 from tasks.reduces.tree import reduce_all
 
@@ -70,14 +70,14 @@ def timed(group: Group, kind: str, elements: int, rounds: int) -> tuple[float, f
     return clock, processor, (group.sent - before) // rounds
 
 
-def rank_of(seat: Seat, network: bool, work: Callable[[Group, str], Any], answers: Any) -> None:
+def rank_of(meeting: Rendezvous, network: bool, work: Callable[[Group, str], Any], answers: Any) -> None:
     """A process's whole work."""
-    door = open_door(seat.host) if seat.rank == 0 else None
-    if door is not None:
-        answers.put(door.port)
-    with joined(seat, lambda: False, door) as group:
+    opened = open_rendezvous(meeting.host) if meeting.rank == 0 else None
+    if opened is not None:
+        answers.put(opened.port)
+    with joined(meeting, lambda: False, opened) as group:
         if network and group._all_ranks:
-            group._boards = [Sent(group.rank, group._all_ranks)]
+            group._channels = [Network(group.rank, group._all_ranks)]
         answers.put([work(group, kind) for kind in KINDS])
 
 
@@ -88,8 +88,8 @@ def measured(ranks: int, network: bool, elements: int, rounds: int) -> list[list
     work = functools.partial(timed, elements=elements, rounds=rounds)
     port, processes = 0, []
     for rank in range(ranks):
-        seat = Seat(rank, ranks, "127.0.0.1", port)
-        processes.append(context.Process(target=rank_of, args=(seat, network, work, answers)))
+        meeting = Rendezvous(rank, ranks, "127.0.0.1", port)
+        processes.append(context.Process(target=rank_of, args=(meeting, network, work, answers)))
         processes[-1].start()
         port = port or answers.get()
     found = [answers.get() for _ in range(ranks)]

@@ -1,4 +1,4 @@
-"""A group of ranks: who meets whom, and what each gives to all.
+"""A process group: how its ranks meet, and how each sends values to all.
 
 Built on torch.distributed with gloo; between processes of one machine the bytes go through memory that they share,
 and gloo tells when they are there.
@@ -19,9 +19,10 @@ import psutil
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tasks.gang.boards import Board, Sent, Shared
-from tasks.gang.collectives import Broken, Collectives
-from tasks.gang.messages import Message
+from tasks.process_group.channels import Channel, Network, SharedMemory
+from tasks.process_group.collectives import Broken, Collectives
+from tasks.process_group.communicator import Alone
+from tasks.process_group.messages import Message
 
 FORMING_SECONDS = 60
 """How long ranks wait for each other to come."""
@@ -34,8 +35,8 @@ FOREVER = timedelta(days=365)
 
 
 @dataclass(frozen=True)
-class Seat:
-    """One rank of so many, and the machine and port where all of them meet."""
+class Rendezvous:
+    """Where ranks meet: this is number `rank` of `ranks`, and the first one listens at `host` and `port`."""
 
     rank: int
     ranks: int
@@ -43,111 +44,105 @@ class Seat:
     port: int
 
 
-def open_door(host: str) -> TCPStore:
-    """Where ranks meet: at a free port of this machine, which it listens at as this host while it is held."""
+def open_rendezvous(host: str) -> TCPStore:
+    """Listen for ranks at a free port of this machine, under this host name, as long as the result is kept."""
     with socket.create_server((host, 0)) as listening:
         port, file = listening.getsockname()[1], listening.detach()
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=file)
 
 
 class Group:
-    """Ranks that have met, this one as the so-manieth of them; use `joined` and `part` to make one.
+    """A communicator of several ranks that have met; `joined` and `part` make one."""
 
-    `sent` counts the bytes that this one has for others.
-    """
-
-    def __init__(self, rank: int, ranks: int, process_group: Any = None) -> None:
+    def __init__(self, rank: int, process_group: Any = None) -> None:
+        self._all_ranks = Collectives(process_group)
         self.rank = rank
-        self.ranks = ranks
+        self.ranks = self._all_ranks.ranks
         self.sent = 0
         self._number = 0
-        self._all_ranks = Collectives(process_group) if ranks > 1 else None
-        self._boards = _boards(rank, self._all_ranks) if self._all_ranks else []
+        self._channels = _channels(rank, self._all_ranks)
         self._parts: list[Group] = []
 
     def all_gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; raises `Broken` where one is gone."""
-        if self.ranks == 1:
-            return [value]
         message = Message.of(value)
         self.sent += message.size * (self.ranks - 1)
-        received = self._board().exchange(message)
+        received = self._channel().exchange(message)
         return [value if rank == self.rank else other for rank, other in enumerate(received)]
 
     def scatter(self, values: Sequence[Any]) -> list[Any]:
-        """What each rank, in their order, has for this one, of `values` for each of them; as `all_gather`."""
-        if self.ranks == 1:
-            return [*values]
+        """The value that each rank has for this one, in their order; raises `Broken` where one is gone."""
         messages = [Message.of(None if rank == self.rank else value) for rank, value in enumerate(values)]
         self.sent += sum(message.size for rank, message in enumerate(messages) if rank != self.rank)
-        received = self._board().scatter(messages)
+        received = self._channel().scatter(messages)
         return [values[rank] if rank == self.rank else other for rank, other in enumerate(received)]
 
-    def part(self, parts: Sequence[Sequence[int]]) -> Group:
-        """The part, of some that all ranks name, that this one is in; a rank is in one of them."""
-        mine: Group | None = None
+    def part(self, parts: Sequence[Sequence[int]]) -> Group | Alone:
+        """The part that this rank is in; all ranks call it with the same `parts`, and each is in one of them."""
+        mine: Group | Alone = Alone()
         for ranks in parts:
-            # All ranks make all parts, also those that they are not in.
-            process_group = dist.new_group([*ranks], timeout=FOREVER, backend="gloo") if len(ranks) > 1 else None
-            if self.rank in ranks:
-                mine = Group(ranks.index(self.rank), len(ranks), process_group)
-                self._parts.append(mine)
-        assert mine is not None
+            if len(ranks) > 1:
+                # All ranks make all parts, also those that they are not in.
+                process_group = dist.new_group([*ranks], timeout=FOREVER, backend="gloo")
+                if self.rank in ranks:
+                    mine = Group(ranks.index(self.rank), process_group)
+                    self._parts.append(mine)
         return mine
 
     def close(self) -> None:
-        """Let go of what is shared."""
+        """Disconnect from the other ranks, and free the memory shared with them."""
         for part in self._parts:
             part.close()
-        for board in self._boards:
-            board.close()
-        if self._all_ranks:
-            self._all_ranks.close()
+        for channel in self._channels:
+            channel.close()
+        self._all_ranks.close()
 
-    def _board(self) -> Board:
-        """By turns: what is written on a board may still be read while the next message is written."""
+    def _channel(self) -> Channel:
+        """Channels alternate: a message may still be read from one while the next is written to another."""
         self._number += 1
-        return self._boards[self._number % len(self._boards)]
+        return self._channels[self._number % len(self._channels)]
 
 
-def _boards(rank: int, all_ranks: Collectives) -> list[Board]:
-    """Two of memory, where all reach it."""
-    shared = [Shared.among(rank, all_ranks) for _ in range(2)]
-    whole: list[Board] = [board for board in shared if board]
-    return whole if len(whole) == len(shared) else [Sent(rank, all_ranks)]
+def _channels(rank: int, all_ranks: Collectives) -> list[Channel]:
+    """Two in shared memory where all ranks can open it, else the network."""
+    shared = [SharedMemory.among(rank, all_ranks) for _ in range(2)]
+    whole: list[Channel] = [channel for channel in shared if channel]
+    return whole if len(whole) == len(shared) else [Network(rank, all_ranks)]
 
 
 @contextmanager
-def joined(seat: Seat, halted: Callable[[], bool], door: TCPStore | None = None) -> Iterator[Group]:
+def joined(
+    meeting: Rendezvous, halted: Callable[[], bool], opened: TCPStore | None = None
+) -> Iterator[Group | Alone]:
     """Within, this process is a rank of a group; raises `Broken` where the others do not come, or once halted.
 
-    The first rank brings the door that it has opened.
+    The first rank passes what it `opened` with `open_rendezvous`.
     """
-    if seat.ranks == 1:
-        yield Group(0, 1)
+    if meeting.ranks == 1:
+        yield Alone()
         return
-    store = door or _entered(seat)
-    _meet(store, seat, halted)
-    with _speaking_from(seat):
-        dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=seat.ranks, timeout=FOREVER)
+    store = opened or _connected(meeting)
+    _meet(store, meeting, halted)
+    with _interface_chosen(meeting):
+        dist.init_process_group("gloo", store=store, rank=meeting.rank, world_size=meeting.ranks, timeout=FOREVER)
         try:
-            with closing(Group(seat.rank, seat.ranks)) as group:
+            with closing(Group(meeting.rank)) as group:
                 yield group
         finally:
             dist.destroy_process_group()
 
 
-def _entered(seat: Seat) -> TCPStore:
+def _connected(meeting: Rendezvous) -> TCPStore:
     try:
-        return TCPStore(seat.host, seat.port, timeout=timedelta(seconds=FORMING_SECONDS))
+        return TCPStore(meeting.host, meeting.port, timeout=timedelta(seconds=FORMING_SECONDS))
     except RuntimeError as error:
         raise Broken(str(error)) from error
 
 
-def _meet(store: TCPStore, seat: Seat, halted: Callable[[], bool]) -> None:
+def _meet(store: TCPStore, meeting: Rendezvous, halted: Callable[[], bool]) -> None:
     """Wait until all ranks are there."""
-    store.set(f"here/{seat.rank}", "yes")
-    waited_for = [f"here/{rank}" for rank in range(seat.ranks)]
+    store.set(f"here/{meeting.rank}", "yes")
+    waited_for = [f"here/{rank}" for rank in range(meeting.ranks)]
     deadline = time.monotonic() + FORMING_SECONDS
     while time.monotonic() < deadline and not halted():
         try:
@@ -164,10 +159,10 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 @contextmanager
-def _speaking_from(seat: Seat) -> Iterator[None]:
+def _interface_chosen(meeting: Rendezvous) -> Iterator[None]:
     """Within, gloo speaks from the network that leads to where the ranks meet, and not from the host's name."""
     before = os.environ.get(INTERFACE)
-    if before is None and (interface := _interface(seat.host)):
+    if before is None and (interface := _interface(meeting.host)):
         os.environ[INTERFACE] = interface
     try:
         yield

@@ -12,7 +12,7 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks.asynchronous.steps import Pushed, carried, map_version, serve
 from tasks.data.partitions import Partition
-from tasks.keeping.committing import (
+from tasks.persistence.committing import (
     Again,
     check_machine,
     commit_round,
@@ -21,7 +21,7 @@ from tasks.keeping.committing import (
     read_outcome,
     record_of,
 )
-from tasks.keeping.remaking import remember
+from tasks.persistence.recomputing import remember
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import Mapped, Outcome

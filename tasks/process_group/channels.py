@@ -1,20 +1,67 @@
-"""Where ranks read each other's messages: memory that they share, or what is sent over the network."""
+"""How messages pass between ranks: through memory that they share on one machine, or over the network."""
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from tasks.gang.collectives import Collectives
-from tasks.gang.messages import Message, read_message
-from tasks.gang.shared import OtherMemory, OwnMemory
+from tasks.process_group.collectives import Collectives
+from tasks.process_group.messages import Message, read_message
 
 
-class Board(Protocol):
-    """Takes a message of each rank at a time."""
+@dataclass(frozen=True)
+class Handle:
+    """How another process of this machine opens a memory, which has no name in any folder."""
+
+    process: int
+    file: int
+
+
+class OwnMemory:
+    """Memory that this process writes; raises `OSError` where the system has no such memory, or not enough."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("roundweave", os.MFD_CLOEXEC)
+        self._memory: mmap.mmap | None = None
+        self.handle = Handle(os.getpid(), self._file)
+
+    def view(self, size: int) -> memoryview:
+        """At least so many bytes of it, (byte,): it grows where it is too small."""
+        if self._memory is None or len(self._memory) < size:
+            room = size + size // 4
+            os.posix_fallocate(self._file, 0, room)
+            self._memory = mmap.mmap(self._file, room)
+        return memoryview(self._memory)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class OtherMemory:
+    """Memory that another process writes; raises `OSError` where it cannot be reached."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._file = os.open(f"/proc/{handle.process}/fd/{handle.file}", os.O_RDONLY)
+        self._memory: mmap.mmap | None = None
+
+    def view(self, room: int) -> memoryview:
+        """The memory, (byte,), which has so many bytes by now."""
+        if self._memory is None or len(self._memory) != room:
+            self._memory = mmap.mmap(self._file, room, prot=mmap.PROT_READ)
+        return memoryview(self._memory)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Channel(Protocol):
+    """Passes one message of each rank at a time; all ranks call each function together."""
 
     def exchange(self, message: Message) -> Iterator[Any]:
         """The values of all ranks, in their order; of this one None."""
@@ -25,12 +72,12 @@ class Board(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Free the memory that it uses."""
         ...
 
 
-class Shared:
-    """In memory that all ranks of one machine share; a message is there until the next but one is told."""
+class SharedMemory:
+    """Messages in memory that ranks of one machine share; each stays until its rank writes the next."""
 
     def __init__(
         self, rank: int, own: OwnMemory, others: list[OtherMemory | None], all_ranks: Collectives
@@ -41,8 +88,8 @@ class Shared:
         self._all_ranks = all_ranks
 
     @classmethod
-    def among(cls, rank: int, all_ranks: Collectives) -> Shared | None:
-        """One of all ranks, None where any of them does not reach the memory of another."""
+    def among(cls, rank: int, all_ranks: Collectives) -> SharedMemory | None:
+        """A channel of all ranks; None where one of them cannot open the memory of another."""
         own, others = None, list[OtherMemory | None]()
         with suppress(OSError, AttributeError):  # not every system has such memory
             own = OwnMemory()
@@ -53,14 +100,14 @@ class Shared:
         return cls(rank, own, others, all_ranks) if own and reached else None
 
     def exchange(self, message: Message) -> Iterator[Any]:
-        """The same, copied out of the memory."""
+        """The values of all ranks, copied out of their memory; of this one None."""
         memory = self._own.view(message.size)
         message.write(memory)
         for other, room in zip(self._others, self._all_ranks.numbers(len(memory)), strict=True):
             yield other and read_message(other.view(room))
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """The same: one message after the other, and before them where each begins."""
+        """What each rank has for this one; a rank writes its messages in a row after their offsets."""
         begins = [8 * len(messages)]
         for message in messages:
             begins.append(begins[-1] + message.size)
@@ -72,7 +119,6 @@ class Shared:
             yield other and read_message(_from(other.view(room), self._rank))
 
     def close(self) -> None:
-        """Let go of the memory."""
         for memory in (self._own, *self._others):
             if memory is not None:
                 memory.close()
@@ -83,22 +129,20 @@ def _from(memory: memoryview, number: int) -> memoryview:
     return memory[int(memory[8 * number : 8 * number + 8].cast("q")[0]) :]
 
 
-class Sent:
-    """Over the network."""
+class Network:
+    """Messages over the network, for ranks of several machines."""
 
     def __init__(self, rank: int, all_ranks: Collectives) -> None:
         self._rank = rank
         self._all_ranks = all_ranks
 
     def exchange(self, message: Message) -> Iterator[Any]:
-        """The same, as it is received."""
         sent = torch.empty(max(self._all_ranks.numbers(message.size)), dtype=torch.uint8)
         message.write(sent.numpy().data)
         for rank, received in enumerate(self._all_ranks.tensors(sent)):
             yield read_message(received.numpy().data) if rank != self._rank else None
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """The same, as it is received."""
         sizes = [0 if rank == self._rank else message.size for rank, message in enumerate(messages)]
         received = [int(told[self._rank]) for told in self._all_ranks.tensors(torch.tensor(sizes))]
         sent = torch.empty(sum(sizes), dtype=torch.uint8)
@@ -109,4 +153,4 @@ class Sent:
             yield read_message(part.numpy().data) if len(part) else None
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Nothing is held between messages."""

@@ -1,0 +1,92 @@
+"""A rank as a task on a Dask worker, which stays for all rounds of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from distributed import get_worker
+
+from tasks.data.partitions import Partition
+from tasks.engine import BlockData, Committer, Engine
+from tasks.numerics import generators_kept
+from tasks.persistence.committing import WholeNetwork
+from tasks.persistence.streaming import InShares
+from tasks.process_group.collectives import Broken
+from tasks.process_group.communicator import Alone
+from tasks.process_group.group import Group, Rendezvous, joined, open_rendezvous
+from tasks.rounds.job import Job
+from tasks.rounds.steps import Mapped, MapRaised
+
+Event = tuple[str, int]
+"""What a rank notifies the client of: the ``port`` at which ranks meet, or which ``round`` is committed."""
+
+_halted: set[str] = set()
+
+
+async def halt(topic: str) -> None:
+    """Called on a worker: the ranks of this topic end with the round that they are at."""
+    _halted.add(topic)
+
+
+def take_part(job: Job, split: int, data: list[Partition], meeting: Rendezvous, topic: str) -> int | None:
+    """Compute all rounds after the last committed one as a rank; gives the last that it knows to be committed.
+
+    `data` are the examples of its block under a split, by number. Gives None where another rank is lost. Ends
+    early once nobody waits for the task any more.
+    """
+    worker, forgotten = get_worker(), _forgotten(topic)
+    opened = open_rendezvous(meeting.host) if meeting.rank == 0 else None
+    if opened is not None:
+        meeting = replace(meeting, port=opened.port)
+        worker.log_event(topic, ("port", meeting.port))
+    try:
+        with joined(meeting, forgotten, opened) as group, generators_kept():
+            examples = BlockData(group.rank // job.ranks, split, data)
+            return _run(job, group, examples, forgotten, lambda round: worker.log_event(topic, ("round", round)))
+    except Broken:
+        return None
+    finally:
+        _halted.discard(topic)
+
+
+def _run(
+    job: Job, group: Group | Alone, data: BlockData, halted: Callable[[], bool], notify: Callable[[int], None]
+) -> int:
+    first: int = group.all_gather((job.attempt.open().log.look().newest or 0) + 1)[0]
+    engine, last = _engine(job, group, data), job.attempt.rounds
+    outcome = engine.rank.read_outcome(first - 1)
+    if group.rank:
+        for _ in engine.rounds(outcome, last, halted):
+            pass
+        return first - 1
+    committer, committed = Committer(job, notify=notify), first - 1
+    for commit in committer.commits(engine.rounds(outcome, last, lambda: halted() or committer.stopped)):
+        committed = commit.round
+    return committed
+
+
+def _engine(job: Job, group: Group | Alone, data: BlockData) -> Engine:
+    """The engine of a rank, whose team maps a block of partitions."""
+    ranks = job.ranks
+    if ranks == 1 or isinstance(group, Alone):
+        return Engine(WholeNetwork(job, by_tasks), data, others=group)
+    teams = [range(begin, begin + ranks) for begin in range(0, group.ranks, ranks)]
+    team, writers, same = group.part(teams), group.part(teams), group.part([*zip(*teams, strict=True)])
+    return Engine(InShares.of(job, team, writers), data, same, team, writers)
+
+
+def by_tasks(map_again: Callable[[], Mapped]) -> Mapped:
+    """Leave a round in which a map raises to Dask's tasks: the other ranks are at maps of their own."""
+    raise MapRaised("a map of a rank raised")
+
+
+def _forgotten(topic: str) -> Callable[[], bool]:
+    """Whether the ranks are halted, or nobody waits any more for the task that is under way."""
+    worker, key = get_worker(), get_worker().get_current_task()
+
+    def forgotten() -> bool:
+        task = worker.state.tasks.get(key)
+        return topic in _halted or task is None or task.state != "executing"
+
+    return forgotten

@@ -1,0 +1,39 @@
+"""A worker that has another Roundweave than the process that begins a run is refused before round 1."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tasks
+from storage.errors import NumericsMismatch
+from tasks.clusters.connecting import connect
+from tasks.executors.graph import GraphExecutor
+from tasks.numerics import check_source, source_digest
+
+FIELDS = {"model": "logistic", "partitions": 2, "rounds": 2, "local_steps": 1}
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_worker_of_another_checkout_is_refused(train, dask_processes, tmp_path, mixed) -> None:
+    here, other = Path(tasks.__file__).parents[1], tmp_path / "other"
+    for room in ("flows", "tasks", "storage"):
+        shutil.copytree(here / room, other / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("roundweave.py", "roundweave.pyi"):
+        shutil.copy(here / name, other)
+    with (other / "tasks/rounds/steps.py").open("a") as file:
+        file.write("# another version\n")
+    refused = pytest.raises(NumericsMismatch, match=r"tcp://.* has another version of Roundweave .*; install")
+    with connect(dask_processes(tmp_path, 2, PYTHONPATH=str(other)), 2) as client:
+        client.wait_for_workers(2)
+        with refused as told:
+            train(GraphExecutor(client), **FIELDS, mixed_hardware=mixed, name="refused")
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "runs/refused.zarr").exists()
+
+
+def test_the_same_source_is_accepted_and_none_is_stored(train) -> None:
+    check_source(source_digest(), source_digest(), "this process")
+    assert source_digest() not in str(train(**FIELDS, name="run").attributes)
