@@ -211,9 +211,20 @@ class Run:
         return verify(self._place, expect)
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        """A tensor over the rounds that have it, (round, *shape), read when its values are used; `TensorMissing`.
+        """A tensor over the rounds whose states are there.
 
-        bfloat16 is shown as float32; frozen tensors have no rounds, (*shape).
+        Args:
+            name: One of `Run.tensors`; a parameter or buffer may drop its group.
+
+        Returns:
+            An array (round, *shape), read when its values are used, bfloat16 as float32. A frozen tensor has no
+            rounds, (*shape), and is read at once.
+
+        Raises:
+            TensorMissing: The run stores no such tensor.
+
+        Example:
+            >>> run["fc1.weight"].sel(round=3)
         """
         absent = self.absent
         return self._arrays(list(filter(absent.has_state, self.committed)), absent).named(name)
