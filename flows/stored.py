@@ -55,14 +55,40 @@ class Run(run.Run):
         self._root = root
 
     def round(self, round: WhichRound) -> Round:
-        """One committed round, by its number, ``"last"`` or ``"best"``; raises `RoundMissing`."""
+        """One committed round.
+
+        Args:
+            round: Its number, of which negative ones count from the end, ``"last"``, or ``"best"``: the one of
+                best accuracy, of least loss where no accuracy was scored.
+
+        Returns:
+            The round, whose tensors are read when they are asked for.
+
+        Raises:
+            RoundMissing: The run has no such round.
+            UsageError: `round` is neither a number nor one of the two words.
+
+        Example:
+            >>> run.round(3).params["fc1.weight"]
+        """
         return Round(self, round)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
         """The first round with the best score: of losses and errors the lowest, of others the highest.
 
-        Of a score of your own `lowest` says which. Raises `UsageError` for one that the run has not,
-        `RoundMissing` where no round was scored.
+        Args:
+            score: ``"loss"``, or one of `Run.scores`.
+            lowest: Whether the lowest number is the best one; where None it is of ``loss`` and ``mae`` only.
+
+        Returns:
+            The round.
+
+        Raises:
+            UsageError: The run has no such score.
+            RoundMissing: No round was scored.
+
+        Example:
+            >>> run.best("accuracy").number
         """
         return self.round(super().best(score, lowest).number)
 
@@ -176,5 +202,21 @@ class Run(run.Run):
 
 
 def open_run(name: Where, root: Where | None = None) -> Run:
-    """A run by its name under the root, or by its address; raises `NotARun`."""
+    """Open a stored run to look at it.
+
+    Args:
+        name: The run's name under the root, with ``.zarr`` or without, or its address.
+        root: The folder or address under which runs lie; ``$ROUNDWEAVE_ROOT``, else ``runs``, where None.
+
+    Returns:
+        The run as it is now; `Run.refresh` looks again.
+
+    Raises:
+        NotARun: There is no such run, or the description of it is damaged.
+        StoreDamaged: None of its rounds has a record of this run.
+
+    Example:
+        >>> run = rw.open_run("first")
+        >>> run.history()["loss"]
+    """
     return Run(run.open_run(name, root).address, root)

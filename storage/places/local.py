@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import ClassVar, ParamSpec, TypeVar
 
 import numpy as np
+import psutil
 
 from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
-from storage.memory import check_memory
 from storage.places.base import PARTIAL, Piece, parts_of
 from storage.places.descriptors import (
     FILE,
@@ -107,7 +107,7 @@ class LocalPlace:
             size = os.fstat(file.fileno()).st_size
             if most is not None and size > most:
                 raise StoreDamaged(f"{self.path / key} has {size} bytes, where at most {most} belong")
-            check_memory(size, str(self.path / key))
+            _check_memory(size, self.path / key)
             return np.fromfile(file, np.uint8).data
 
     @_telling("read")
@@ -297,3 +297,13 @@ class LocalPlace:
                 yield folder, partial, name
             finally:
                 remove_file(partial, folder)
+
+
+SMALL = 1 << 26
+"""Bytes that are taken without asking how much memory is left."""
+
+
+def _check_memory(size: int, path: Path) -> None:
+    """Raise `StoreError` for a file larger than the memory that is left: reading it would end the process."""
+    if size > SMALL and size > (free := psutil.virtual_memory().available):
+        raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")

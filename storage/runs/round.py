@@ -94,7 +94,22 @@ class Round:
         return self._store.tensors.read_match(self.commit, partition)
 
     def update(self, partition: int) -> Update:
-        """One partition's update, vectors (element,) by dtype; raises `RoundMissing` where it took no part."""
+        """What one partition sent in this round.
+
+        Args:
+            partition: Its number, from 0.
+
+        Returns:
+            The update, of vectors (element,) by dtype; `update_tensors` gives them by name.
+
+        Raises:
+            RoundMissing: The partition took no part in the round.
+            RoundPruned: Its update was let go.
+            StoreDamaged: What is stored is not what was written.
+
+        Example:
+            >>> run.round(3).update(0).direction
+        """
         return self._store.tensors.read_update(self.commit, partition)
 
     def tensor(self, path: str) -> torch.Tensor:

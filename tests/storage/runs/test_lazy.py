@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from storage.runs.lazy import lazy_variable
+from storage.runs.arrays import lazy_variable
 
 NEEDED = ("ExplicitIndexer", "IndexingSupport", "LazilyIndexedArray", "explicit_indexing_adapter")
 
@@ -17,8 +17,8 @@ NEEDED = ("ExplicitIndexer", "IndexingSupport", "LazilyIndexedArray", "explicit_
 def test_what_is_not_public_of_xarray_is_there(name: str) -> None:
     indexing = importlib.import_module("xarray.core.indexing")
     assert hasattr(indexing, name), (
-        f"xarray {xr.__version__} has no xarray.core.indexing.{name} any more, which storage/runs/lazy.py needs: "
-        "see its guide to backends for what has come in its place"
+        f"xarray {xr.__version__} has no xarray.core.indexing.{name} any more, "
+        "which storage/runs/arrays.py needs: see its guide to backends for what has come in its place"
     )
 
 
