@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 
-from flows.command.errors import BAD_USAGE, FAILED, fail, nobody_reads
+from flows.command.errors import clear_errors, fail
 from flows.command.interrupts import ended_by_interrupts
+from flows.reporting.listening import begun, going_on
 from flows.serving.process import warm_up
 from tasks.clusters import forking
 from tasks.imports import kept
@@ -34,9 +34,9 @@ COMMANDS = {
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
     "cp": ("upkeep", "Copy a run to another root or place, verified."),
     "rm": ("upkeep", "Delete a run."),
-    "list": ("listing", "List what there is by name: algorithms with their options, data, models and the rest."),
-    "split": ("dealing", "Show how many examples of each label a split gives to each partition."),
-    "init": ("templates", "Write a commented train.toml and mine.py to start from."),
+    "list": ("starting", "List what there is by name: algorithms with their options, data, models and the rest."),
+    "split": ("starting", "Show how many examples of each label a split gives to each partition."),
+    "init": ("starting", "Write a commented train.toml and mine.py to start from."),
     "merge": ("merging", "Merge networks that were trained apart: match their hidden units, then average."),
     "export": ("exporting", "Write a round's weights to a file, or a run's numbers to a tracker of experiments."),
     "report": ("exporting", "Write one page that tells of a run and needs nothing else."),
@@ -50,6 +50,8 @@ FLOWS = ("train", "resume", "replay", "recombine", "merge")
 TRAINING = ("train", "resume", "replay", "plan")
 """Those that need a cluster, unless they are told otherwise."""
 
+OF_INTERRUPTS = 130
+"""The exit code that typer makes of a `KeyboardInterrupt`."""
 
 _COMPLETING = "_ROUNDWEAVE_COMPLETE"
 """What a shell sets that asks for completions."""
@@ -58,22 +60,18 @@ _COMPLETING = "_ROUNDWEAVE_COMPLETE"
 def main() -> None:
     """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
     arguments = _completed() or sys.argv[1:] or ["--help"]
-    with ended_by_interrupts(partial(fail, "interrupted", FAILED)):
-        try:
-            with kept(own=True):
-                if _reports(arguments):
-                    warm_up()
-                if _has_workers(arguments):
-                    forking.begin()
-                app = application(arguments)
-            code = app(arguments, standalone_mode=False)
-            sys.stdout.flush()
-        except typer.TyperException as error:
-            fail(error.format_message().replace("Value error, ", ""), BAD_USAGE)
-        except typer.Abort:
-            fail("aborted", FAILED)
-        except BrokenPipeError:
-            nobody_reads()
+    as_json = "--json" in arguments
+    with (
+        clear_errors(as_json),
+        ended_by_interrupts(lambda: fail(_interrupted(_asked(arguments)), as_json=as_json)),
+    ):
+        with kept(own=True):
+            _begin_ahead(arguments)
+            app = application(arguments)
+        code = app(arguments, standalone_mode=False)
+        if code == OF_INTERRUPTS:
+            raise KeyboardInterrupt
+        sys.stdout.flush()
     sys.exit(code)
 
 
@@ -81,6 +79,29 @@ def _completed() -> list[str]:
     """The words that a shell asks to complete, after the command's own."""
     words = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
     return words.split()[1:] if _COMPLETING in os.environ else []
+
+
+def _asked(arguments: list[str]) -> str | None:
+    return next((argument for argument in arguments if not argument.startswith("-")), None)
+
+
+def _begin_ahead(arguments: list[str]) -> None:
+    """Have Prefect's server and what forks workers start, which import for seconds, where they will be needed."""
+    asked, words = _asked(arguments), {word for argument in arguments for word in argument.split("=")}
+    if "--help" in words or _COMPLETING in os.environ:
+        return
+    if asked in FLOWS:
+        warm_up()
+    if asked in TRAINING and not words & {"--scheduler", "inline"}:
+        forking.begin()
+
+
+def _interrupted(asked: str | None) -> str:
+    """What is left of a subcommand that was interrupted."""
+    left = {"prune": "; prune again to end it", "cp": "; there is no copy"}
+    if asked in ("train", "resume"):
+        return f"interrupted; {going_on(begun[-1] if begun else None)}"
+    return f"interrupted{left.get(asked or '', '')}"
 
 
 def application(arguments: list[str]) -> typer.Typer:
@@ -94,22 +115,6 @@ def application(arguments: list[str]) -> typer.Typer:
         else:
             app.command(name, help=summary)(_unloaded)
     return app
-
-
-def _asked(arguments: list[str]) -> str | None:
-    return next((argument for argument in arguments if not argument.startswith("-")), None)
-
-
-def _reports(arguments: list[str]) -> bool:
-    """Whether the subcommand is a Prefect flow: what it imports first takes as long as half of its server."""
-    return _asked(arguments) in FLOWS and "--help" not in arguments and _COMPLETING not in os.environ
-
-
-def _has_workers(arguments: list[str]) -> bool:
-    """Whether the subcommand will have workers of its own, as far as its arguments tell."""
-    words = {word for argument in arguments for word in argument.split("=")}
-    without = words & {"--help", "--scheduler", "inline"} or _COMPLETING in os.environ
-    return _asked(arguments) in TRAINING and not without
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
-from flows.command.interrupts import interruptible
-from flows.command.printing.console import console
+from flows.command.common import console, print_json
 from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
@@ -21,13 +19,14 @@ FAILED, BAD_USAGE = 1, 2
 
 
 @contextmanager
-def clear_errors(as_json: bool = False, interrupted: str | Callable[[], str] = "interrupted") -> Iterator[None]:
-    """One line and the exit code in place of a traceback."""
+def clear_errors(as_json: bool = False) -> Iterator[None]:
+    """End the command with one line and an exit code where an error would be a traceback."""
     try:
-        with interruptible(
-            lambda: fail(interrupted if isinstance(interrupted, str) else interrupted(), FAILED, as_json)
-        ):
-            yield
+        yield
+    except typer.TyperException as error:
+        fail(error.format_message().replace("Value error, ", ""), BAD_USAGE, as_json)
+    except typer.Abort:
+        fail("aborted", FAILED, as_json)
     except (UsageError, CodeError) as error:
         fail(str(error), BAD_USAGE, as_json)
     except RoundweaveError as error:
@@ -35,13 +34,13 @@ def clear_errors(as_json: bool = False, interrupted: str | Callable[[], str] = "
     except MemoryError:
         fail("there is not enough memory for this; what is committed is kept", FAILED, as_json)
     except BrokenPipeError:
-        nobody_reads()
+        _nobody_reads()
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         fail(f"{place}{reason(error)}", FAILED, as_json)
 
 
-def fail(message: str, code: int, as_json: bool = False) -> NoReturn:
+def fail(message: str, code: int = FAILED, as_json: bool = False) -> NoReturn:
     """Print the line and end the command."""
     console(stderr=True).print(f"error: {message}", style="red", soft_wrap=True)
     if as_json:
@@ -49,16 +48,11 @@ def fail(message: str, code: int, as_json: bool = False) -> NoReturn:
     sys.exit(code)
 
 
-def nobody_reads() -> NoReturn:
-    """End the command without a word where the one that read its output has ended, such as ``head``."""
-    output = select.poll()
-    output.register(1, 0)
-    if not output.poll(0):  # it was another pipe
-        fail("a connection was closed by its other end", FAILED)
+def _nobody_reads() -> NoReturn:
+    """End the command without a word where the program that read its output has ended, such as ``head``."""
+    standard_output = select.poll()
+    standard_output.register(1, 0)
+    if not standard_output.poll(0):
+        fail("a connection was closed by its other end")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(FAILED)
-
-
-def print_json(value: Any) -> None:
-    """One line of JSON on standard output."""
-    typer.echo(json.dumps(value).replace("\x7f", "\\u007f"))  # the one control character that JSON may have

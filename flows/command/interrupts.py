@@ -15,54 +15,49 @@ import psutil
 SECONDS = 8.0
 """How long an interrupted command may take to end in order; committed rounds are safe in any case."""
 
-_interrupted, _said = threading.Event(), threading.Event()
-
 
 @contextmanager
 def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
-    """The same for the whole command, which ends with the block when it was interrupted."""
-    try:
-        with interruptible(say):
-            yield
-    finally:
-        if _interrupted.is_set():
-            _end()
+    """Raise `KeyboardInterrupt` once in the block at Ctrl-C, have `say` tell of it, and end the process.
 
+    Whatever error the block then ends with, only `say` prints. A `KeyboardInterrupt` of another origin is told of
+    in the same way.
+    """
+    interrupted, said = threading.Event(), threading.Event()
 
-@contextmanager
-def interruptible(say: Callable[[], None]) -> Iterator[None]:
-    """Within, Ctrl-C raises `KeyboardInterrupt` once; whatever then comes out of it, `say` says so and exits."""
-    before = signal.signal(signal.SIGINT, lambda number, frame: _interrupt(say))
+    def say_once() -> None:
+        if not said.is_set():
+            said.set()
+            say()
+
+    def end_what_hangs() -> None:
+        threading.Event().wait(SECONDS)
+        with suppress(SystemExit):
+            say_once()
+        _end()
+
+    def interrupt(*_: object) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the very end, where Python drops its handlers
+            logging.disable()  # what is cut off leaves tracebacks in logs
+            # An interrupt that falls into a callback of Python's own is lost there: it would be printed as
+            # ignored. The command then ends like one that hangs.
+            sys.unraisablehook = lambda lost: None
+            threading.Thread(target=end_what_hangs, daemon=True).start()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     except BaseException as error:
-        if (_interrupted.is_set() or isinstance(error, KeyboardInterrupt)) and not _said.is_set():
-            _said.set()
-            say()
+        if interrupted.is_set() or isinstance(error, KeyboardInterrupt):
+            say_once()
         raise
     finally:
-        if not _interrupted.is_set():
-            signal.signal(signal.SIGINT, before)
-
-
-def _interrupt(say: Callable[[], None]) -> None:
-    if not _interrupted.is_set():
-        _interrupted.set()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the very end, where Python drops its own handlers
-        logging.disable()  # what is cut off leaves tracebacks in logs
-        # An interrupt that falls into a callback of Python's own is lost there: it would be printed as ignored.
-        # The command then ends like one that hangs.
-        sys.unraisablehook = lambda lost: None
-        threading.Thread(target=_end_what_hangs, args=(say,), daemon=True).start()
-        raise KeyboardInterrupt
-
-
-def _end_what_hangs(say: Callable[[], None]) -> None:
-    threading.Event().wait(SECONDS)
-    if not _said.is_set():
-        with suppress(SystemExit):
-            say()
-    _end()
+        if interrupted.is_set():
+            _end()
+        signal.signal(signal.SIGINT, before)
 
 
 def _end() -> None:

@@ -11,9 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from storage.errors import printable
-from storage.rounds.commits import Commit
+
+if TYPE_CHECKING:
+    from storage.rounds.commits import Commit
 
 
 class Listener:

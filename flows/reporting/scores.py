@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from storage.rounds.commits import Commit, Score
+if TYPE_CHECKING:
+    from storage.rounds.commits import Commit, Score
 
 SHARES = ("accuracy", "top5", "token_accuracy")
 """Scores that are shown as percentages."""

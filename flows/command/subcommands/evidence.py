@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from flows.command.arguments import Json, Root, RunName, Trust
-from flows.command.errors import FAILED, clear_errors, print_json
+from flows.command.common import Json, Root, RunName, Trust, console, output, say, table
+from flows.command.errors import FAILED
 from flows.command.options import given, with_options
-from flows.command.printing.evidence_tables import print_difference, print_recombination
-from flows.command.printing.replay_tables import print_replay
-from flows.command.printing.timing import quiet
 from flows.config.train import Placement
-from flows.evidence.differing import diff
+from flows.evidence.differing import RunDifference, diff
 from flows.evidence.recombining import RecombineConfig
 from flows.evidence.replay_result import Replay
 from flows.evidence.replaying import ReplayConfig, Replaying
-from storage.errors import UsageError
-from storage.runs.names import WhichRound, which_round
+from storage.errors import UsageError, listed
+from storage.runs.names import which_round
 from tasks.evidence.recombining import Recombination
+from tasks.evidence.results import RoundResult
+
+SHOWN_ROUNDS = 20
+"""So many rounds that differ are printed; `--json` has them all."""
 
 
 @with_options(Replaying, Placement, without=("name",))
@@ -40,28 +42,50 @@ def replay_command(
     named, its largest difference, and what is not as recorded: fingerprint, code, data, versions. Exit code 0: all
     rounds are bit-identical; 1: one differs, and nothing else does; 3: one differs, and so does what is named.
     """
-    with clear_errors(as_json):
-        values = given(options, Replaying, Placement)
-        rounds = _rounds(round, all_rounds)
-        replay = _replay(ReplayConfig(run=run, rounds=rounds, sample=sample, trust=trust, **values))
-        if as_json:
-            print_json(replay.summary())
-        else:
-            print_replay(replay)
-    sys.exit(replay.exit_code)
-
-
-def _rounds(round: int | None, all_rounds: bool) -> Any:
+    values = given(options, Replaying, Placement)
     if round is not None and all_rounds:
         raise UsageError("choose --round, --all or --sample: one of the three")
-    return "all" if all_rounds else "last" if round is None else (round,)
-
-
-def _replay(config: ReplayConfig) -> Replay:
-    quiet()
+    rounds: tuple[int] | Literal["all", "last"] = "last" if round is None else (round,)
+    config = ReplayConfig(run=run, rounds="all" if all_rounds else rounds, sample=sample, trust=trust, **values)
     from flows.evidence.replaying import replay
 
-    return replay(config)
+    result = replay(config)
+    output(as_json, result.summary(), _print_replay, result)
+    sys.exit(result.exit_code)
+
+
+def _print_replay(replay: Replay) -> None:
+    """How many rounds are identical, in what the others differ, and what is not as it was recorded."""
+    out = console()
+    count, differing = len(replay.replayed), replay.differing
+    out.print(f"{replay.run}, round {listed(replay.replayed)}: ", style="bold", end="")
+    if replay.identical:
+        out.print("bit-identical", style="green")
+    else:
+        out.print(f"{len(differing)} of {count} differ", style="red")
+        _print_differing(differing)
+    if replay.lacking:
+        rounds = listed(result.round for result in replay.lacking)
+        say(f"not replayed: round {rounds}; {replay.lacking[0].lacking}", "yellow")
+    if replay.not_mapped:
+        say(replay.not_mapped, "yellow")
+    for name, what in replay.key.items():
+        say(f"not as recorded: {name}: {what}", "yellow")
+
+
+def _print_differing(differing: Sequence[RoundResult]) -> None:
+    """The first tensor of each round that differs."""
+    rows = []
+    for result in differing[:SHOWN_ROUNDS]:
+        difference = result.difference
+        assert difference is not None
+        largest = None if difference.largest is None else f"{difference.largest:.6g}"
+        row = {"round": result.round, "first that differs": difference.path, "partition": difference.partition}
+        rows.append(row | {"by up to": largest, "": difference.said})
+    if rows:
+        console().print(table(rows))
+    if more := len(differing) - len(rows):
+        say(f"and {more} more")
 
 
 @with_options(RecombineConfig, without=("run", "round", "name", "trust"))
@@ -77,27 +101,29 @@ def recombine_command(
     **options: Any,
 ) -> None:
     """Reduce stored rounds again, without training, and compare with what they were."""
-    with clear_errors(as_json):
-        place: dict[str, Any] = {"run": run, "round": _asked(round, every), "name": save, "trust": trust}
-        result = _recombine(RecombineConfig(**place, **given(options, RecombineConfig)))
-        if as_json:
-            print_json(result.summary())
-        else:
-            print_recombination(result)
-
-
-def _asked(round: str | None, every: bool) -> WhichRound | None:
     if every == (round is not None):
         raise UsageError("which rounds? give --round R, or --all")
-    return None if round is None else which_round(round)
-
-
-def _recombine(config: RecombineConfig) -> Recombination:
-    quiet()
+    which = None if round is None else which_round(round)
+    values = given(options, RecombineConfig)
+    config = RecombineConfig(run=run, round=which, name=save, trust=trust, **values)
     from flows.evidence.recombining import recombine
 
     with Console(stderr=True).status("reducing again"):
-        return recombine(config)
+        result = recombine(config)
+    output(as_json, result.summary(), _print_recombination, result)
+
+
+def _print_recombination(result: Recombination) -> None:
+    """A row a round: each score, and what it was before."""
+    rows = [round.row() for round in result.rounds]
+    before = {name: None for row in rows for name in row if f"{name}_before" in row}
+    names = [column for name in before for column in (name, f"{name}_before")]
+    bits = {True: "the same bits", False: "other bits"}
+    shown = ({"round": row["round"], **{name: row.get(name) for name in names}} for row in rows)
+    states = ({"new state": bits[row["identical"]]} for row in rows)
+    console().print(table(numbers | state for numbers, state in zip(shown, states, strict=True)))
+    if result.saved:
+        say(f"kept in {result.saved}; `roundweave resume` goes on from there")
 
 
 def diff_command(
@@ -107,10 +133,17 @@ def diff_command(
     as_json: Json = False,
 ) -> None:
     """Say where two runs first differ: field, round, tensor. Exit code 0 where they are equal, 1 where not."""
-    with clear_errors(as_json):
-        difference = diff(run_a, run_b, root)
-        if as_json:
-            print_json(difference.summary())
-        else:
-            print_difference(difference)
+    difference = diff(run_a, run_b, root)
+    output(as_json, difference.summary(), _print_difference, difference)
     sys.exit(0 if difference.equal else FAILED)
+
+
+def _print_difference(difference: RunDifference) -> None:
+    """A line for each field, and one for the round."""
+    first, second = difference.runs
+    if difference.equal:
+        say(f"{first} and {second} are equal: experiment, updates and states of {difference.compared} rounds")
+        return
+    for field in difference.config:
+        say(f"config: {field}")
+    say(f"all {difference.compared} rounds are equal" if difference.round is None else str(difference))

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command.arguments import Json, Root, RunName, Trust
-from flows.command.errors import clear_errors, print_json
-from flows.command.printing.console import console
+from flows.command.common import Json, Root, RunName, Trust, output, say
 from flows.exporting.trackers import TRACKERS
 from flows.stored import open_run
 from storage.checkpoints.files import SUFFIXES
@@ -27,12 +25,8 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write a round's weights to a file, or a whole run's numbers to a tracker of experiments."""
-    with clear_errors(as_json):
-        where = _tracked(what, to, out, root) if to in TRACKERS else _saved(what, to, out, root)
-        if as_json:
-            print_json({"exported": what, "to": where})
-        else:
-            console().print(f"{what} is now in {where}", soft_wrap=True)
+    where = _tracked(what, to, out, root) if to in TRACKERS else _saved(what, to, out, root)
+    output(as_json, {"exported": what, "to": where}, say, f"{what} is now in {where}")
 
 
 def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
@@ -68,11 +62,7 @@ def report_command(
     as_json: Json = False,
 ) -> None:
     """Write one page that tells of a run and needs nothing else: how it went, and what vouches for it."""
-    with clear_errors(as_json):
-        from flows.exporting.report import write_report
+    from flows.exporting.report import write_report
 
-        place = write_report(open_run(run, root), out, replay, trust)
-        if as_json:
-            print_json({"report": str(place)})
-        else:
-            console().print(f"{run} is told of in {place}", soft_wrap=True)
+    place = write_report(open_run(run, root), out, replay, trust)
+    output(as_json, {"report": str(place)}, say, f"{run} is told of in {place}")

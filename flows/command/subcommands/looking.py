@@ -1,31 +1,49 @@
-"""`roundweave show`, `roundweave runs` and `roundweave list`: what looks and changes nothing."""
+"""`roundweave show` and `roundweave runs`: what a run is and how it went, for people and for other programs."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command.arguments import Json, Root, RunName
-from flows.command.errors import clear_errors, print_json
-from flows.command.printing import summaries, tables
-from storage.errors import UsageError
+from flows.command.common import Json, Root, RunName, console, output, print_json, say, table
+from flows.config.train import Planned
+from flows.reporting.scores import shown
+from storage.errors import StoreError, UsageError, listed, spans
+from storage.places.addresses import full_address
+from storage.rounds.commits import ProcessGroupRecord
 from storage.runs.listing import looked_through
-from storage.runs.run import open_run
+from storage.runs.run import Run, open_run
+from storage.runs.tables import worker_rows
+from tasks.user_code import short_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN_ROUNDS = 12
+"""Rounds of a longer history that `show` prints: the first ones and the last ones, of those that were scored."""
+
+SHOWN_REFUSALS = 24
+"""Refused updates that `show` names."""
+
+SHOWN_SPANS = 12
+"""So many stretches of rounds are named."""
+
+SHOWN_CLASSES = 12
+"""So many labels are shown with their names."""
 
 
-def show_command(
-    run: RunName,
-    root: Root = None,
-    as_json: Json = False,
-) -> None:
+def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None:
     """Print what a run is and how it went."""
-    with clear_errors(as_json):
-        stored = open_run(run, root)
-        if as_json:
-            print_json(summaries.detailed_summary(stored))
-        else:
-            tables.print_run(stored)
+    stored = open_run(run, root)
+    if as_json:
+        print_json(_detailed_summary(stored))
+    else:
+        _print_run(stored)
 
 
 def runs_command(
@@ -34,11 +52,253 @@ def runs_command(
     as_json: Json = False,
 ) -> None:
     """List the runs under a root."""
-    with clear_errors(as_json):
-        if folder and root:
-            raise UsageError(f"one root at a time: {folder}, or --root {root}")
-        stored = looked_through(folder or root)
-        if as_json:
-            print_json([summaries.summary_or_damage(name, run) for name, run in stored.items()])
+    if folder and root:
+        raise UsageError(f"one root at a time: {folder}, or --root {root}")
+    stored = looked_through(folder or root)
+    summaries = {name: summary_or_damage(name, run) for name, run in stored.items()}
+    output(as_json, [*summaries.values()], _print_runs, stored, summaries)
+
+
+def run_summary(run: Run) -> dict[str, Any]:
+    """What other programs want to know of a run; loss and scores are the last ones there are, or None."""
+    history = run.history()
+    scored = history.dropna(subset=["loss"])
+    last = {name: _last(scored[name]) for name in ("loss", *run.scores)}
+    scores = {name: last[name] for name in run.scores}
+    return {
+        "run": run.name,
+        "path": full_address(run.address),
+        "status": run.status,
+        "rounds": run.done,
+        "of_rounds": run.rounds,
+        "digest": run.digest,
+        "loss": last["loss"],
+        "accuracy": scores.get("accuracy"),
+        "scores": scores,
+        "seconds_per_round": _seconds_per_round(history),
+        "refused": int(history["refused"].sum()),
+        "stop": run.stop,
+        "failure": run.failure,
+    }
+
+
+def _last(column: pd.Series) -> float | None:
+    return None if not len(column) or math.isnan(column.iloc[-1]) else float(column.iloc[-1])
+
+
+def _seconds_per_round(history: pd.DataFrame) -> float | None:
+    """The mean over all rounds but the first, before which much is made ready; None where there is no other."""
+    later = history["seconds"][history.index > 1]
+    return float(later.mean()) if len(later) else None
+
+
+def _detailed_summary(run: Run) -> dict[str, Any]:
+    """The same, with how a strategy was chosen, and what came to a parameter server from each worker."""
+    summary = run_summary(run)
+    if planned := run.config.get("planned"):
+        summary["planned"] = Planned(**planned).model_dump() | {"taken": summary["seconds_per_round"]}
+    if arrivals := worker_rows(run.arrivals()):
+        summary["arrivals"] = arrivals
+    return summary
+
+
+def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
+    """The summary of a run, or why there is none of a damaged one."""
+    try:
+        if isinstance(run, Run):
+            return run_summary(run)
+        raise run
+    except StoreError as error:
+        return {"run": name, "status": "damaged", "failure": str(error)}
+
+
+def _print_runs(runs: Mapping[str, Run | StoreError], summaries: Mapping[str, dict[str, Any]]) -> None:
+    """A line for each run, and for each that is damaged why."""
+    if not runs:
+        say("no runs here; `roundweave train` makes one")
+        return
+    rows, damaged = [], []
+    for name, run in runs.items():
+        summary = summaries[name]
+        if isinstance(run, Run) and summary["status"] != "damaged":
+            rows.append(_run_row(run, summary))
         else:
-            tables.print_runs(stored)
+            damaged.append(f"{name} is damaged: {summary['failure']}")
+    if rows:
+        console().print(table(rows))
+    for line in damaged:
+        say(line, "yellow")
+
+
+def _run_row(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "run": run.name,
+        "status": run.status,
+        "rounds": f"{run.done}/{run.rounds}",
+        "algorithm": run.algorithm,
+        "data": short_name(_reference(run.config["data"])),
+        "loss": shown("loss", summary["loss"]),
+        "scores": ", ".join(f"{score} {shown(score, value)}" for score, value in summary["scores"].items()),
+    }
+
+
+def print_result(run: Run, seconds: Mapping[str, Any]) -> None:
+    """Print how a run that has just been trained ended; `seconds` in all, and till its first round."""
+    summary = run_summary(run)
+    scores = {"loss": summary["loss"], **summary["scores"]}
+    scored = ", ".join(f"{name} {shown(name, value)}" for name, value in scores.items() if value is not None)
+    console().print(run.name, style="bold", end="")
+    say(f": {summary['status']}, {run.done} rounds, {scored or 'not scored'}")
+    if seconds["first_round_seconds"] is not None and summary["seconds_per_round"] is not None:
+        first, each = seconds["first_round_seconds"], summary["seconds_per_round"]
+        say(f"first round after {first:.1f} s, then {each:.3f} s a round; {seconds['seconds']:.1f} s in all")
+    for remark in _remarks(run):
+        say(remark, "yellow")
+    if count := summary["refused"]:
+        were, them = ("update was", "it") if count == 1 else ("updates were", "them")
+        say(f"{count} {were} refused; `roundweave show {run.name}` names {them}", "yellow")
+    say(f"stored in {summary['path']}, digest {summary['digest'][:16]}; a power loss would lose nothing of it")
+
+
+def _print_run(run: Run) -> None:
+    """What a run is, and its history."""
+    history = run.history()
+    say(repr(run))
+    for name, value in _facts(run, history).items():
+        console().print(f"{name:10}", style="bold", end=" ")
+        say(value)
+    console().print(table(_shown_rounds(run, history)))
+    if arrivals := worker_rows(run.arrivals()):
+        columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
+        rows = [row | {"partitions": listed(row["partitions"])} for row in arrivals]
+        console().print(table({name: row[name] for name in columns} for row in rows))
+    for remark in [*_remarks(run), *_refusals(run)]:
+        say(remark, "yellow")
+
+
+def _remarks(run: Run) -> list[str]:
+    """What is worth a line: an early end, rounds lost or done again, examples that were not scored."""
+    remarks = [f"stopped early: {run.stop}"] if run.stop else []
+    if lost := [number for number in run.lost if number < run.done]:
+        remarks.append(f"lost: round {listed(lost)}, of which no whole record is there; the later ones are whole")
+    if after := [number for number in run.lost if number > run.done]:
+        remarks.append(f"damaged: round {listed(after)}; `roundweave resume {run.name}` does it again")
+    if run.damaged:
+        remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
+    if run.absent.rounds:
+        remarks.append(f"kept: the states of {_kept(run.kept)}, {_updates_kept(run)}")
+    score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
+    if score and score.examples < held_out:
+        left_out = held_out - score.examples
+        remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
+    return remarks
+
+
+def _kept(rounds: Sequence[int]) -> str:
+    """Which rounds; of many that are no neighbours, how many and how far apart they are at most."""
+    if len(spans(rounds)) <= SHOWN_SPANS:
+        return f"rounds {listed(rounds)}"
+    apart = max(later - earlier for earlier, later in pairwise(rounds))
+    return f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}, at most {apart} apart"
+
+
+def _updates_kept(run: Run) -> str:
+    """Of which rounds of a run that keeps less there are updates."""
+    rounds = [number for number in run.committed if number and run.pruned.has_update(number)]
+    carried = [number for number, _ in run.pruned.carried]
+    more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
+    return f"and the updates of rounds {listed(rounds)}{more}" if rounds else f"and of no round all updates{more}"
+
+
+def _refusals(run: Run) -> list[str]:
+    """A line for each of the first refused updates, and how many more there are."""
+    refused = [(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()]
+    lines = [f"round {n} refused partition {p}: {why}" for n, p, why in refused[:SHOWN_REFUSALS]]
+    if more := len(refused) - len(lines):
+        lines.append(f"and {more} more; `roundweave report {run.name} --out PAGE.html` has them all")
+    return lines
+
+
+def _facts(run: Run, history: pd.DataFrame) -> dict[str, str]:
+    """What a run is, by what each line begins with; a line that would be empty is left out."""
+    config, data, last = run.config, run.attributes["data"], run.round(-1).commit
+    every, mean = config.get("resplit_every"), _seconds_per_round(history)
+    examples = f"{data['examples']} examples to train on, {data['held_out']} held out"
+    facts = {
+        "algorithm": run.attributes["algorithm"],
+        "data": f"{_reference(config['data'])}, {examples}",
+        "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
+        "classes": _classes(data.get("class_names", ())),
+        "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
+        "parent": _parent(run.attributes.get("parent")),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
+        "a round": "" if mean is None else f"{mean:.3f} s, the mean of all but the first",
+        "run by": f"the executor {last.executor}" if last.executor else "",
+        "ranks": _ranks(last.process_group),
+        "stored in": full_address(run.address),
+        "digest": run.digest,
+        "planned": _planned(config.get("planned")),
+        "failed": run.failure or "",
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _planned(recorded: Mapping[str, Any] | None) -> str:
+    """The strategy that `auto` or a plan chose, and what a round of it took in the race."""
+    if not recorded:
+        return ""
+    planned = Planned(**recorded)
+    raced = planned.raced.get(planned.strategy)
+    took = f"; {raced.seconds:.3g} s a round in the race" if raced else ""
+    return f"{planned.strategy}, the best of those that raced where {planned.workers} workers could be used{took}"
+
+
+def _ranks(group: ProcessGroupRecord | None) -> str:
+    """What the last round took of the ranks that stay; nothing where there were none."""
+    if group is None:
+        return ""
+    shared = f", {group.team} to a network" if group.team > 1 else ""
+    sent = ", ".join(f"{kind} {size / 1e6:.3g} MB" for kind, size in group.exchanged.items() if size)
+    memory = f"at most {max(group.memory) / 1e6:.0f} MB a rank"
+    return "; ".join(filter(None, (f"{group.ranks}{shared}", sent and f"a round exchanges {sent}", memory)))
+
+
+def _parent(parent: Mapping[str, Any] | None) -> str:
+    """The round that a run came from, the chain of its record, and what was changed there."""
+    if parent is None:
+        return ""
+    changed = ", ".join(f"{name} {value}" for name, value in parent.get("changed", {}).items())
+    again = f", reduced again: {changed or 'as it was'}" if "changed" in parent else ""
+    return f"{parent['run']}@{parent['round']}{again}, chain {parent['chain']}"
+
+
+def _classes(names: Sequence[str]) -> str:
+    """What the first labels mean."""
+    shown = ", ".join(f"{label} {name}" for label, name in enumerate(names[:SHOWN_CLASSES]))
+    return shown + (f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else "")
+
+
+def _reference(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(map(_reference, value))
+    return value if isinstance(value, str) else str(value["reference"])
+
+
+def _shown_rounds(run: Run, history: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of the history that are printed, with an ellipsis where rounds are left out."""
+    if len(history) > SHOWN_ROUNDS and history["loss"].notna().any():
+        history = history.dropna(subset=["loss"])
+    if len(history) > SHOWN_ROUNDS:
+        history = history.iloc[[*range(3), *range(3 - SHOWN_ROUNDS, 0)]]
+    names = ("loss", *run.scores, "train_loss")
+    rows: list[dict[str, Any]] = []
+    before = -1
+    for number, row in history.iterrows():
+        if number != before + 1:
+            rows.append({"round": "…", **dict.fromkeys((*names, "updates", "seconds"), "")})
+        numbers = {name: row.get(name, math.nan) for name in names}
+        rows.append({"round": number, **numbers, "updates": int(row["accepted"]), "seconds": row["seconds"]})
+        before = int(str(number))
+    return rows

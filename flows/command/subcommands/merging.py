@@ -9,11 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.arguments import Json, Trust
-from flows.command.errors import clear_errors, print_json
+from flows.command.common import Json, Trust, console, output, say, table
 from flows.command.options import given, with_options
-from flows.command.printing.merge_tables import print_merge, print_units
-from flows.command.printing.timing import quiet
 from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
 from flows.merging.result import MergeResult
@@ -35,37 +32,67 @@ def merge_command(
     **options: Any,
 ) -> None:
     """Merge networks that were trained apart: match their hidden units, then average."""
-    with clear_errors(as_json):
-        values = given(options, Architecture, Merging, Placement)
-        config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values)
-        result = _merge(config)
-        if as_json:
-            print_json(result.summary())
-        else:
-            print_merge(result)
-
-
-def _merge(config: MergeConfig) -> MergeResult:
-    quiet()
-    _give_back_what_is_freed()
+    values = given(options, Architecture, Merging, Placement)
+    config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values)
+    # Have glibc give the memory of freed tensors back: it keeps that of some sizes for later.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
     from flows.merging.running import merge
 
     with Console(stderr=True).status(f"merging {len(config.networks)} networks"):
-        return merge(config)
+        result = merge(config)
+    output(as_json, result.summary(), _print_merge, result)
 
 
-def _give_back_what_is_freed() -> None:
-    """Have glibc give the memory of freed tensors back, where it is: it keeps that of some sizes for later."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
+def _print_merge(result: MergeResult) -> None:
+    """The scores of each network, how many units moved, and where everything is."""
+    rows = [
+        {
+            "network": name,
+            "loss": score.loss,
+            "accuracy": score.accuracy,
+            "barrier": result.barriers.get(name, ""),
+        }
+        for name, score in result.scores.items()
+    ]
+    console().print(table(rows) if rows else "no data were given, so nothing is scored")
+    moved = ", ".join(f"{share:.0%}" for share in result.moved[1:])
+    free = f"{result.free_units:,} of {result.free_units + result.pinned_units:,} units are free"
+    say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
+    say(f"function error {result.function_error:.1e} (float64, relative)")
+    if len(set(result.coefficients)) > 1:
+        say("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
+    for what, place in (("merged network", result.out), ("plot", result.plot)):
+        if place:
+            say(f"{what}: {place}")
+    if result.run:
+        say(f"kept with its permutations as run {result.run.name}, in {result.run.address}")
 
 
 @with_options(Architecture)
 def units_command(as_json: Json = False, **options: Any) -> None:
     """Show which hidden units of a network are interchangeable, and what is pinned and why."""
-    with clear_errors(as_json):
-        report = unit_report(Architecture(**given(options, Architecture)))
-        if as_json:
-            print_json(report)
-        else:
-            print_units(report)
+    report = unit_report(Architecture(**given(options, Architecture)))
+    output(as_json, report, _print_units, report)
+
+
+def _print_units(report: dict[str, Any]) -> None:
+    """The groups of units that can be exchanged, what is pinned, and how many units of each there are."""
+    out = console()
+    rows = []
+    for name, group in report["groups"].items():
+        tensors = list(dict.fromkeys(f"{m['tensor']}[{m['axis']}]" for m in group["members"]))
+        shown = ", ".join(tensors[:4]) + (f" and {len(tensors) - 4} more" if len(tensors) > 4 else "")
+        within = ", ".join(group["depends_on"]) or "–"
+        rows.append({"group": name, "units": group["units"], "within each of": within, "tensors": shown})
+    out.print(table(rows) if rows else "no interchangeable units")
+    if report["pinned"]:
+        out.print(table({"pinned tensor": name, "why": why} for name, why in report["pinned"].items()))
+    for operation, place in report["unknown"].items():
+        say(f"operation {operation} is not understood; it stands at {place}", "yellow")
+    counts = {"free": report["free_units"], **{f"pinned: {w}": n for w, n in report["pinned_units"].items()}}
+    out.print(table({"units": f"{count:,}", "": what} for what, count in counts.items()))
+    say(
+        f"{report['coverage']:.0%} of the tensors can be permuted; function error {report['function_error']:.1e} "
+        f"(float64, relative); {report['seconds']:.2f} s"
+    )

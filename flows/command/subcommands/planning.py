@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from flows.command.arguments import Json
-from flows.command.errors import clear_errors, print_json
+from flows.command.common import Json, console, output, say, table
 from flows.command.options import given, with_options
-from flows.command.printing.plan_tables import plan_summary, print_plan
-from flows.command.printing.timing import quiet
 from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
-from flows.planning.plan import plan
+from flows.planning.plan import Plan, plan
 from flows.planning.simulating.costs import SimulatedCluster
 from storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from flows.planning.simulating.curves import Curves
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 """Options of training that a plan decides, or that mean nothing to it."""
@@ -40,31 +42,77 @@ def plan_command(
 
     The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
     """
-    with clear_errors(as_json):
-        cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields}
-        cluster = {name: value for name, value in cluster.items() if value is not None}
-        values = (read_toml(config) if config else {}) | given(options, Experiment, Execution)
-        if simulate is not None:
-            _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), as_json)
-        elif cluster:
-            flags = ", ".join(f"--{name}" for name in cluster)
-            raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
-        else:
-            _plan(TrainConfig(**values), save, as_json)
+    cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields}
+    cluster = {name: value for name, value in cluster.items() if value is not None}
+    values = (read_toml(config) if config else {}) | given(options, Experiment, Execution)
+    if simulate is not None:
+        _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), as_json)
+    elif cluster:
+        flags = ", ".join(f"--{name}" for name in cluster)
+        raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
+    else:
+        _plan(TrainConfig(**values), save, as_json)
 
 
 def _plan(config: TrainConfig, save: Path | None, as_json: bool) -> None:
     if save:
         check_toml(save)
-    quiet()
     with Console(stderr=True).status("strategies race"):
         made = plan(config)
     if save:
         write_toml(save, made.planned)
-    if as_json:
-        print_json(plan_summary(made))
-    else:
-        print_plan(made, save)
+    output(as_json, _summary(made), _print_plan, made, save)
+
+
+def _summary(plan: Plan) -> dict[str, Any]:
+    raced = {name: row.model_dump() for name, row in plan.raced.items()}
+    return {
+        "chosen": plan.chosen.name,
+        "reason": plan.reason,
+        "workers": plan.workers,
+        "config": plan.chosen.changes(plan.config, plan.work),
+        "strategies": raced | {name: {"refused": why} for name, why in plan.refused.items()},
+    }
+
+
+def _print_plan(plan: Plan, saved: Path | None) -> None:
+    """The table, the choice with its reason, and what runs it."""
+    rows = [
+        {
+            "strategy": name,
+            "loss": f"{row.loss:.3g}",
+            "accuracy": "" if row.accuracy is None else f"{row.accuracy:.1%}",
+            "trained": _time(row.trained),
+            "rounds": f"{row.rounds:.3g}",
+            "a round": _time(row.seconds),
+            "an epoch": _time(row.epoch),
+        }
+        for name, row in plan.raced.items()
+    ]
+    console().print(table(rows, right=True, bold=lambda row: row["strategy"] == plan.chosen.name))
+    for name, why in plan.refused.items():
+        say(f"not {name}: {why}", "dim")
+    say(f"chosen: {plan.reason}")
+    options = str(saved) if saved else _flags(plan.chosen.changes(plan.config, plan.work))
+    say(f"`roundweave train {options}` does it so")
+
+
+def _flags(changes: Mapping[str, Any]) -> str:
+    """The options of training that make these changes."""
+    algorithm = {"algorithm": changes["algorithm"]["name"], **changes["algorithm"]}
+    values = {**changes, **algorithm, "quorum": None, "name": None}
+    switches = {True: "--{}", False: "--no-{}"}
+    flags = [
+        (switches[value] if isinstance(value, bool) else "--{} {}").format(name.replace("_", "-"), value)
+        for name, value in values.items()
+        if value is not None
+    ]
+    return " ".join(flags)
+
+
+def _time(seconds: float) -> str:
+    """Seconds, or thousandths of one."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _workers(text: str, save: Path | None) -> list[int]:
@@ -78,13 +126,36 @@ def _workers(text: str, save: Path | None) -> list[int]:
 
 
 def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: list[int], as_json: bool) -> None:
-    from flows.command.printing.simulation_tables import print_simulation, simulation_summary
     from flows.planning.simulating.curves import beyond  # which imports what executors are made of
 
-    quiet()
     with Console(stderr=True).status("measuring what the work costs, and simulating it"):
         curves = beyond(config, cluster, workers)
-    if as_json:
-        print_json(simulation_summary(curves))
-    else:
-        print_simulation(curves)
+    output(as_json, simulation_summary(curves), print_simulation, curves)
+
+
+def simulation_summary(curves: Curves) -> dict[str, Any]:
+    """What was simulated, as JSON has it."""
+    return {
+        "costs": {kind: asdict(costs) for kind, costs in curves.costs.items()},
+        "cluster": curves.cluster.model_dump(),
+        "seed": curves.seed,
+        "points": [asdict(point) for point in curves.points],
+    }
+
+
+def print_simulation(curves: Curves) -> None:
+    """Print the table, in which for each number of workers the schedule with the shortest epoch is bold."""
+    best = {curves.best(point.workers).schedule + str(point.workers) for point in curves.points}
+    rows = [
+        {
+            "schedule": point.schedule,
+            "workers": point.workers,
+            "an epoch": _time(point.epoch),
+            "a round": _time(point.seconds),
+            "9 of 10 within": _time(point.slowest),
+            "efficiency": f"{100 * point.efficiency:.3g} %",
+            "bound by": f"{point.bound} ({point.share:.0%})",
+        }
+        for point in curves.points
+    ]
+    console().print(table(rows, right=True, bold=lambda row: f"{row['schedule']}{row['workers']}" in best))

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from flows.command.errors import clear_errors
 from flows.config.files import read_toml
 from flows.config.train import TODAY, TrainConfig
 from flows.planning.automatic import check
@@ -26,18 +25,17 @@ def serve_command(config: File, cron: Cron = None, interval: Interval = None, na
 
     The Prefect server is that of PREFECT_API_URL or a profile, else one that stays as long as this.
     """
-    with clear_errors():
-        wanted = _read(config, cron, interval)
-        check(wanted)
-        with schedules_kept(wanted.root) as server:
-            from flows.training.serving import Serving  # Prefect is slow to import
+    wanted = _read(config, cron, interval)
+    check(wanted)
+    with schedules_kept(wanted.root) as server:
+        from flows.training.serving import Serving  # Prefect is slow to import
 
-            serving = Serving(wanted, name or _called(wanted, config), cron, interval)
-            typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
-            if server:
-                typer.echo(f"the page asks for a password: {server.password}")
-            serving.run()
-        typer.echo("no longer served; its schedule is paused")
+        serving = Serving(wanted, name or _called(wanted, config), cron, interval)
+        typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
+        if server:
+            typer.echo(f"the page asks for a password: {server.password}")
+        serving.run()
+    typer.echo("no longer served; its schedule is paused")
 
 
 def deploy_command(
@@ -48,16 +46,15 @@ def deploy_command(
     name: Name = None,
 ) -> None:
     """Have the workers of a Prefect work pool train a configuration on a schedule, and when they are asked to."""
-    with clear_errors():
-        wanted = _read(config, cron, interval)
-        if not user_api():
-            raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
-        from flows.training.serving import deploy, page_of  # Prefect is slow to import
+    wanted = _read(config, cron, interval)
+    if not user_api():
+        raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
+    from flows.training.serving import deploy, page_of  # Prefect is slow to import
 
-        called = name or _called(wanted, config)
-        deployment = deploy(wanted, called, work_pool, cron, interval)
-        typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
-        typer.echo(f"`prefect worker start --pool {work_pool}` trains it where Roundweave is installed")
+    called = name or _called(wanted, config)
+    deployment = deploy(wanted, called, work_pool, cron, interval)
+    typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
+    typer.echo(f"`prefect worker start --pool {work_pool}` trains it where Roundweave is installed")
 
 
 def _read(file: Path, cron: str | None, interval: float | None) -> TrainConfig:

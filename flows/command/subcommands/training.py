@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
 import typer
 
-from flows.command.arguments import Json, Quiet, Root, RunName, Trust
-from flows.command.errors import clear_errors, print_json
+from flows.command.common import Json, Quiet, Root, RunName, Trust, print_json
 from flows.command.options import given, with_options
-from flows.command.printing import summaries, tables
-from flows.command.printing.timing import train_timed
+from flows.command.subcommands.looking import print_result, run_summary
 from flows.config.files import read_toml
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution, Experiment, TrainConfig
 from flows.evidence.forking import fork
-from flows.reporting.listening import begun, going_on
+from flows.reporting.listening import Listener, listening
+from flows.reporting.scores import shown_commit
+from storage.rounds.commits import Commit
 
 
 @with_options(Experiment, Execution, without=("recombined", "planned"))
@@ -38,13 +40,12 @@ def train_command(
 
     The options of an algorithm: `roundweave train --algorithm NAME --help`. `roundweave list` has the names.
     """
-    with clear_errors(as_json, _interrupted):
-        values = read_toml(config) if config else {}
-        flags = given(options, Experiment, Execution)
-        if "algorithm" in flags and isinstance(values.get("algorithm"), dict):
-            flags["algorithm"] = values["algorithm"] | {"name": flags["algorithm"]}
-        values = values | flags
-        _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json, quiet)
+    values = read_toml(config) if config else {}
+    flags = given(options, Experiment, Execution)
+    if "algorithm" in flags and isinstance(values.get("algorithm"), dict):
+        flags["algorithm"] = values["algorithm"] | {"name": flags["algorithm"]}
+    values = values | flags
+    _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json, quiet)
 
 
 @with_options(Execution, without=("name", "root", "planned", "on_complete"))
@@ -57,18 +58,34 @@ def resume_command(
     **options: Any,
 ) -> None:
     """Go on with a run after its last committed round, from what is kept in its store."""
-    with clear_errors(as_json, partial(_interrupted, run)):
-        _train(resumed_config(run, root, trust, given(options, Execution)), as_json, quiet)
-
-
-def _interrupted(name: str | None = None) -> str:
-    """What an interrupt says of the run of a name; without one of the run that was begun, if there was any."""
-    return f"interrupted; {going_on(name or (begun[-1] if begun else None))}"
+    _train(resumed_config(run, root, trust, given(options, Execution)), as_json, quiet)
 
 
 def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
-    run, seconds = train_timed(config, quiet)
+    from flows.training.running import train
+
+    timer = _Timer(quiet)
+    with listening(timer):
+        run = train(config, bar=not quiet)
+    seconds = {"seconds": timer.elapsed(), "first_round_seconds": timer.first}
     if as_json:
-        print_json(summaries.run_summary(run) | seconds)
+        print_json(run_summary(run) | seconds)
     elif not quiet and run.status != "running":  # by another process, which was said
-        tables.print_result(run, seconds)
+        print_result(run, seconds)
+
+
+class _Timer(Listener):
+    """Notes when the first round was committed, and prints a line a round where no terminal shows a bar."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet or sys.stderr.isatty()
+        self.first: float | None = None
+
+    def committed(self, commit: Commit, rounds: int) -> None:
+        self.first = self.first or self.elapsed()
+        if not self.quiet:
+            print(f"round {commit.round}/{rounds}  {shown_commit(commit)}".rstrip(), file=sys.stderr)
+
+    def elapsed(self) -> float:
+        """Seconds since the command's start."""
+        return time.time() - float(psutil.Process().create_time())

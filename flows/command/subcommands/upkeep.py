@@ -13,9 +13,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from flows.command.arguments import Json, Root, RunName
-from flows.command.errors import FAILED, clear_errors, print_json
-from flows.command.printing.console import console
+from flows.command.common import Json, Root, RunName, output, say
+from flows.command.errors import FAILED
 from storage.errors import UsageError, listed
 from storage.places.addresses import last_name, scheme_of
 from storage.places.schemes import place_of
@@ -38,29 +37,25 @@ def verify_command(
     as_json: Json = False,
 ) -> None:
     """Read all of a run and name every file that is not as it was written; exit code 1 where there is one."""
-    with clear_errors(as_json):
-        address = find_run(run, root)
-        verification = verify(address, expect)
-        if as_json:
-            print_json({"run": run_name(address), "sound": verification.sound, **asdict(verification)})
-        else:
-            _print_verification(run_name(address), verification)
-    if not verification.sound:
+    address = find_run(run, root)
+    result = verify(address, expect)
+    name = run_name(address)
+    output(as_json, {"run": name, "sound": result.sound, **asdict(result)}, _print_verification, name, result)
+    if not result.sound:
         sys.exit(FAILED)
 
 
-def _print_verification(name: str, verification: Verification) -> None:
+def _print_verification(name: str, result: Verification) -> None:
     """A line for each finding and note, then what was read."""
-    out = console()
-    for finding in verification.findings:
-        out.print(str(finding), style="red", soft_wrap=True)
-    for note in verification.notes:
-        out.print(f"note: {note}", style="yellow", soft_wrap=True)
-    out.print(f"{name}: {verification.told}", style="bold", soft_wrap=True)
-    if verification.chain:
-        out.print(f"chain {verification.chain}", soft_wrap=True)
-    if verification.vouched is not None:
-        out.print(f"the expected chain vouches for rounds 0 to {verification.vouched}")
+    for finding in result.findings:
+        say(str(finding), "red")
+    for note in result.notes:
+        say(f"note: {note}", "yellow")
+    say(f"{name}: {result.told}", "bold")
+    if result.chain:
+        say(f"chain {result.chain}")
+    if result.vouched is not None:
+        say(f"the expected chain vouches for rounds 0 to {result.vouched}")
 
 
 def prune_command(
@@ -71,14 +66,12 @@ def prune_command(
     as_json: Json = False,
 ) -> None:
     """Let go of the tensors of rounds; their records and numbers stay, and what going on needs."""
-    with clear_errors(as_json, "interrupted; prune again to end it"):
-        stored = open_run(run, root)
-        goes = prune_run(_store(stored), Keep.of(keep), dry_run)
-        went = "would go" if dry_run else "went"
-        gone = f"of rounds {listed(goes.rounds)} {went} {goes.bytes / 1e6:.3g} MB"
-        said = gone if goes.rounds else f"with --keep {keep} nothing is to be pruned"
-        numbers = {"rounds": list(goes.rounds), "bytes": goes.bytes, "dry_run": dry_run}
-        _say(stored, said, as_json, **numbers)
+    stored = open_run(run, root)
+    goes = prune_run(_store(stored), Keep.of(keep), dry_run)
+    went = "would go" if dry_run else "went"
+    gone = f"of rounds {listed(goes.rounds)} {went} {goes.bytes / 1e6:.3g} MB"
+    done = gone if goes.rounds else f"with --keep {keep} nothing is to be pruned"
+    _say_done(stored, done, as_json, rounds=list(goes.rounds), bytes=goes.bytes, dry_run=dry_run)
 
 
 def cp_command(
@@ -88,14 +81,14 @@ def cp_command(
     as_json: Json = False,
 ) -> None:
     """Copy a run, and verify it while it is copied; the copy is there at once, or not at all."""
-    with clear_errors(as_json, "interrupted; there is no copy"):
-        stored = open_run(run, root)
-        where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
-        with _bar("copying") as step:
-            chain = copy_run(_store(stored), place_of(where), step)
-        _say(stored, f"copied and verified, chain {chain[:16]}; the copy is", as_json, copy=where, chain=chain)
-        if not as_json:  # a line of its own, for a script to take
-            console().print(where, soft_wrap=True)
+    stored = open_run(run, root)
+    where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
+    with _bar("copying") as step:
+        chain = copy_run(_store(stored), place_of(where), step)
+    done = f"copied and verified, chain {chain[:16]}; the copy is"
+    _say_done(stored, done, as_json, copy=where, chain=chain)
+    if not as_json:  # a line of its own, for a script to take
+        say(where)
 
 
 def rm_command(
@@ -105,14 +98,13 @@ def rm_command(
     as_json: Json = False,
 ) -> None:
     """Delete a run with all its rounds."""
-    with clear_errors(as_json, "interrupted"):
-        stored = open_run(run, root)
-        if not scheme_of(stored.address) and Path(stored.address).is_symlink():
-            raise UsageError(f"{stored.address} is a link to a run; delete the link, or give the path of the run")
-        if not yes and not _agreed(stored):
-            raise typer.Abort
-        remove_run(place_of(stored.address))
-        _say(stored, f"deleted from {stored.address}", as_json)
+    stored = open_run(run, root)
+    if not scheme_of(stored.address) and Path(stored.address).is_symlink():
+        raise UsageError(f"{stored.address} is a link to a run; delete the link, or give the path of the run")
+    if not yes and not _agreed(stored):
+        raise typer.Abort
+    remove_run(place_of(stored.address))
+    _say_done(stored, f"deleted from {stored.address}", as_json)
 
 
 def _store(stored: Run) -> RoundStore:
@@ -126,11 +118,9 @@ def _agreed(stored: Run) -> bool:
     return typer.confirm(f"delete {stored!r}?", err=True)
 
 
-def _say(stored: Run, said: str, as_json: bool, **values: object) -> None:
-    if as_json:
-        print_json({"run": stored.name, "path": str(stored.address), **values})
-    else:
-        console().print(f"{stored.name}: {said}", soft_wrap=True)
+def _say_done(stored: Run, done: str, as_json: bool, **values: object) -> None:
+    summary = {"run": stored.name, "path": str(stored.address), **values}
+    output(as_json, summary, say, f"{stored.name}: {done}")
 
 
 @contextmanager

@@ -241,7 +241,7 @@ def test_every_table_is_listed(capsys) -> None:
     tables = json.loads(out)
     assert code == 0
     assert set(tables) == {
-        *("algorithms", "sources", "splits", "models", "losses", "scores", "reduces", "applies", "schedules"),
+        *("algorithms", "data", "splits", "models", "losses", "scores", "reduces", "applies", "schedules"),
     }
     named = {row["name"]: row for row in tables["algorithms"]}
     assert "mu=0.1" in named["fed_prox"]["options"]

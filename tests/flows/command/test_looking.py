@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from flows.command.printing.console import console
-from flows.command.printing.summaries import summary_or_damage
-from flows.command.printing.tables import print_result
+from flows.command.common import console
+from flows.command.subcommands.looking import print_result, summary_or_damage
 from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit

@@ -42,7 +42,7 @@ def test_show_as_json_has_what_each_worker_sent(first, train, capsys) -> None:
 
 
 def test_of_many_refused_updates_show_names_the_first(first, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("flows.command.printing.tables.SHOWN_REFUSALS", 1)
+    monkeypatch.setattr("flows.command.subcommands.looking.SHOWN_REFUSALS", 1)
     _, out, _ = run(capsys, "show", "first")
     more = len(first.arrivals().query("not accepted")) - 1
     assert out.count(" refused partition ") == 1

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flows.command.printing.simulation_tables import print_simulation, simulation_summary
+from flows.command.subcommands.planning import print_simulation, simulation_summary
 from flows.config.algorithms import EVERY_OPTION
 from flows.config.train import TrainConfig
 from flows.planning.simulating.costs import Costs, SimulatedCluster

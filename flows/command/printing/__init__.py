@@ -1,1 +1,0 @@
-"""What the command prints: a bar while it works, and tables."""
