@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from flows.config.fields import NamedOrOwn
-from flows.config.problems import problems_of
+from flows.config.base import NamedOrOwn, problems_of
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import TABLES, is_own_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken

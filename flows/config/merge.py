@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.config.fields import EachOwn, NamedOrOwn, Numbers
-from flows.config.problems import Config
+from flows.config.base import Config, EachOwn, NamedOrOwn, Numbers
 from flows.config.train import Placement
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from flows.config.fields import NamedOrOwn
-from flows.config.problems import Config
+from flows.config.base import Config, NamedOrOwn
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import joined, make_part
 from tasks.applies.table import APPLIES

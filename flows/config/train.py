@@ -14,9 +14,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from pydantic.fields import FieldInfo
 
 from flows.config.algorithms import DEFAULT, EVERY_OPTION, AlgorithmField, fold_options, leave_checks
-from flows.config.fields import EachOwn, NamedOrOwn, Names, Numbers
+from flows.config.base import Config, EachOwn, NamedOrOwn, Names, Numbers
 from flows.config.parts import Recombined
-from flows.config.problems import Config
 from storage.parsing import MOST_PARTITIONS, MOST_ROUNDS, at_commas
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of

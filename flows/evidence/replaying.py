@@ -14,8 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from flows.config.algorithms import Named
-from flows.config.fields import EachOwn, NamedOrOwn
-from flows.config.problems import Config
+from flows.config.base import Config, EachOwn, NamedOrOwn
 from flows.config.recorded import BUILT_IN, other_examples, recorded_config
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import torch
 from pydantic import ConfigDict, Field
 
-from flows.config.problems import Config
+from flows.config.base import Config
 from flows.config.train import TrainConfig
 from flows.planning.plan import bench_for
 from flows.planning.strategies import Strategy

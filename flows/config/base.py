@@ -1,15 +1,17 @@
-"""The base of configurations: what is wrong with one is said in one line, in words for a person."""
+"""The base of configurations, and types of fields; what is wrong is said in one line, in words for a person."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from storage.errors import UsageError, nearest
+from storage.parsing import at_commas
+from tasks.user_code import Code, find_code
 
 NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_'"
 
@@ -55,3 +57,34 @@ def _problem(detail: ErrorDetails, fields: Iterable[str]) -> str:
     message = message.removeprefix("Value error, ")
     # What our own checks say names the field already.
     return message if not field or detail["type"] == "value_error" else f"{field} = {detail['input']!r}: {message}"
+
+
+def _keep_callable(value: Any) -> Any:
+    return find_code(value) if callable(value) else value
+
+
+if TYPE_CHECKING:
+    NamedOrOwn = Any  # a checker knows what a field holds, and not what may be given for it
+else:
+    NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
+"""A built-in name, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
+
+
+if TYPE_CHECKING:
+    EachOwn = Any
+else:
+    EachOwn = tuple[NamedOrOwn, ...]
+"""One for each partition."""
+
+
+if TYPE_CHECKING:
+    Names = Any
+else:
+    Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas)]
+"""Built-in names or functions of the user's, or a text of names with commas between them."""
+
+Integers = Annotated[tuple[int, ...], BeforeValidator(at_commas)]
+"""Whole numbers, or a text with commas between them."""
+
+Numbers = Annotated[tuple[float, ...], BeforeValidator(at_commas)]
+"""Numbers, or a text with commas between them."""
