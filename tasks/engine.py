@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 from storage.rounds.commits import Commit, ProcessGroupRecord
 from storage.values.state import Update
+from tasks.communicator import Alone, Communicator
 from tasks.data.partitions import Partition
 from tasks.persistence.committing import (
     Rank,
@@ -22,7 +23,6 @@ from tasks.persistence.committing import (
     reduce_round,
     score_outcome,
 )
-from tasks.process_group.communicator import Alone, Communicator
 from tasks.process_group.memory import most_memory
 from tasks.process_group.reduce_scatter import block_share, in_shares, reduce_in_shares
 from tasks.rounds.job import Job

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from distributed import get_worker
 
+from tasks.communicator import Alone
 from tasks.data.partitions import Partition
 from tasks.engine import BlockData, Committer, Engine
 from tasks.numerics import generators_kept
 from tasks.persistence.committing import WholeNetwork
 from tasks.persistence.streaming import InShares
 from tasks.process_group.collectives import Broken
-from tasks.process_group.communicator import Alone
 from tasks.process_group.group import Group, Rendezvous, joined, open_rendezvous
 from tasks.rounds.job import Job
 from tasks.rounds.steps import Mapped, MapRaised

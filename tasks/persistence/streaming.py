@@ -1,6 +1,6 @@
-"""Reading and storing whole tensors of which each rank of a team has a part: some rows at a time.
+"""Reading and storing whole tensors of which each rank has a part: some rows at a time.
 
-All ranks of a team call each function together; the first one writes.
+All ranks call each function together; the first one writes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.pruned import there
 from storage.values.digests import grouped_digest, update_groups
 from storage.values.tensors import Record, Specs, TensorSpec, Vectors, sizes, to_numpy, views
+from tasks.communicator import Communicator
 from tasks.compute.compute import Compute
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.team import Team
 from tasks.data.partitions import Partition
 from tasks.persistence.committing import Keep, read_carry, record_of
 from tasks.persistence.recomputing import recomputed
@@ -47,7 +47,7 @@ class Rows(Record):
 
 @dataclass(frozen=True)
 class InShares:
-    """A rank with its team: `job` is of its share of the network, `whole` of all of it.
+    """A rank with those that share its network: `job` is of its share, `whole` of all of it.
 
     What is written goes by a `line` of its own to the rank that writes.
     """
@@ -55,21 +55,21 @@ class InShares:
     job: Job
     whole: Job
     shares: Shares
-    team: Team
-    line: Team
+    group: Communicator
+    line: Communicator
 
     @classmethod
-    def of(cls, job: Job, team: Team, line: Team) -> InShares:
-        """That of a rank of a team, which is in a process of its own."""
+    def of(cls, job: Job, group: Communicator, line: Communicator) -> InShares:
+        """That of a rank, which is in a process of its own."""
         work, shares = job.work, job.work.compute.shares
         assert shares is not None
-        objective = ShareObjective.of(work.objective, shares, team, apart=True)
+        objective = ShareObjective.of(work.objective, shares, group, apart=True)
         share = replace(work, objective=objective, compute=Compute(work.threads))
-        return cls(replace(job, work=share), job, shares, team, line)
+        return cls(replace(job, work=share), job, shares, group, line)
 
     def read_outcome(self, round: int) -> Outcome:
         """The rank's part of the outcome of a committed round, verified; recomputed where it is not stored."""
-        store, rank = self.job.attempt.open(), self.team.rank
+        store, rank = self.job.attempt.open(), self.group.rank
         if not there(store.log, store.tensors.pruned(), round):
             whole = recomputed(self.whole.work, store, round)
             return replace(whole, state=self.shares.state(whole.state, rank))
@@ -80,7 +80,11 @@ class InShares:
 
     def _read(self, commit: Commit, path: str, into: torch.Tensor) -> None:
         """Read the rank's part of a tensor of a committed state, of which some rows are in memory at a time."""
-        tensors, spec, rank = self.job.attempt.open().tensors, self._specs[self._name(path)], self.team.rank
+        tensors, spec, rank = (
+            self.job.attempt.open().tensors,
+            self._specs[self._name(path)],
+            self.group.rank,
+        )
         cut = self.shares.cuts.get(spec.name)
         if cut is None:
             into.copy_(tensors.read_tensor(commit, path))
@@ -105,7 +109,7 @@ class InShares:
         return {path: digest for path, digest in tensors.items() if path.startswith("frozen/")}
 
     def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
-        return self.shares.slots(read_carry(self.job, source, partition), self.team.rank)
+        return self.shares.slots(read_carry(self.job, source, partition), self.group.rank)
 
     @contextmanager
     def keeping(self) -> Iterator[Keep]:
@@ -135,7 +139,7 @@ class InShares:
         """
         if mapped.raised:
             raise MapRaised(str(mapped.refused))
-        told = self.team.all_gather((mapped.refused, mapped.update is not NOTHING))
+        told = self.group.all_gather((mapped.refused, mapped.update is not NOTHING))
         refused = next((reason for reason, _ in told if reason), None)
         return replace(mapped, refused=refused, update=mapped.update if all(kept for _, kept in told) else NOTHING)
 
@@ -153,7 +157,7 @@ class InShares:
         self, group: str, dtype: str, specs: Specs, vectors: Vectors, round: int, mapped: Mapped
     ) -> str:
         """Write a vector of an update, (element,), in which tensors follow each other; its digest."""
-        own = tuple(self.shares.spec(spec, self.team.rank) for spec in specs)
+        own = tuple(self.shares.spec(spec, self.group.rank) for spec in specs)
         named = views([spec for spec in own if spec.dtype == dtype], {dtype: vectors[dtype]})
         parts = (part for spec in specs if spec.dtype == dtype for part in self._parts(spec, named[spec.name]))
         return self._stream(f"{group}/{dtype}", (round, mapped.partition), (sizes(specs)[dtype],), parts)
@@ -167,7 +171,7 @@ class InShares:
         stored: bool = True,
     ) -> str:
         """Write a tensor, (*shape), from its parts, and give its digest; ranks but the first only give theirs."""
-        if self.team.rank == 0:
+        if self.group.rank == 0:
             return self.job.attempt.open().tensors.stream(path, index, shape, parts, stored)
         for _ in parts:
             pass

@@ -1,1 +1,1 @@
-"""One model's weights over a team of ranks."""
+"""One model's weights over several ranks."""

@@ -1,4 +1,4 @@
-"""Attention of which each rank of a team has a share of the heads (Shoeybi et al. 2019, section 3)."""
+"""Attention of which each rank has a share of the heads (Shoeybi et al. 2019, section 3)."""
 
 from __future__ import annotations
 

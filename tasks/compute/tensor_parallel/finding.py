@@ -1,4 +1,4 @@
-"""Which units of a network the ranks of a team can have shares of.
+"""Which units of a network the ranks can have shares of.
 
 `tasks.matching` says which axes of which tensors belong together. Of these groups of units, those are shared that
 linear layers make and linear layers alone take, with nothing between that mixes them; whether that is so is tried.
@@ -170,8 +170,8 @@ def together(parts: Sequence[Shares]) -> Shares:
     return replace(
         first,
         cuts={name: cut for part in parts for name, cut in part.cuts.items()},
-        into=tuple(name for part in parts for name in part.into),
-        out=tuple(name for part in parts for name in part.out),
+        column=tuple(name for part in parts for name in part.column),
+        row=tuple(name for part in parts for name in part.row),
         heads=tuple(name for part in parts for name in part.heads),
         counts=tuple(count for part in parts for count in part.counts),
         units=tuple(name for part in parts for name in part.units),

@@ -20,13 +20,13 @@ def joined(network: nn.Module, inputs: torch.Tensor, shares: Shares) -> Shares:
     order: list[tuple[str, torch.Tensor | None]] = []
 
     def note(name: str) -> Any:
-        return lambda _, given: order.append((name, given[0] if name in shares.into and given else None))
+        return lambda _, given: order.append((name, given[0] if name in shares.column and given else None))
 
     handles = [module.register_forward_pre_hook(note(name)) for name, module in network.named_modules()]
     network.eval()(inputs)
     for handle in handles:
         handle.remove()
-    starts = (number for number, (name, _) in enumerate(order) if name in {*shares.into, *shares.heads})
+    starts = (number for number, (name, _) in enumerate(order) if name in {*shares.column, *shares.heads})
     first, features = order[at := next(starts)]
     if features is None:
         raise ModelError(f"{first} cannot join shares of a batch, as linear layers do; leave hybrid out")

@@ -1,4 +1,4 @@
-"""Layers of which each rank of a team has a share of the units (Shoeybi et al. 2019, section 3; Krizhevsky 2014).
+"""Layers of which each rank has a share of the units (Shoeybi et al. 2019, section 3; Krizhevsky 2014).
 
 A layer ``into`` units begins with what all ranks have, and each makes its own units of it; a layer ``out`` of them
 adds up what all ranks make of theirs. Between the two, and for examples of its own, a rank draws random numbers of
@@ -15,16 +15,16 @@ from torch import nn
 from torch.nn import functional
 
 from storage.values.tensors import Record
+from tasks.communicator import Communicator
 from tasks.compute.tensor_parallel.shares import even
-from tasks.compute.tensor_parallel.team import Team
 from tasks.numerics import derive_seed
 
 
 class Line:
     """What the layers of a rank's network say to those of the other ranks."""
 
-    def __init__(self, team: Team) -> None:
-        self.team = team
+    def __init__(self, group: Communicator) -> None:
+        self.group = group
         self.lengths: list[int] = []
         self._common: torch.Tensor | None = None
         self._seed: int | None = None
@@ -40,17 +40,17 @@ class Line:
     def examples(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's share of a batch, (its examples, *), for which it draws random numbers of its own."""
         self.go_apart()
-        self.lengths = [end - first for first, end in even(len(batch), self.team.ranks)]
+        self.lengths = [end - first for first, end in even(len(batch), self.group.ranks)]
         parts: Sequence[torch.Tensor] = batch.split(self.lengths)
-        return parts[self.team.rank]
+        return parts[self.group.rank]
 
     def scatter_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of the ranks' tensors, of which each gets the rows of its examples."""
-        parts = self.team.scatter([_Sent(part) for part in tensor.split(self.lengths)])
+        parts = self.group.scatter([_Sent(part) for part in tensor.split(self.lengths)])
         return _added([part.tensor for part in parts])
 
     def _of_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        return [told.tensor for told in self.team.all_gather(_Sent(tensor.detach()))]
+        return [told.tensor for told in self.group.all_gather(_Sent(tensor.detach()))]
 
     def go_apart(self) -> None:
         """From here on the rank draws random numbers of its own.
@@ -58,7 +58,7 @@ class Line:
         They follow from one that all ranks draw: where activations are computed again, they are the same again.
         """
         if not self._is_apart:
-            self._seed = derive_seed(int(torch.randint(2**62, ())), "rank", self.team.rank)
+            self._seed = derive_seed(int(torch.randint(2**62, ())), "rank", self.group.rank)
             self._common = torch.get_rng_state()
             torch.default_generator.manual_seed(self._seed)
 
@@ -89,7 +89,7 @@ class _Sent(Record):
         self.tensor = tensor.contiguous()
 
 
-class _Into(torch.autograd.Function):
+class _Broadcast(torch.autograd.Function):
     """The same inputs on all ranks; backward, the sum of their gradients."""
 
     @staticmethod
@@ -102,7 +102,7 @@ class _Into(torch.autograd.Function):
         return ctx.line.sum(gradients[0]), None
 
 
-class _Out(torch.autograd.Function):
+class _AllReduce(torch.autograd.Function):
     """The sum over the ranks; backward, the same gradient for each."""
 
     @staticmethod
@@ -114,7 +114,7 @@ class _Out(torch.autograd.Function):
         return gradients[0], None
 
 
-class _Joined(torch.autograd.Function):
+class _AllGather(torch.autograd.Function):
     """The whole batch from each rank's examples; backward, the sums of the gradients of these."""
 
     @staticmethod
@@ -127,7 +127,7 @@ class _Joined(torch.autograd.Function):
         return ctx.line.scatter_sum(gradients[0]), None
 
 
-class _Sliced(torch.autograd.Function):
+class _Split(torch.autograd.Function):
     """A rank's slice of the last axis of what all ranks have; backward, the gradients of all slices."""
 
     @staticmethod
@@ -142,17 +142,17 @@ class _Sliced(torch.autograd.Function):
 
 def begun(inputs: torch.Tensor, line: Line) -> torch.Tensor:
     """Inputs (*shape) that all ranks have, of which each makes its own units."""
-    shared: torch.Tensor = _Into.apply(inputs, line) if inputs.requires_grad else inputs
+    shared: torch.Tensor = _Broadcast.apply(inputs, line) if inputs.requires_grad else inputs
     return shared
 
 
 def summed(outputs: torch.Tensor, line: Line, bias: torch.Tensor | None = None) -> torch.Tensor:
     """The sum over the ranks of outputs (*shape), and a bias, which all ranks have."""
-    total: torch.Tensor = _Out.apply(outputs, line)
+    total: torch.Tensor = _AllReduce.apply(outputs, line)
     return total if bias is None else total + bias
 
 
-class Into(nn.Linear):
+class ColumnParallel(nn.Linear):
     """A layer that gives a rank its share of the units."""
 
     line: Line
@@ -162,14 +162,14 @@ class Into(nn.Linear):
         """(…, inputs) -> (…, the rank's units); where it `joins`, those of the ranks' shares of the batch."""
         if self.joins:
             self.line.come_together()
-            inputs = _Joined.apply(inputs, self.line)
+            inputs = _AllGather.apply(inputs, self.line)
         else:
             inputs = begun(inputs, self.line)
         self.line.go_apart()
         return functional.linear(inputs, self.weight, self.bias)
 
 
-class Out(nn.Linear):
+class RowParallel(nn.Linear):
     """A layer that takes a rank's share of the units."""
 
     line: Line
@@ -180,7 +180,7 @@ class Out(nn.Linear):
         return summed(functional.linear(inputs, self.weight), self.line, self.bias)
 
 
-class Sliced(nn.Linear):
+class InputParallel(nn.Linear):
     """A layer that takes a rank's slice of its inputs, from the `first` on."""
 
     line: Line
@@ -188,5 +188,5 @@ class Sliced(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """(…, inputs), which all ranks have -> (…, outputs), which all ranks have."""
-        own = _Sliced.apply(inputs, self.line, self.first, self.weight.shape[1])
+        own = _Split.apply(inputs, self.line, self.first, self.weight.shape[1])
         return summed(functional.linear(own, self.weight), self.line, self.bias)

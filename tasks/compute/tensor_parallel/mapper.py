@@ -11,12 +11,13 @@ import torch
 from storage.errors import ModelError, RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
+from tasks.communicator import Communicator
 from tasks.compute.mapper import Mapper
 from tasks.compute.tensor_parallel.finding import best, candidates, largest, named, sliced
 from tasks.compute.tensor_parallel.hybrid import joined
 from tasks.compute.tensor_parallel.networks import ShareObjective
+from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.team import Team, in_turn
 from tasks.compute.tensor_parallel.trying import difference, is_sound
 from tasks.data.examples import Examples
 from tasks.networks.objective import Objective
@@ -60,7 +61,7 @@ class TensorParallel(Mapper):
         shares = self.known_shares
 
         def of_rank(share: ShareObjective) -> Update:
-            rank = share.team.rank
+            rank = share.group.rank
             return self.map(share, shares.state(state, rank), examples, shares.slots(carry, rank), seed)
 
         return shares.joined(self._each(objective, of_rank))
@@ -68,7 +69,7 @@ class TensorParallel(Mapper):
     def scored(self, objective: Objective, state: State, function: Callable[[Objective, State], T]) -> T:
         """What a function of objective and state gives where ranks share the network: the first rank's."""
         return self._each(
-            objective, lambda share: function(share, self.known_shares.state(state, share.team.rank))
+            objective, lambda share: function(share, self.known_shares.state(state, share.group.rank))
         )[0]
 
     def compare(self, objective: Objective, inputs: torch.Tensor, state: State) -> None:
@@ -89,8 +90,8 @@ class TensorParallel(Mapper):
     def _each(self, objective: Objective, function: Callable[[ShareObjective], T]) -> list[T]:
         objective.built  # noqa: B018 - built once, before the ranks ask for it
 
-        def of_rank(team: Team) -> T:
-            return function(ShareObjective.of(objective, self.known_shares, team))
+        def of_rank(group: Communicator) -> T:
+            return function(ShareObjective.of(objective, self.known_shares, group))
 
         return in_turn(self.ranks, of_rank)
 

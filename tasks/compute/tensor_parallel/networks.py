@@ -12,49 +12,49 @@ from torch.overrides import TorchFunctionMode
 
 from storage.values.layout import Layout
 from storage.values.state import State
+from tasks.communicator import Communicator
 from tasks.compute.tensor_parallel.attention import Attention, unfuse
-from tasks.compute.tensor_parallel.layers import Into, Line, Out, Sliced
+from tasks.compute.tensor_parallel.layers import ColumnParallel, InputParallel, Line, RowParallel
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.team import Team
 from tasks.networks.objective import ModelSpec, Objective, bound_network
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ShareObjective(Objective):
-    """An objective of which a rank of a team has a share; states and layouts are the rank's."""
+    """An objective of which a rank has a share; states and layouts are the rank's."""
 
     shares: Shares
-    team: Team
+    group: Communicator
     apart: bool = False
     """Whether the rank is a process of its own, in which no whole network is to be."""
 
     @classmethod
-    def of(cls, objective: Objective, shares: Shares, team: Team, apart: bool = False) -> ShareObjective:
+    def of(cls, objective: Objective, shares: Shares, group: Communicator, apart: bool = False) -> ShareObjective:
         """A rank's share of an objective."""
         whole = {f.name: getattr(objective, f.name) for f in fields(Objective)}
-        return cls(**whole, shares=shares, team=team, apart=apart)
+        return cls(**whole, shares=shares, group=group, apart=apart)
 
     @functools.cached_property
     def layout(self) -> Layout:
         """Where each tensor lies in the rank's vectors."""
-        return self.shares.layout_of(self.team.rank)
+        return self.shares.layout_of(self.group.rank)
 
     def initial(self) -> State:
         """The rank's part of the state before the first round."""
-        return self.shares.state(super().initial(), self.team.rank)
+        return self.shares.state(super().initial(), self.group.rank)
 
     def network(self, state: State) -> nn.Module:
         """The rank's part of a network, over a copy of its part of the state, in training mode."""
         skeleton = _skeleton(self.model) if self.apart else self.built
         network = bound_network(skeleton, self.layout, state)
-        line, shares = Line(self.team), self.shares
+        line, shares = Line(self.group), self.shares
         for count in shares.counts:
-            setattr(network.get_submodule(count.module), count.attribute, count.values[self.team.rank])
+            setattr(network.get_submodule(count.module), count.attribute, count.values[self.group.rank])
         unfuse(network)
         for kind, names in self._kinds.items():
             for name in names:
                 layer: Any = network.get_submodule(name)
-                layer.__class__, layer.line, layer.first = kind, line, shares.first(name, self.team.rank)
+                layer.__class__, layer.line, layer.first = kind, line, shares.first(name, self.group.rank)
         if shares.joins is not None:
             first: Any = network.get_submodule(shares.joins)
             first.joins = True
@@ -68,7 +68,12 @@ class ShareObjective(Objective):
     def _kinds(self) -> dict[type[nn.Module], tuple[str, ...]]:
         """What the layers with shares become."""
         shares = self.shares
-        return {Into: shares.into, Out: shares.out, Attention: shares.heads, Sliced: shares.sliced}
+        return {
+            ColumnParallel: shares.column,
+            RowParallel: shares.row,
+            Attention: shares.heads,
+            InputParallel: shares.sliced,
+        }
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""What each rank of a team has of a network's tensors: a share of the units of some layers, and all of the rest.
+"""What each rank has of a network's tensors: a share of the units of some layers, and all of the rest.
 
 A tensor is cut along one axis at most, so whole tensors and shares are made of each other by copying.
 """
@@ -87,8 +87,8 @@ class Shares:
     ranks: int
     layout: Layout
     cuts: Mapping[str, Cut]
-    into: tuple[str, ...]
-    out: tuple[str, ...]
+    column: tuple[str, ...]
+    row: tuple[str, ...]
     heads: tuple[str, ...] = ()
     sliced: tuple[str, ...] = ()
     counts: tuple[Count, ...] = ()

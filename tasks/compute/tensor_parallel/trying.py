@@ -12,9 +12,10 @@ from torch import nn
 from storage.errors import ModelError, one_line
 from storage.values.state import State
 from storage.values.tensors import Specs, Vectors, pack, views
+from tasks.communicator import Communicator
 from tasks.compute.tensor_parallel.networks import ShareObjective
+from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.team import Team, in_turn
 from tasks.matching.check import TOLERANCE, randomise
 from tasks.matching.unofficial import TorchDispatchMode, tensors_in
 from tasks.networks.objective import Objective
@@ -66,9 +67,9 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
             name = type(doubled.built).__name__
             raise ModelError(f"{name} cannot be tried in float64: {one_line(error)}") from error
 
-    def of_rank(team: Team) -> tuple[Numbers, torch.Tensor]:
-        share = ShareObjective.of(doubled, shares, team, apart=True)
-        return _numbers(share.network(shares.state(state, team.rank)), batch), torch.get_rng_state()
+    def of_rank(group: Communicator) -> tuple[Numbers, torch.Tensor]:
+        share = ShareObjective.of(doubled, shares, group, apart=True)
+        return _numbers(share.network(shares.state(state, group.rank)), batch), torch.get_rng_state()
 
     with pinned(0, torch.get_num_threads()):
         try:

@@ -1,4 +1,4 @@
-"""Networks that a team can share and some that it cannot, and what one machine and a team make of them."""
+"""Networks that a group can share and some that it cannot, and what one machine and a group make of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from storage.values.state import State, Update
 from tasks.algebra import Map
+from tasks.communicator import Communicator
 from tasks.compute.mapper import Mapper
 from tasks.compute.tensor_parallel.mapper import TensorParallel, find_shares
 from tasks.compute.tensor_parallel.networks import ShareObjective
+from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.team import Team, in_turn
 from tasks.data.examples import Examples
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
@@ -83,14 +84,14 @@ class Packed(nn.Module):
         super().__init__()
         self.way, self.heads, self.size, self.inner = way, 4, 3, 12
         self.widen, self.packed = nn.Linear(inputs[1], 12), nn.Linear(12, 36)
-        self.norm, self.out, self.head = nn.LayerNorm(12), nn.Linear(12, 12), nn.Linear(12, outputs)
+        self.norm, self.row, self.head = nn.LayerNorm(12), nn.Linear(12, 12), nn.Linear(12, outputs)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.norm(self.widen(inputs))
         query, key, value = self.parts(hidden)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
         width = hidden.shape[-1] if self.way == "width of the input" else self.inner
-        return self.head((hidden + self.out(mixed.reshape(*hidden.shape[:2], width))).mean(1))
+        return self.head((hidden + self.row(mixed.reshape(*hidden.shape[:2], width))).mean(1))
 
     def parts(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         """Each (examples, heads, time, width of a head)."""
@@ -279,10 +280,10 @@ def examples_of(objective: Objective, count: int = 24) -> Examples:
     return Examples(inputs, torch.randint(0, CLASSES, (count,), generator=generator))
 
 
-def team_of(
+def tensor_parallel_of(
     objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
 ) -> TensorParallel:
-    """A map that a team does, bound to an objective."""
+    """A map that a group does, bound to an objective."""
     return TensorParallel(inner, ranks, shares_of(objective, ranks, units, hybrid))
 
 
@@ -298,21 +299,24 @@ def mapped(map: Map | Mapper, objective: Objective, seed: int = 3, state: State 
     return update
 
 
-def each_of(team: TensorParallel, objective: Objective, seed: int = 3) -> list[Update]:
-    """What each rank of a team makes of its share."""
-    shares, examples = team.known_shares, examples_of(objective)
+def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[Update]:
+    """What each rank makes of its share."""
+    shares, examples = group.known_shares, examples_of(objective)
 
-    def of_rank(rank: Team) -> Update:
+    def of_rank(rank: Communicator) -> Update:
         share = ShareObjective.of(objective, shares, rank)
-        return team.map(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
+        return group.map(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
 
     with pinned(seed, threads=1):
         return in_turn(shares.ranks, of_rank)
 
 
 def off(objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> float:
-    """The largest difference of directions, buffers and losses between a team and one machine."""
-    one, other = mapped(inner, objective), mapped(team_of(objective, inner, ranks, units, hybrid), objective)
+    """The largest difference of directions, buffers and losses between a group and one machine."""
+    one, other = (
+        mapped(inner, objective),
+        mapped(tensor_parallel_of(objective, inner, ranks, units, hybrid), objective),
+    )
     pairs = [(one.direction[dtype], other.direction[dtype]) for dtype in one.direction]
     pairs += [(one.buffers[dtype], other.buffers[dtype]) for dtype in one.buffers]
     loss = abs(one.metrics["train_loss"] - other.metrics["train_loss"])

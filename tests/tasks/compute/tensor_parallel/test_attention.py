@@ -138,7 +138,7 @@ def test_too_few_heads_are_not_shared() -> None:
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_layers_of_the_transformer_are_shared_whole(norm_first: bool) -> None:
     shares = shares_of(objective_of("encoder", norm_first=norm_first), 2)
-    assert (shares.heads, shares.into) == (("layer.self_attn",), ("layer.linear1",))
+    assert (shares.heads, shares.column) == (("layer.self_attn",), ("layer.linear1",))
     shares = shares_of(objective_of("decoder"), 2)
     assert shares.heads == ("layer.self_attn", "layer.multihead_attn")
     sizes = {spec.name: spec.shape for spec in shares.layout_of(0).params}

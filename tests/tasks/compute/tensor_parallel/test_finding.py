@@ -30,7 +30,7 @@ def cut(shares: Shares) -> float:
 def test_of_layers_in_a_chain_those_are_shared_that_have_most_units() -> None:
     shares = shares_of(objective_of("chain", widths=[6, 30, 20, 5]), 2)
     # Of 60, 180, 600, 100 and 25 weights: 60 + 180 and 600 + 100 are more than 180 + 600 and 100 + 25.
-    assert (shares.into, shares.out, shares.sliced) == (("0", "6"), ("3", "9"), ())
+    assert (shares.column, shares.row, shares.sliced) == (("0", "6"), ("3", "9"), ())
     assert (shares_of(objective_of("chain", widths=[8]), 2).units) == ("0",)
 
 
@@ -45,7 +45,7 @@ def test_units_that_do_not_divide_are_shared_as_evenly_as_can_be(ranks: int) -> 
 def test_a_gpt_s_heads_and_wide_layers_are_shared() -> None:
     shares = shares_of(objective_of("gpt", width=16, heads=4, depth=2), 2)
     parts = ("query", "key", "value")
-    assert set(shares.into) == {
+    assert set(shares.column) == {
         f"blocks.{n}.{name}" for n in (0, 1) for name in (*(f"attention.{p}" for p in parts), "widen")
     }
     assert {(count.attribute, count.values) for count in shares.counts} == {("heads", (2, 2))}
@@ -57,7 +57,7 @@ def test_a_gpt_s_heads_and_wide_layers_are_shared() -> None:
 def test_queries_keys_and_values_of_one_layer_are_shared_by_heads(way: str, ranks: int) -> None:
     objective = objective_of("packed", way=way)
     shares = shares_of(objective, ranks)
-    assert (shares.into, shares.out) == (("packed",), ("out",))
+    assert (shares.column, shares.row) == (("packed",), ("out",))
     assert [len(spans) for spans in shares.cuts["packed.weight"].spans] == [3] * ranks
     assert off(objective, STEPS, ranks) < 1e-12
 
@@ -100,7 +100,7 @@ def test_groups_that_cannot_be_shared_are_left_out_and_others_are_not() -> None:
 def test_the_units_that_are_named_are_shared_and_no_others() -> None:
     objective = objective_of("chain", widths=[16, 17, 18])
     shares = shares_of(objective, 2, ("6",))
-    assert (shares.units, shares.into, shares.out, shares.sliced) == (("6",), ("6",), ("9",), ())
+    assert (shares.units, shares.column, shares.row, shares.sliced) == (("6",), ("6",), ("9",), ())
     assert shares_of(objective, 2, ("6", "0")).units == ("6", "0")
     assert shares_of(objective, 2, ("6", "6")).units == ("6",)
     assert off(objective, STEPS, 2, ("3",)) < 1e-12
@@ -157,7 +157,9 @@ def test_any_network_is_shared_soundly_or_refused(name: str, monkeypatch: pytest
         assert any(told in str(error) for told in ("ranks could share", "give another function", "in float64"))
     else:
         assert cut(shares) > 0.3
-        assert all(type(objective.built.get_submodule(name)) is nn.Linear for name in (*shares.into, *shares.out))
+        assert all(
+            type(objective.built.get_submodule(name)) is nn.Linear for name in (*shares.column, *shares.row)
+        )
 
 
 def test_a_llama_s_gates_and_heads_are_shared() -> None:

@@ -14,7 +14,7 @@ from storage.errors import ModelError, RoundFailed
 from storage.values.state import State
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.reference import MODELS
-from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, team_of
+from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, tensor_parallel_of
 
 STEPS = LocalSteps(local_steps=20, batch_size=7, lr=0.05)
 UNITS = 12
@@ -151,11 +151,15 @@ def test_a_hybrid_takes_the_steps_of_the_whole_network_or_none(kind: str, ranks:
 def test_what_only_larger_weights_reach_is_found_when_a_step_is_compared() -> None:
     """Activations above 30 are added up over units, of which a rank has some; at first none is as large."""
     objective = objective_of("fooling", kind="saturating")
-    team, state, inputs = team_of(objective, STEPS, 2), objective.initial(), examples_of(objective, 8).inputs
-    team.compare(objective, inputs, state)
+    group, state, inputs = (
+        tensor_parallel_of(objective, STEPS, 2),
+        objective.initial(),
+        examples_of(objective, 8).inputs,
+    )
+    group.compare(objective, inputs, state)
     far = State({name: 50 * vector for name, vector in state.params.items()}, state.buffers, round=100)
     with pytest.raises(
         RoundFailed, match=r"^round 100: ranks that share units first train another network"
     ) as error:
-        team.compare(objective, inputs, far)
+        group.compare(objective, inputs, far)
     assert "\n" not in str(error.value)

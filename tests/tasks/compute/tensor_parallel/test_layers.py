@@ -8,8 +8,9 @@ from torch import nn
 
 from storage.errors import ModelError
 from storage.values.tensors import views
+from tasks.communicator import Communicator
 from tasks.compute.tensor_parallel.networks import ShareObjective
-from tasks.compute.tensor_parallel.team import Team, in_turn
+from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.maps.local_steps import LocalSteps
 from tests.tasks.compute.tensor_parallel.networks import (
     each_of,
@@ -18,7 +19,7 @@ from tests.tasks.compute.tensor_parallel.networks import (
     objective_of,
     off,
     shares_of,
-    team_of,
+    tensor_parallel_of,
 )
 
 STEPS = LocalSteps(local_steps=6, batch_size=7, lr=0.1)
@@ -30,8 +31,10 @@ def seen(model: str, ranks: int, places: dict[str, str], **options: object) -> d
     shares = shares_of(objective, ranks)
     kept: dict[str, list[torch.Tensor]] = {name: [] for name in places}
 
-    def forward(team: Team) -> None:
-        network = ShareObjective.of(objective, shares, team).network(shares.state(objective.initial(), team.rank))
+    def forward(group: Communicator) -> None:
+        network = ShareObjective.of(objective, shares, group).network(
+            shares.state(objective.initial(), group.rank)
+        )
         for name, module in places.items():
             dropped = network.get_submodule(module)
             dropped.register_forward_pre_hook(lambda _, given: (torch.ones_like(given[0]),))
@@ -72,13 +75,13 @@ CASES = {
 def test_what_all_have_has_the_same_bits_on_all(case: str, ranks: int) -> None:
     options, hybrid = CASES[case]
     objective = objective_of("alexnet" if case == "hybrid" else case, "float32", **options)
-    team = team_of(objective, STEPS, ranks, hybrid=hybrid)
-    updates = each_of(team, objective)
+    group = tensor_parallel_of(objective, STEPS, ranks, hybrid=hybrid)
+    updates = each_of(group, objective)
     named = [
-        views(team.known_shares.layout_of(rank).params, update.direction) for rank, update in enumerate(updates)
+        views(group.known_shares.layout_of(rank).params, update.direction) for rank, update in enumerate(updates)
     ]
-    for spec in team.known_shares.layout.params:
-        if spec.name not in team.known_shares.cuts:
+    for spec in group.known_shares.layout.params:
+        if spec.name not in group.known_shares.cuts:
             assert all(torch.equal(named[0][spec.name], other[spec.name]) for other in named), spec.name
     assert len({update.metrics["train_loss"] for update in updates}) == 1
 
@@ -88,8 +91,10 @@ def test_ranks_draw_for_the_examples_of_a_hybrid_apart() -> None:
     shares = shares_of(objective, 2, hybrid=True)
     kept: list[torch.Tensor] = []
 
-    def forward(team: Team) -> None:
-        network = ShareObjective.of(objective, shares, team).network(shares.state(objective.initial(), team.rank))
+    def forward(group: Communicator) -> None:
+        network = ShareObjective.of(objective, shares, group).network(
+            shares.state(objective.initial(), group.rank)
+        )
         network.get_submodule("1").register_forward_hook(lambda _, given, out: kept.append(out == 0))
         network(examples_of(objective, 8).inputs)
 
@@ -117,7 +122,7 @@ def test_what_is_tried_leaves_the_generator_as_it_was() -> None:
 @pytest.mark.parametrize("parts", [False, True])
 def test_activations_that_are_computed_again_are_those_that_were(parts: bool) -> None:
     kept, again = (objective_of("again", again=again, parts=parts) for again in (False, True))
-    one, other = (mapped(team_of(objective, STEPS, 3), objective) for objective in (kept, again))
+    one, other = (mapped(tensor_parallel_of(objective, STEPS, 3), objective) for objective in (kept, again))
     assert shares_of(again, 3).units == ("first.0", "second.0")
     assert torch.equal(one.direction["float64"], other.direction["float64"])
 

@@ -1,4 +1,4 @@
-"""A team computes what one machine does, up to rounding, whatever it shares."""
+"""A group computes what one machine does, up to rounding, whatever it shares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ from tasks.maps.prox import FedProx
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust.median import Median
 from tasks.reduces.tree import reduce_all
-from tests.tasks.compute.tensor_parallel.networks import examples_of, mapped, objective_of, off, shares_of, team_of
+from tests.tasks.compute.tensor_parallel.networks import (
+    examples_of,
+    mapped,
+    objective_of,
+    off,
+    shares_of,
+    tensor_parallel_of,
+)
 
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "chain": ("chain", {"widths": [16, 16]}),
@@ -79,7 +86,7 @@ def test_an_outer_optimizer_sees_no_difference() -> None:
     objective = objective_of("chain", widths=[9, 11])
     reached = []
     algorithm = Algorithm(STEPS, Mean(), Adam(lr=0.01))
-    for map in (STEPS, team_of(objective, STEPS, 3)):
+    for map in (STEPS, tensor_parallel_of(objective, STEPS, 3)):
         state = replace(objective.initial(), memory=algorithm.apply.init(objective.initial().params))
         for number in range(3):
             update = reduce_all(algorithm.reduce, state, [mapped(map, objective, number, state)])
@@ -96,10 +103,10 @@ def test_scores_are_those_of_the_whole_network() -> None:
     def outputs(objective, state: State) -> torch.Tensor:
         return objective.network(state).eval()(examples.inputs)
 
-    team = team_of(objective, STEPS, 2)
+    group = tensor_parallel_of(objective, STEPS, 2)
     with torch.no_grad():
         found, wanted = (
-            mapper.scored(objective, objective.initial(), outputs) for mapper in (team, Mapper(STEPS))
+            mapper.scored(objective, objective.initial(), outputs) for mapper in (group, Mapper(STEPS))
         )
     assert (found - wanted).abs().max() < 1e-12
 
@@ -111,7 +118,7 @@ def test_a_partition_with_initial_weights_of_its_own_has_them_in_a_team_too() ->
 
 def test_a_second_run_has_the_same_bits() -> None:
     objective = objective_of("alexnet", "float32", dropout=0.4)
-    one, other = (mapped(team_of(objective, STEPS, 3), objective) for _ in range(2))
+    one, other = (mapped(tensor_parallel_of(objective, STEPS, 3), objective) for _ in range(2))
     assert torch.equal(one.direction["float32"], other.direction["float32"])
 
 

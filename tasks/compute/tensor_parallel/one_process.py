@@ -5,36 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from storage.errors import RoundweaveError
+from tasks.communicator import Communicator
 from tasks.numerics import Generators, generators, lent, set_generators
 
 T = TypeVar("T")
 
 
-class Team(Protocol):
-    """A rank's way to the others."""
-
-    @property
-    def rank(self) -> int:
-        """Which of the ranks this one is."""
-
-    @property
-    def ranks(self) -> int:
-        """How many there are."""
-
-    def all_gather(self, value: Any) -> Sequence[Any]:
-        """The values of all ranks, in their order; tensors are not to be changed."""
-
-    def scatter(self, values: Sequence[Any]) -> Sequence[Any]:
-        """What each rank, in their order, has for this one; `values` are for each of them."""
-
-
-def in_turn(ranks: int, function: Callable[[Team], T]) -> list[T]:
-    """What each rank of a team gives, all of them in this process; raises the first one's error.
+def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
+    """What each rank gives, all of them in this process; raises the first one's error.
 
     One rank runs at a time, in their order and from one exchange to the next, each with generators as they
     would be in a process of its own: so the bits are the same wherever the ranks are.
@@ -141,15 +124,15 @@ class _Turns:
 
 
 class _InTurn:
-    """A rank of a team in one process."""
+    """A rank whose group is all in one process."""
 
     def __init__(self, turns: _Turns, rank: int) -> None:
-        self.rank, self.ranks = rank, turns.ranks
+        self.rank, self.ranks, self.sent = rank, turns.ranks, 0
         self._turns, self._number = turns, 0
 
-    def all_gather(self, value: Any) -> Sequence[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self._number += 1
         return self._turns.exchange(self.rank, self._number, value)
 
-    def scatter(self, values: Sequence[Any]) -> Sequence[Any]:
+    def scatter(self, values: Sequence[Any]) -> list[Any]:
         return [values[self.rank] for values in self.all_gather(values)]

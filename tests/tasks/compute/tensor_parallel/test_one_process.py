@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from storage.errors import RoundweaveError
-from tasks.compute.tensor_parallel.team import Team, in_turn
+from tasks.communicator import Communicator
+from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.numerics import pinned
 
 
@@ -25,17 +26,17 @@ def _no_thread_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_each_has_what_all_have_told(ranks: int) -> None:
-    def talk(team: Team) -> list[object]:
-        return [list(team.all_gather((team.rank, turn))) for turn in range(4)]
+    def talk(group: Communicator) -> list[object]:
+        return [list(group.all_gather((group.rank, turn))) for turn in range(4)]
 
     wanted = [[(rank, turn) for rank in range(ranks)] for turn in range(4)]
     assert in_turn(ranks, talk) == [wanted] * ranks
 
 
 def test_each_has_what_the_others_have_for_it() -> None:
-    def talk(team: Team) -> list[object]:
-        assert team.ranks == 3
-        return list(team.scatter([f"{team.rank} to {other}" for other in range(3)]))
+    def talk(group: Communicator) -> list[object]:
+        assert group.ranks == 3
+        return list(group.scatter([f"{group.rank} to {other}" for other in range(3)]))
 
     assert in_turn(3, talk) == [[f"{one} to {rank}" for one in range(3)] for rank in range(3)]
 
@@ -43,11 +44,11 @@ def test_each_has_what_the_others_have_for_it() -> None:
 def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
     order: list[tuple[int, int]] = []
 
-    def note(team: Team) -> None:
+    def note(group: Communicator) -> None:
         for turn in range(3):
-            order.append((turn, team.rank))
-            team.all_gather(None)
-            order.append((turn, team.rank))
+            order.append((turn, group.rank))
+            group.all_gather(None)
+            order.append((turn, group.rank))
 
     in_turn(3, note)
     assert order == [
@@ -63,14 +64,14 @@ def test_one_rank_runs_at_a_time_and_from_one_exchange_to_the_next() -> None:
 def test_the_error_of_one_ends_all_and_tells_where_it_was(bad: int, turn: int) -> None:
     ended: list[int] = []
 
-    def fails_here(team: Team) -> None:
+    def fails_here(group: Communicator) -> None:
         try:
             for number in range(5):
-                if (team.rank, number) == (bad, turn):
+                if (group.rank, number) == (bad, turn):
                     raise ValueError("no")
-                team.all_gather(None)
+                group.all_gather(None)
         finally:
-            ended.append(team.rank)
+            ended.append(group.rank)
 
     with pytest.raises(ValueError, match=r"^no$") as caught:
         in_turn(3, fails_here)
@@ -81,22 +82,22 @@ def test_the_error_of_one_ends_all_and_tells_where_it_was(bad: int, turn: int) -
 
 @pytest.mark.parametrize("short", [0, 1])
 def test_a_rank_that_ends_before_the_others_is_an_error(short: int) -> None:
-    def talk(team: Team) -> None:
-        for _ in range(1 if team.rank == short else 2):
-            team.all_gather(None)
+    def talk(group: Communicator) -> None:
+        for _ in range(1 if group.rank == short else 2):
+            group.all_gather(None)
 
     with pytest.raises(RoundweaveError, match="waits for ranks that have ended; do all take the same steps"):
         in_turn(2, talk)
 
 
 def test_each_rank_draws_as_it_would_in_a_process_of_its_own() -> None:
-    def draw(team: Team) -> list[float]:
+    def draw(group: Communicator) -> list[float]:
         drawn = []
         for _ in range(3):
             drawn.append(torch.rand(()).item())
-            if team.rank == 1:
+            if group.rank == 1:
                 torch.rand(7)
-            team.all_gather(None)
+            group.all_gather(None)
         return drawn
 
     torch.manual_seed(4)
@@ -110,12 +111,12 @@ def test_each_rank_draws_as_it_would_in_a_process_of_its_own() -> None:
 
 
 def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
-    def draw(team: Team) -> list[float]:
+    def draw(group: Communicator) -> list[float]:
         drawn = []
         for turn in range(2):
             with pinned(turn, threads=1):
                 drawn.append(torch.rand(()).item())
-                team.all_gather(None)
+                group.all_gather(None)
                 drawn.append(torch.rand(()).item())
                 assert torch.get_deterministic_debug_mode() == 2
         return drawn
@@ -131,7 +132,7 @@ def test_ranks_may_pin_numerics_that_are_pinned_around_them() -> None:
 
 
 def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
-    def settings(team: Team) -> tuple[bool, int]:
+    def settings(group: Communicator) -> tuple[bool, int]:
         return torch.is_grad_enabled(), torch.get_num_threads()
 
     threads = torch.get_num_threads()
@@ -141,8 +142,8 @@ def test_ranks_have_the_settings_of_the_thread_that_waits() -> None:
 
 
 def test_teams_may_be_within_ranks() -> None:
-    def outer(team: Team) -> list[object]:
-        return in_turn(2, lambda inner: list(inner.all_gather((team.rank, inner.rank))))
+    def outer(group: Communicator) -> list[object]:
+        return in_turn(2, lambda inner: list(inner.all_gather((group.rank, inner.rank))))
 
     assert in_turn(2, outer) == [[[(rank, 0), (rank, 1)]] * 2 for rank in range(2)]
 
@@ -151,14 +152,14 @@ INTERRUPTED = """
 import signal
 import sys
 import threading
-from tasks.compute.tensor_parallel.team import in_turn
+from tasks.compute.tensor_parallel.one_process import in_turn
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run behind a shell
 main, exchanges = threading.main_thread(), int(sys.argv[1])
-def talk(team):
+def talk(group):
     for exchange in range(10**9):
-        if team.rank == 0 and exchange == exchanges:
+        if group.rank == 0 and exchange == exchanges:
             signal.pthread_kill(main.ident, signal.SIGINT)
-        team.all_gather(None)
+        group.all_gather(None)
 try:
     in_turn(2, talk)
 except KeyboardInterrupt:

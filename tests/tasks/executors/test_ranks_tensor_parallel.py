@@ -32,7 +32,7 @@ class Network(torch.nn.Module):
     def forward(self, inputs):
         if self.training and hasattr(self.into, "line"):
             here = Path(__file__).parent
-            for mark in sorted(here.glob(f"do-{self.into.line.team.rank}-*")):
+            for mark in sorted(here.glob(f"do-{self.into.line.group.rank}-*")):
                 if any(here.glob(f"runs/there.zarr/commits/{mark.name.split('-')[2]}.json")):
                     try:
                         deed = mark.read_text()
@@ -71,7 +71,7 @@ def do(tmp_path: Path) -> Callable[[str, int, int], None]:
 
 
 @pytest.mark.parametrize(("ranks", "teams"), [(1, 4), (2, 2), (3, 1), (4, 1)])
-def test_a_team_of_processes_gives_the_bits_of_one_process(train, client, fields, ranks, teams) -> None:
+def test_a_group_of_processes_gives_the_bits_of_one_process(train, client, fields, ranks, teams) -> None:
     fields = fields | {"ranks": ranks, "outer_momentum": 0.9}
     reference = train(**fields, name="reference")
     run = train(RanksExecutor(client), 12, **fields, name="there")
