@@ -121,7 +121,7 @@ def list_command(
 def _tables() -> dict[str, list[dict[str, str]]]:
     """Every table by name, a row a name: what it is, and of an algorithm its options."""
     entries = {"data": SOURCES, "splits": SPLITS, "reduces": REDUCES, "applies": APPLIES, "schedules": SCHEDULES}
-    functions = {"models": MODELS, "losses": LOSSES, "scores": SCORES}
+    functions: dict[str, Mapping[str, Callable[..., Any]]] = {"models": MODELS, "losses": LOSSES, "scores": SCORES}
     return {
         "algorithms": [row | {"options": _options(row["name"])} for row in _documented(NAMED)],
         **{title: _entries(table) for title, table in entries.items()},

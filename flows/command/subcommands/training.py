@@ -88,4 +88,5 @@ class _Timer(Listener):
 
     def elapsed(self) -> float:
         """Seconds since the command's start."""
-        return time.time() - psutil.Process().create_time()
+        began: float = psutil.Process().create_time()
+        return time.time() - began
