@@ -12,7 +12,7 @@ import torch
 
 from storage.errors import ModelError, failing_as, one_line
 from tasks.data.examples import Examples
-from tasks.data.splits.held_out import SCORE_BATCH
+from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.scores import score_items
 from tasks.user_code import Code
