@@ -15,11 +15,9 @@ from distributed.security import Security
 
 from storage.errors import ClusterError
 from tasks.clusters.forking import WORKER_ENVIRONMENT, start_method
-from tasks.clusters.plugins import Loosen, prompt
+from tasks.clusters.plugins import Loosen, import_nothing_ahead, prompt
 from tasks.clusters.starting import is_class, started
-from tasks.clusters.unofficial import import_nothing_ahead
-from tasks.clusters.waiting import WORKER_SECONDS, on_workers, wait_at_most
-from tasks.clusters.watching import begin, scheduler_gone
+from tasks.clusters.workers import WORKER_SECONDS, begin_run, on_workers, scheduler_gone, wait_at_most
 
 CONNECT_SECONDS = 10
 """How long a scheduler that is named may take to answer."""
@@ -119,7 +117,7 @@ def _ready(client: Client) -> Client:
     take_packages = partial(import_module, "roundweave")
     try:
         client.run_on_scheduler(take_packages)
-        begin(client)
+        begin_run(client)
         on_workers(client, partial(client.register_worker_callbacks, take_packages))
     except OSError as error:
         raise scheduler_gone(error) from error

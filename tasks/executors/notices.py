@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from storage.errors import listed
-from tasks.clusters.watching import Lost
+from tasks.clusters.workers import Lost
 
 
 def lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of: str = "round") -> str:

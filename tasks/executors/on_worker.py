@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede, worker_client
 
 from storage.errors import RoundweaveError
-from tasks.clusters.watching import tell_pace
+from tasks.clusters.workers import tell_pace
 from tasks.rounds.job import Job
 
 T = TypeVar("T")

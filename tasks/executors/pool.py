@@ -11,8 +11,7 @@ from typing import Any
 from distributed import Client, Future
 
 from storage.errors import listed
-from tasks.clusters.waiting import usable_workers
-from tasks.clusters.watching import ANSWER_SECONDS, Watch
+from tasks.clusters.workers import ANSWER_SECONDS, Watch, usable_workers
 from tasks.executors.notices import lost_line
 from tasks.executors.on_worker import step
 from tasks.rounds.job import Job
