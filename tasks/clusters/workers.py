@@ -18,10 +18,10 @@ from storage.errors import ClusterError
 from tasks.rounds.pace import Pace, log_notice, pace
 
 METRIC = "roundweave"
-"""Under this name the heartbeats of workers tell the pace of their maps, and a scheduler that a run begins."""
+"""The name under which heartbeats of workers report the pace of their maps; and the topic of a run's events."""
 
 UNWATCHED = "a run begins"
-"""An event on the scheduler: workers that are lost from then on are told of by the watch that comes next."""
+"""An event on the scheduler: workers that are lost from then on are reported by the watch that comes next."""
 
 LOOK_SECONDS = 1.0
 """How often to look while work is waited for."""
@@ -78,12 +78,12 @@ def usable_workers(client: Client) -> list[str]:
     Where there are none, one is asked for and waited for, which a line says where it takes long. Raises
     `ClusterError` where none comes in time; see `wait_at_most`.
     """
-    if workers := _workers(client):
+    if workers := sorted(processes(client)):
         return workers
     began, seconds, said = time.monotonic(), _seconds.get(client, WORKER_SECONDS), False
     asking = client.submit(int, pure=False)  # clusters that adapt start workers for tasks
     try:
-        while not (workers := _workers(client)):
+        while not (workers := sorted(processes(client))):
             waited = time.monotonic() - began
             if waited > seconds:
                 raise ClusterError(
@@ -97,14 +97,6 @@ def usable_workers(client: Client) -> list[str]:
     finally:
         asking.release()
     return workers
-
-
-def _workers(client: Client) -> list[str]:
-    # Not client.scheduler_info(): a periodic callback may empty what it returns.
-    try:
-        return sorted(client.nthreads())
-    except (OSError, TimeoutError) as error:
-        raise scheduler_gone(error) from error
 
 
 def on_workers(client: Client, register: Callable[[], object]) -> None:
@@ -155,7 +147,10 @@ def finished(
 
 
 def result(client: Client, future: Future[Any], look: Callable[[], object] = lambda: None) -> Any:
-    """What a future gives, waited for as `finished` does; what was lost since it was done counts as lost, too."""
+    """What a future's task returned, waited for as `finished` does.
+
+    Raises `DeadlyWork`, too, where the value was lost after the task was done and computing it again failed.
+    """
     try:
         return finished(client, future, look=look).result()
     except KilledWorker as error:
@@ -168,9 +163,9 @@ def _deadly(error: KilledWorker) -> DeadlyWork:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that is gone; keys of the work it was at or had before it, and of finished work gone with it.
+    """A worker that is gone: the keys of the work that it had, and of finished work whose values went with it.
 
-    `silent` tells in how many seconds without a heartbeat it was given up, None where it died of itself.
+    `silent` is for how many seconds it had sent no heartbeat when it was given up; None where it died of itself.
     """
 
     worker: str
@@ -181,7 +176,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look has shown; of workers that take no tasks as their memory is short, how much it is."""
+    """What a look has shown; `paused` has the memory in use of workers to which Dask gives no tasks for want of it."""
 
     paces: tuple[Pace, ...]
     lost: tuple[Lost, ...]
@@ -223,7 +218,9 @@ class Watch:
         if silent_for:
             self._given_up |= silent_for
             _on_scheduler(self.client, _give_up, list(silent_for))
-        lost = tuple(Lost(worker, *keys, silent=self._given_up.pop(worker, None)) for worker, *keys in gone)
+        lost = tuple(
+            Lost(worker, working, finished, self._given_up.pop(worker, None)) for worker, working, finished in gone
+        )
         return Seen(tuple(Pace(*told) for _, told in heartbeats.values() if told), lost, paused)
 
 
@@ -254,7 +251,7 @@ def scheduler_gone(error: Exception) -> ClusterError:
 
 
 def tell_pace() -> None:
-    """On a worker: have its heartbeats tell how its maps get on."""
+    """Have the heartbeats of this worker report how its maps get on."""
     worker = get_worker()
     if METRIC not in worker.metrics:
         worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(pace())}
