@@ -176,7 +176,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look has shown; `paused` has the memory in use of workers to which Dask gives no tasks for want of it."""
+    """What a look has shown; `paused` has the memory in use of workers that get no tasks, as it is short."""
 
     paces: tuple[Pace, ...]
     lost: tuple[Lost, ...]
