@@ -33,22 +33,21 @@ class Tabular(Source):
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """Inputs float32 (rows, columns), targets int64 or float64 (rows,), in the order of the file."""
         table = _read(self.format, self.file)
+        for name in filter(None, (self.target, self.by)):
+            if name not in table.columns:
+                raise ColumnMissing(f"{self.file} has no column {name!r}; it has {', '.join(table.columns)}")
         others = [name for name in table.columns if name != self.by]
         target = self.target or (others[-1] if others else "")
-        self._check(table, target)
-        inputs = table[[name for name in others if name != target]].to_numpy(np.float32)
+        inputs = table[[name for name in others if name != target]]
+        self._check(table, inputs)
         targets, names = _targets(table[target])
-        examples = examples_of(inputs, targets, self.file)
+        examples = examples_of(inputs.to_numpy(np.float32), targets, self.file)
         check_values(examples, self.file)
         columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
         return Dataset(examples, columns=columns, class_names=names)
 
-    def _check(self, table: pd.DataFrame, target: str) -> None:
+    def _check(self, table: pd.DataFrame, inputs: pd.DataFrame) -> None:
         """Raise `DataError` for what cannot be learned from."""
-        for name in filter(None, (self.target, self.by)):
-            if name not in table.columns:
-                raise ColumnMissing(f"{self.file} has no column {name!r}; it has {', '.join(table.columns)}")
-        inputs = table.drop(columns=[name for name in (target, self.by) if name in table.columns])
         if table.empty or inputs.empty:
             raise DataError(f"{self.file} has {len(table)} rows and {len(inputs.columns)} columns of inputs")
         texts = [name for name in inputs.columns if not _numeric(inputs[name])]
