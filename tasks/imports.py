@@ -1,4 +1,4 @@
-"""Imports of large libraries: what they make stays, and looking for garbage in it takes a quarter of the time."""
+"""Imports of large libraries, without the search for garbage in what stays, which takes a quarter of the time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from importlib import import_module
 
 @contextmanager
 def kept(own: bool = False) -> Iterator[None]:
-    """Within, no garbage is collected. In a process of our `own` what is there at the end is never looked through.
+    """Within, no garbage is collected.
 
-    Once it was said that a process is our own, it need not be said again.
+    In a process of our `own` the collector never looks through what is there at the end. A process that was ours
+    once stays so, whatever later calls say.
     """
     collecting = gc.isenabled()
     own = own or gc.get_freeze_count() > 0
@@ -29,10 +30,10 @@ def kept(own: bool = False) -> Iterator[None]:
 
 
 class Importing:
-    """Modules that a thread imports, beside what takes its time otherwise; `join` it before any of them is used.
+    """Modules that a thread imports while others work; `join` it before any of them is used.
 
-    Two threads that import what imports one another may see half of it. A process waits for it at its end, too:
-    one that ends while a thread imports may be aborted.
+    Two threads that import modules which import one another may see half of them. A process waits for the thread
+    at its end, too, for one that ends while a thread imports may be aborted.
     """
 
     def __init__(self, *modules: str) -> None:
@@ -41,7 +42,7 @@ class Importing:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for it; who imports what failed is told why."""
+        """Wait for the thread. What an import fails with is raised where the module is imported next."""
         self._thread.join()
 
     def _work(self) -> None:

@@ -35,51 +35,45 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-_one_at_a_time = threading.RLock()
+_lock = threading.RLock()
 """Generators and settings belong to the process, and a worker may have several threads."""
 
 
-class _Here(threading.local):
-    """Whether something holds in a thread."""
+class _ThisThread(threading.local):
+    """What holds in one thread.
 
-    here = False
+    `lent`: another thread has the lock, and waits for this one. `kept`: `generators_kept` puts the caller's
+    generators back at its end, so what is pinned within need not.
+    """
+
+    lent = False
+    kept = False
 
 
-_lent = _Here()
-"""Whether a thread works for the one that holds the lock, which waits for it."""
-
-_kept = _Here()
-"""Whether the generators of what a thread pins next are those of `generators_kept`, which puts them back."""
+_this_thread = _ThisThread()
 
 
 @contextmanager
 def lent() -> Iterator[None]:
-    """Within, this thread may pin numerics for the one that has pinned them, and waits for it."""
-    _lent.here = True
+    """Within, this thread may pin numerics although another thread has them pinned, which must wait meanwhile."""
+    _this_thread.lent = True
     try:
         yield
     finally:
-        _lent.here = False
+        _this_thread.lent = False
 
 
 def _alone() -> AbstractContextManager[Any]:
     """Within, no other thread has its numerics pinned."""
-    return nullcontext() if _lent.here else _one_at_a_time
-
-
-@contextmanager
-def pinned(seed: int, threads: int) -> Iterator[None]:
-    """Torch with so many threads and deterministic algorithms, and all global generators with this seed.
-
-    They are torch's, numpy's and Python's. One thread of the process at a time; the caller's settings return.
-    """
-    with limited(threads), _seeded(seed):
-        yield
+    return nullcontext() if _this_thread.lent else _lock
 
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """The same where nothing is drawn at random."""
+    """Torch with so many threads and deterministic algorithms; the caller's settings return at the end.
+
+    One thread of the process at a time.
+    """
     with _alone():
         before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         torch.set_num_threads(threads)
@@ -92,17 +86,35 @@ def limited(threads: int) -> Iterator[None]:
             torch.set_deterministic_debug_mode(before[1])
 
 
+@contextmanager
+def pinned(seed: int, threads: int) -> Iterator[None]:
+    """As `limited`, and the global generators of torch, numpy and Python start from a seed.
+
+    The caller's generators return at the end.
+    """
+    with limited(threads):
+        kept, _this_thread.kept = _this_thread.kept, False
+        before = None if kept else generators()
+        torch.default_generator.manual_seed(seed)
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # numpy takes 32 bits at a time
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            _this_thread.kept = kept
+            if before is not None:
+                set_generators(before)
+
+
 Generators = tuple[torch.Tensor, Any, Any]
-"""Where torch's, numpy's and Python's generators are."""
+"""The states of the global generators of torch, numpy and Python."""
 
 
 def generators() -> Generators:
-    """Where they are now."""
     return torch.get_rng_state(), np.random.get_state(), random.getstate()
 
 
 def set_generators(states: Generators) -> None:
-    """Go on from there."""
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])
     random.setstate(states[2])
@@ -110,33 +122,18 @@ def set_generators(states: Generators) -> None:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Within, this thread pins numerics in less time: the caller's generators return at the end, not each time."""
-    if _kept.here:
+    """Within, this thread pins numerics in less time: the caller's generators return once, at the end."""
+    if _this_thread.kept:
         yield
         return
     with _alone():
         before = generators()
-    _kept.here = True
+    _this_thread.kept = True
     try:
         yield
     finally:
-        _kept.here = False
+        _this_thread.kept = False
         with _alone():
-            set_generators(before)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    kept, _kept.here = _kept.here, False
-    before = None if kept else generators()
-    torch.default_generator.manual_seed(seed)
-    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])  # numpy takes 32 bits at a time
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        _kept.here = kept
-        if before is not None:
             set_generators(before)
 
 

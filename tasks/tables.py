@@ -14,9 +14,9 @@ from tasks.user_code import Code
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a table: what it is, where it is defined (``module:name``), and what is said after its colon.
+    """A line of a table: what it is, where it is defined (``module:name``), and how its argument is written.
 
-    Its module is imported when it is used.
+    The argument stands after a colon; one in brackets may be left out. The module is imported when it is used.
     """
 
     about: str

@@ -61,34 +61,37 @@ class Code:
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
     def now(self) -> Code:
-        """The same, but of an installed package as it is now."""
+        """The code as it is kept, but the code of an installed package as it is installed now."""
         return self if self.pickled or self.path else _of_library(self.module, self.name, self.reference)
 
     def load(self) -> Callable[..., Any]:
         """The function itself, run from the kept source; raises `CodeError`."""
         if self.pickled:
-            return _checked(cloudpickle.loads(base64.b64decode(self.pickled)), self.reference)
-        return _checked(getattr(_module(self), self.name, None), self.reference)
+            function = cloudpickle.loads(base64.b64decode(self.pickled))
+        else:
+            function = getattr(_module(self), self.name, None)
+        if not callable(function):
+            raise CodeError(f"{self.reference}: the file has no such function")
+        return function  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """The user's code, run when it is unpickled: what is unpickled after it may be of its classes."""
+    """The user's code, run when this is unpickled: what is unpickled after it may be of its classes."""
 
     code: tuple[Code, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _ran, (self.code,)
+        return _run, (self.code,)
 
 
-def _ran(code: tuple[Code, ...]) -> Ran:
+def _run(code: tuple[Code, ...]) -> None:
     for module in code:
         module.load()
-    return Ran(code)
 
 
 class WithCode:
-    """A dataclass with values of the user's classes; its field `code` is run in a process that unpickles them."""
+    """A dataclass with values of the user's classes: its `code` is run before they are unpickled."""
 
     code: tuple[Code, ...]
 
@@ -96,7 +99,7 @@ class WithCode:
         return _with_code, (type(self), Ran(self.code), vars(self))
 
 
-def _with_code(kind: Callable[..., Any], _: Ran, fields: dict[str, Any]) -> Any:
+def _with_code(kind: Callable[..., Any], _: None, fields: dict[str, Any]) -> Any:
     return kind(**fields)
 
 
@@ -190,12 +193,6 @@ def _module(code: Code) -> ModuleType:
     except (Exception, SystemExit) as error:
         reason = re.sub(rf"{PREFIX}\w+\.", "", one_line(error))
         raise CodeError(f"{code.reference}: the file does not run: {reason}") from error
-
-
-def _checked(function: Any, reference: str) -> Callable[..., Any]:
-    if not callable(function):
-        raise CodeError(f"{reference}: the file has no such function")
-    return function  # type: ignore[no-any-return]
 
 
 def short_name(value: str | Code) -> str:

@@ -1,6 +1,6 @@
 """The user's own modules: which of them a file imports, and importing them from their kept texts alone.
 
-They have names of their own in a process, below one for the code they belong to. So they neither hide other
+In a process their names begin with a root that is made for the code they belong to. So they neither hide other
 modules nor are hidden, whatever they are called, and need no file.
 """
 
@@ -10,7 +10,7 @@ import ast
 import builtins
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -34,23 +34,6 @@ def file_of(folder: Path, module: str) -> Path | None:
 def module_of(file: str) -> str:
     """The module of a file, whose path goes from the folder of the outermost package."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def imported(node: ast.AST, package: str, own: Callable[[str], str]) -> Iterator[tuple[str, str, str]]:
-    """What an import in a package brings of the user's own: its name here, the module, and the name in that.
-
-    `own` gives the module of theirs that a name is, or nothing. ``import a.b`` has ``a.b`` as its name here.
-    """
-    if isinstance(node, ast.Import):
-        found = ((alias.asname or alias.name, own(alias.name), "") for alias in node.names)
-        yield from (one for one in found if one[1])
-    elif isinstance(node, ast.ImportFrom):
-        module = own(node.module or "")
-        if node.level:
-            outer = package.split(".")[: len(package.split(".")) - node.level + 1]
-            module = ".".join([*outer, node.module or ""]).strip(".")
-        if module or node.level:
-            yield from ((alias.asname or alias.name, module, alias.name) for alias in node.names)
 
 
 def called(path: Path, source: str, name: str = "") -> str:
@@ -77,53 +60,64 @@ def _is_ours(path: Path) -> bool:
 
 
 class Imports:
-    """What a module imports of the user's, directly or through one another: texts by file, below one folder.
+    """What a module imports of the user's modules, directly or through one another.
 
-    `names` says of the first word of a name that is imported which of these modules it is. Raises `SyntaxError`.
+    `texts` has the text of each by its path from the folder of the outermost package. `names` says of the first
+    word of an imported name which of these modules it is. Raises `SyntaxError`.
     """
 
     def __init__(self, folder: Path, module: str, source: str) -> None:
         self.folder = folder
         self.module = module
         self.texts: dict[str, str] = {}
-        self.names: dict[str, str] = {}
-        self._others: set[str] = set()
+        self._places: dict[str, str] = {}
+        self._todo: list[tuple[Path, str]] = []
         file = file_of(folder, module)
         assert file is not None
-        self._todo = [(file, source)]
+        self._add(file, source)
         self._keep(module)
         for path, text in self._todo:  # it grows meanwhile
-            self._follow(path, text)
+            inner = module_of(self._key(path))
+            package = inner if path.name == "__init__.py" else inner.rpartition(".")[0]
+            for node in ast.walk(ast.parse(text, str(path))):
+                for name in self._imported(node, package):
+                    self._keep(name)
         del self.texts[self._key(file)]
+        self.names = {top: place for top, place in self._places.items() if place}
 
-    def _follow(self, path: Path, text: str) -> None:
-        module = module_of(self._key(path))
-        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        for node in ast.walk(ast.parse(text, str(path))):
-            for _, place, name in imported(node, package, self._own):
-                self._keep(f"{place}.{name}".strip("."))
+    def _imported(self, node: ast.AST, package: str) -> list[str]:
+        """The user's modules that an import in a package brings, or names that it brings of them."""
+        if isinstance(node, ast.Import):
+            return [own for alias in node.names if (own := self._own(alias.name))]
+        if not isinstance(node, ast.ImportFrom):
+            return []
+        if node.level:
+            outer = package.split(".")[: len(package.split(".")) - node.level + 1]
+            module = ".".join([*outer, node.module or ""]).strip(".")
+        else:
+            module = self._own(node.module or "")
+        return [f"{module}.{alias.name}".strip(".") for alias in node.names if module or node.level]
 
     def _keep(self, module: str) -> None:
         """Keep a module that is there, and the packages that it is in."""
         for end in range(module.count(".") + 1):
             file = file_of(self.folder, module.rsplit(".", end)[0])
             if file is not None and self._key(file) not in self.texts and not _is_ours(file):
-                main = file == self._todo[0][0]
-                self.texts[self._key(file)] = text = "" if main else file.read_text(encoding="utf-8")
-                if not main:
-                    self._todo.append((file, text))
+                self._add(file, file.read_text(encoding="utf-8"))
+
+    def _add(self, file: Path, text: str) -> None:
+        self.texts[self._key(file)] = text
+        self._todo.append((file, text))
 
     def _key(self, file: Path) -> str:
         return file.relative_to(self.folder).as_posix()
 
     def _own(self, name: str) -> str:
+        """The user's module that a name of an absolute import is, or nothing."""
         top, _, rest = name.partition(".")
-        if top not in self.names and top not in self._others:
-            if found := self._place(top):
-                self.names[top] = found
-            else:
-                self._others.add(top)
-        return f"{self.names[top]}.{rest}".rstrip(".") if top in self.names else ""
+        if top not in self._places:
+            self._places[top] = self._place(top)
+        return f"{self._places[top]}.{rest}".rstrip(".") if self._places[top] else ""
 
     def _place(self, top: str) -> str:
         """Which of the user's modules a word is: beside the outermost package, or beside the module itself.
@@ -142,7 +136,7 @@ class Imports:
 
 
 def _elsewhere(top: str, file: Path | None) -> bool:
-    """Whether a module is called so that is another than the file, and none of our packages."""
+    """Whether `import` would find another module of that name than the file, and not one of our packages."""
     try:
         spec = find_spec(top)
     except ValueError:  # it is loaded and does not say from where
@@ -199,7 +193,7 @@ class _Kept(MetaPathFinder, ExecutionLoader):
 
 
 def _importing(root: str, names: Mapping[str, str]) -> Callable[..., Any]:
-    """What ``import`` does in the user's modules: theirs are those below the root."""
+    """The `__import__` of the user's modules, which finds theirs below the root."""
 
     def importing(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0

@@ -193,7 +193,7 @@ def too_long(candidates: Mapping[str, Strategy], steps: Mapping[str, float], hea
 def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[Bench]:
     """Executors on the same cluster, and a root for trials."""
     from tasks.clusters.connecting import connect
-    from tasks.clusters.waiting import usable_workers
+    from tasks.clusters.workers import usable_workers
     from tasks.executors.graph import GraphExecutor
     from tasks.executors.inline import InlineExecutor
     from tasks.executors.ranks import RanksExecutor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,11 +15,9 @@ from distributed.security import Security
 
 from storage.errors import ClusterError
 from tasks.clusters.forking import WORKER_ENVIRONMENT, start_method
-from tasks.clusters.plugins import Loosen, prompt
+from tasks.clusters.plugins import Loosen, import_nothing_ahead, prompt
 from tasks.clusters.starting import is_class, started
-from tasks.clusters.unofficial import import_nothing_ahead
-from tasks.clusters.waiting import WORKER_SECONDS, on_workers, wait_at_most
-from tasks.clusters.watching import begin, scheduler_gone
+from tasks.clusters.workers import WORKER_SECONDS, begin_run, on_workers, scheduler_gone, wait_at_most
 
 CONNECT_SECONDS = 10
 """How long a scheduler that is named may take to answer."""
@@ -38,8 +36,8 @@ LOCAL_SETTINGS = {
     "distributed.admin.system-monitor.disk": False,
     # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
     "distributed.logging.distributed": "critical",
-    # The first finds our packages before the user's, the next is for its `dask_setup`; the last brings torch,
-    # while whose import a worker is silent.
+    # The first finds our packages before the user's, the next has `dask_setup`, and the last imports torch while
+    # the worker has not joined yet: it sends no heartbeats meanwhile.
     "distributed.worker.preload": ["roundweave", "tasks.clusters.plugins", "tasks.clusters.ready"],
     # A worker that dies again within this time of its last death would be dropped for good.
     "distributed.deploy.lost-worker-timeout": "1d",
@@ -58,28 +56,24 @@ def connect(
 ) -> Iterator[Client]:
     """A client of the scheduler at an address or in a file, or of a cluster of a class, which is started.
 
-    Where none is named: the current client, else one of a local cluster. So many seconds it waits wherever it has
-    no workers.
+    Where no scheduler is named it is the current client, else one of a local cluster. Wherever it has no workers
+    it is waited for them for `wait_for_workers` seconds at most. Raises `ClusterError`.
     """
-    with _connected(scheduler, workers, private) as client:
-        wait_at_most(client, wait_for_workers)
-        yield _ready(client)
-
-
-@contextmanager
-def _connected(scheduler: str | None, workers: int, private: bool) -> Iterator[Client]:
-    if private and (scheduler is not None or _current_client() is not None):
-        raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
-    if scheduler is not None:
-        with started(scheduler, workers) if is_class(scheduler) else _client(scheduler) as client:
-            yield client
-        return
     current = _current_client()
-    if current is not None:
-        yield current
-        return
-    with local_cluster(workers, private) as cluster, Client(cluster, set_as_default=False) as client:
-        prompt(client)
+    if private and (scheduler is not None or current is not None):
+        raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
+    with ExitStack() as stack:
+        if scheduler is not None:
+            found = started(scheduler, workers) if is_class(scheduler) else _client(scheduler)
+            client = stack.enter_context(found)
+        elif current is not None:
+            client = current
+        else:
+            cluster = stack.enter_context(local_cluster(workers, private))
+            client = stack.enter_context(Client(cluster, set_as_default=False))
+            prompt(client)
+        wait_at_most(client, wait_for_workers)
+        _make_ready(client)
         yield client
 
 
@@ -114,12 +108,12 @@ def _client(scheduler: str) -> Client:
         ) from error
 
 
-def _ready(client: Client) -> Client:
-    """The client, once scheduler and workers have Roundweave's packages and not others that are called so."""
+def _make_ready(client: Client) -> None:
+    """Have scheduler and workers import Roundweave's packages, and not others that are called so."""
     take_packages = partial(import_module, "roundweave")
     try:
         client.run_on_scheduler(take_packages)
-        begin(client)
+        begin_run(client)
         on_workers(client, partial(client.register_worker_callbacks, take_packages))
     except OSError as error:
         raise scheduler_gone(error) from error
@@ -128,7 +122,6 @@ def _ready(client: Client) -> Client:
             f"the scheduler or a worker has no Roundweave ({error}); install it there, as on the others"
         ) from error
     client.register_plugin(Loosen())
-    return client
 
 
 def _current_client() -> Client | None:

@@ -10,8 +10,7 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from multiprocessing import forkserver, resource_tracker
 
 GIB = str(1 << 30)
@@ -31,25 +30,40 @@ READ_BY_IMPORTS = ("ATEN_", "DASK_", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_",
 
 @functools.cache
 def begin() -> Mapping[str, str] | None:
-    """Have the process begin, without waiting; at the first call.
+    """Begin the process of which workers are forks, without waiting for it; later calls do nothing.
 
-    Gives the environment in which it began; None where libraries do not stand a fork, or it has no place for its
-    socket, as in a folder for temporary files with a long name.
+    Returns the environment in which it began. Returns None where there is no such process: on systems whose
+    libraries do not stand a fork, or where it has no place for its socket, as in a folder for temporary files with
+    a long name.
     """
     if sys.platform != "linux":
         return None
     forkserver.set_forkserver_preload(["tasks.clusters.forked"])
+    # Safe: of the folder that the user is in nothing is imported, whatever it is called.
+    environment = {**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ[name] for name in environment if name in os.environ}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    os.environ.update(environment)
     try:
-        # Safe: of the folder that the user is in nothing is imported, whatever it is called.
-        with _set({**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1"}), _deaf_to_interrupts():
-            forkserver.ensure_running()
+        resource_tracker.ensure_running()  # when Python starts it, it lets signals through again
+        # Ctrl-C in the terminal is for the flow, and does not reach a process that begins now.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        forkserver.ensure_running()
     except OSError:
         return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name in environment.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
     return os.environ | WORKER_ENVIRONMENT
 
 
 def start_method() -> str:
-    """How Python is to start a worker: forks would have imported in an environment that is no longer the same."""
+    """How Python is to start a worker: as a fork, unless the environment has changed since the process began.
+
+    What counts are variables that libraries read when they are imported, for a fork has imported them already.
+    """
     began, now = begin(), os.environ | WORKER_ENVIRONMENT
     same = began is not None and began.keys() <= now.keys() and _read_by_imports(began) == _read_by_imports(now)
     return "forkserver" if same else "spawn"
@@ -60,29 +74,3 @@ def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
 
     read = (name for name in environment if name.startswith(READ_BY_IMPORTS) and name not in HARMLESS)
     return {name: environment[name] for name in read}
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Within, a process begins that Ctrl-C in the terminal does not reach: it is for the flow, not for imports."""
-    resource_tracker.ensure_running()  # when Python starts it, it lets signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _set(environment: Mapping[str, str]) -> Iterator[None]:
-    """Within, this process has other variables, too."""
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

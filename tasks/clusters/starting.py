@@ -13,7 +13,7 @@ from distributed import Client, SpecCluster
 
 from storage.errors import ClusterError
 from storage.parsing import from_toml
-from tasks.clusters.unofficial import begin_workers
+from tasks.clusters.plugins import begin_workers
 
 SHORT = {"slurm": "dask_jobqueue.SLURMCluster"}
 """Classes that have a name of their own here."""

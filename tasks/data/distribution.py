@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tasks.data.examples import is_label
+from tasks.data.examples import are_scalar_labels
 from tasks.data.partitions import Partitions
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SCALE = "turbo"
 def labels(partitions: Partitions) -> np.ndarray | None:
     """The label of each training example, (examples,), by name where it has one; None where targets are none."""
     targets, names = partitions.targets(), partitions.describe(0).class_names
-    if not is_label(targets):
+    if not are_scalar_labels(targets):
         return None
     return np.array(names)[targets.numpy()] if names else targets.numpy()
 
@@ -35,7 +35,7 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
     """
     targets = partitions.train_targets(number)
     counts = pd.DataFrame(index=pd.RangeIndex(len(targets), name="partition"))
-    if all(map(is_label, targets)):
+    if all(map(are_scalar_labels, targets)):
         counted = [part.bincount() for part in targets]
         labels = range(max(map(len, counted)))
         counts = pd.DataFrame([dict(enumerate(part.tolist())) for part in counted], counts.index, labels)
@@ -48,32 +48,18 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
 def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """The counts of `label_counts` as a bar for each partition, one piece a label; on new axes without `ax`."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 1.2 + 0.28 * min(max(len(counts), 8), 40)), layout="constrained")
     pieces = counts.drop(columns="size") if len(counts.columns) > 1 else counts
-    colours = _colours(len(pieces.columns))
+    few = len(pieces.columns) <= NAMED
+    colours = plt.get_cmap(("tab10" if len(pieces.columns) <= 10 else "tab20") if few else SCALE)
     left = pd.Series(0, counts.index)
-    for label, colour in zip(pieces, colours, strict=True):
+    for place, label in enumerate(pieces):
+        colour = colours(place if few else place / (len(pieces.columns) - 1))
         ax.barh(counts.index, pieces[label], left=left, height=0.85, color=colour, label=str(label))
         left = left + pieces[label]
-    _name_axes(ax, counts)
-    _name_labels(ax, list(pieces))
-    return ax
-
-
-def _colours(count: int) -> list[tuple[float, ...]]:
-    import matplotlib.pyplot as plt
-
-    if count > NAMED:
-        return [plt.get_cmap(SCALE)(place / (count - 1)) for place in range(count)]
-    named = plt.get_cmap("tab10" if count <= 10 else "tab20")
-    return [named(place) for place in range(count)]
-
-
-def _name_axes(ax: Axes, counts: pd.DataFrame) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     ax.set(xlabel="examples", ylabel="partition", ylim=(len(counts) - 0.5, -0.5), xlim=(0, counts["size"].max()))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.yaxis.set_major_locator(MaxNLocator(20, integer=True))
@@ -81,6 +67,8 @@ def _name_axes(ax: Axes, counts: pd.DataFrame) -> None:
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x", alpha=0.3)
     ax.set_axisbelow(True)
+    _name_labels(ax, list(pieces))
+    return ax
 
 
 def _name_labels(ax: Axes, labels: list[Any]) -> None:
@@ -88,8 +76,7 @@ def _name_labels(ax: Axes, labels: list[Any]) -> None:
     from matplotlib.colors import Normalize
 
     if len(labels) > NAMED:
-        ax.figure.colorbar(
-            ScalarMappable(Normalize(labels[0], labels[-1]), SCALE), ax=ax, label="label", aspect=40
-        )
+        scale = ScalarMappable(Normalize(labels[0], labels[-1]), SCALE)
+        ax.figure.colorbar(scale, ax=ax, label="label", aspect=40)
     elif labels != ["size"]:
         ax.legend(title="label", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

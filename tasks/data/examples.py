@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from storage.errors import DataError
-from storage.values.tensors import Record, dtype_name
+from storage.values.tensors import Record
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,9 @@ def check_values(examples: Examples, name: str) -> None:
             bad = torch.nonzero(~torch.isfinite(tensor.reshape(len(tensor), -1)).all(1))
             raise DataError(
                 f"{name}: {len(bad)} of {len(tensor)} examples have NaN or infinite {kind}, "
-                f"the first is number {bad[0].item()}; "
-                "remove or fill them"
+                f"the first is number {bad[0].item()}; remove or fill them"
             )
-    if is_label(examples.targets) and int(examples.targets.min()) < 0:
+    if are_scalar_labels(examples.targets) and int(examples.targets.min()) < 0:
         worst = int(examples.targets.argmin())
         raise DataError(
             f"{name}: label {int(examples.targets[worst])} of example {worst} is out of range; labels start at 0"
@@ -76,21 +75,21 @@ def check_alike(dataset: Dataset, name: str) -> None:
     if dataset.held_out is None:
         return
     for kind in ("inputs", "targets"):
-        train, held_out = (_kind(getattr(part, kind)) for part in (dataset.train, dataset.held_out))
+        train, held_out = (_described(getattr(part, kind)) for part in (dataset.train, dataset.held_out))
         if train != held_out:
             raise DataError(
                 f"{name}: {kind} held out are {held_out}, and those to train on {train}; make them alike"
             )
 
 
-def _kind(tensor: torch.Tensor) -> str:
+def _described(tensor: torch.Tensor) -> str:
     number = "numbers" if tensor.is_floating_point() else "integers"
     return f"{number} of shape {tuple(tensor.shape[1:])}"
 
 
-def is_label(targets: torch.Tensor) -> bool:
+def are_scalar_labels(targets: torch.Tensor) -> bool:
     """Whether targets (examples, *) are class labels (examples,): one integer an example."""
-    return targets.ndim == 1 and _is_integer(targets)
+    return targets.ndim == 1 and not targets.is_floating_point() and targets.dtype != torch.bool
 
 
 def are_labels(targets: torch.Tensor) -> bool:
@@ -98,8 +97,4 @@ def are_labels(targets: torch.Tensor) -> bool:
 
     Several integers an example of which some are below 0 are numbers, not labels.
     """
-    return is_label(targets) or (targets.ndim > 1 and _is_integer(targets) and int(targets.min()) >= 0)
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and dtype_name(tensor.dtype) != "bool"
+    return are_scalar_labels(targets.flatten()) and (targets.ndim == 1 or int(targets.min()) >= 0)

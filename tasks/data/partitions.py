@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from storage.errors import DataError, UsageError
 from storage.values.digests import json_digest, tensor_digest
-from tasks.data.examples import Dataset, Examples, are_labels, check_alike, is_label
+from tasks.data.examples import Dataset, Examples, are_labels, are_scalar_labels, check_alike
 from tasks.data.sources.base import Source
 from tasks.data.splits.base import Pool, Rows
-from tasks.data.splits.held_out import dealt, hold_out
-from tasks.data.splits.split import Split
+from tasks.data.splits.split import Split, deal_held_out, hold_out
 
 
 @dataclass(frozen=True)
@@ -70,18 +69,15 @@ class Partitions:
 
     def load(self, number: int, partition: int) -> Partition:
         """A partition under the given split; raises `DataError` when the data are not those of the digests."""
-        dataset, found = self._dataset(partition)
-        if self.digests and found != self.digests[partition if self.source.partitioned else 0]:
+        dataset, digest = self._dataset(partition)
+        apart = self.source.partitioned
+        if self.digests and digest != self.digests[partition if apart else 0]:
             raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
-        whole = not self.source.partitioned
-        train, held_out = _whole_rows(self, number) if whole else self.rows(dataset, number)
+        train, held_out = self.rows(dataset, number) if apart else _whole_rows(self, number)
+        place = 0 if apart else partition
+        held = deal_held_out(held_out[0], self.split.partitions)[partition] if self.shared else held_out[place]
         given = dataset.held_out is not None
-        place = partition if whole else 0
-        if self.shared:
-            held_out = [dealt(held_out[0], self.split.partitions)[partition]]
-        return Partition(
-            dataset.take(train[place], self.dtype), dataset.take(held_out[place], self.dtype, held_out=given)
-        )
+        return Partition(dataset.take(train[place], self.dtype), dataset.take(held, self.dtype, held_out=given))
 
     def targets(self) -> torch.Tensor:
         """The targets (examples, *) of all training examples of what the source loads at once."""
@@ -103,24 +99,26 @@ class Partitions:
 
     def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
         """Rows to train on and rows held out, by partition of what the source loads at once."""
-        pool = pool_of(dataset)
+        targets = dataset.train.targets
+        labels = targets.numpy() if are_scalar_labels(targets) else None
+        pool = Pool(np.arange(len(targets)), labels, dataset.columns)
         used = pool.rows if self.source.partitioned else self.split.taking_part(pool)
         if dataset.held_out is not None:
             kept, held = used, np.arange(len(dataset.held_out))
         else:
-            targets = dataset.train.targets
-            known = targets.to(torch.float64) if targets.is_floating_point() else targets
-            kept, held = (used[rows] for rows in hold_out(known.numpy()[used], self.held_out, self.split.seed))
+            known = np.zeros(len(used)) if labels is None else labels[used]
+            kept, held = (used[rows] for rows in hold_out(known, self.held_out, self.split.seed))
         if self.source.partitioned:
             return [kept], [held]
-        return self.split.rows(pool.take(kept), number), dealt(held, self.split.partitions)
+        return self.split.rows(pool.take(kept), number), deal_held_out(held, self.split.partitions)
 
     def check_again(self, partition: int) -> None:
         """Raise `DataError` where the user's code gives other examples of a partition when they are read again."""
         again = self.source.again(partition, self.split.partitions)
         if again is None:
             return
-        first, other = _tensors_of(self._dataset(partition)[0]), _tensors_of(again)
+        dataset, _ = self._dataset(partition)
+        first, other = _tensors(dataset.train, dataset.held_out), _tensors(again.train, again.held_out)
         same = [tensor_digest("", a[: len(b)]) == tensor_digest("", b) for a, b in zip(first, other, strict=False)]
         if len(first) != len(other) or not all(same):
             raise DataError(
@@ -144,7 +142,7 @@ class Partitions:
             classes=max(dataset.classes, *(int(t.max()) + 1 for t in every)) if labels else 0,
             digest=digest,
             class_names=dataset.class_names,
-            shared=_digest(dataset.held_out) if dataset.held_out and self.source.partitioned else "",
+            shared=json_digest(_digests(dataset.held_out)) if dataset.held_out and self.source.partitioned else "",
         )
 
     def assignment(self, number: int) -> np.ndarray:
@@ -156,9 +154,8 @@ class Partitions:
         return owner
 
     def _dataset(self, partition: int) -> tuple[Dataset, str]:
-        if self.source.partitioned:
-            return _load(self.source, partition, self.split.partitions)
-        return _load(self.source, 0, 1)
+        apart = self.source.partitioned
+        return _load(self.source, partition if apart else 0, self.split.partitions if apart else 1)
 
 
 @functools.lru_cache(maxsize=2)
@@ -171,14 +168,8 @@ def _whole_rows(partitions: Partitions, number: int) -> tuple[list[Rows], list[R
 def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str]:
     dataset = source.load(partition, partitions)
     check_alike(dataset, str(source))
-    digests = [tensor_digest("", tensor) for tensor in _tensors_of(dataset)]
     columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
-    return dataset, json_digest([*digests, *columns])
-
-
-def _tensors_of(dataset: Dataset) -> list[torch.Tensor]:
-    parts = [dataset.train] if dataset.held_out is None else [dataset.train, dataset.held_out]
-    return [tensor for part in parts for tensor in (part.inputs, part.targets)]
+    return dataset, json_digest(_digests(dataset.train, dataset.held_out) + columns)
 
 
 def forget_examples() -> None:
@@ -187,15 +178,12 @@ def forget_examples() -> None:
     _load.cache_clear()
 
 
-def _digest(examples: Examples) -> str:
-    return json_digest([tensor_digest("", tensor) for tensor in (examples.inputs, examples.targets)])
+def _tensors(*parts: Examples | None) -> list[torch.Tensor]:
+    return [tensor for part in parts if part is not None for tensor in (part.inputs, part.targets)]
 
 
-def pool_of(dataset: Dataset) -> Pool:
-    """The training examples as a split sees them."""
-    targets = dataset.train.targets
-    labels = targets.numpy() if is_label(targets) else None
-    return Pool(np.arange(len(targets)), labels, dataset.columns)
+def _digests(*parts: Examples | None) -> list[str]:
+    return [tensor_digest("", tensor) for tensor in _tensors(*parts)]
 
 
 def _labels_of(examples: Examples) -> list[torch.Tensor]:
@@ -215,14 +203,11 @@ def combine(descriptions: Sequence[Description]) -> Description:
                 f"partition 0 has {first.inputs} and {first.targets}"
             )
     shared = first.shared if len({d.shared for d in descriptions}) == 1 else ""
-    return Description(
-        sum(d.examples for d in descriptions),
-        first.held_out if shared else sum(d.held_out for d in descriptions),
-        first.inputs,
-        first.targets,
-        first.labels,
-        max(d.classes for d in descriptions),
-        json_digest([d.digest for d in descriptions]),
-        first.class_names,
-        shared,
+    return replace(
+        first,
+        examples=sum(d.examples for d in descriptions),
+        held_out=first.held_out if shared else sum(d.held_out for d in descriptions),
+        classes=max(d.classes for d in descriptions),
+        digest=json_digest([d.digest for d in descriptions]),
+        shared=shared,
     )

@@ -18,7 +18,7 @@ from distributed import Client, Future
 
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import DEADLY, DeadlyWork, LostWork, finished, result, usable_workers
+from tasks.clusters.workers import DEADLY, DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import elsewhere, step, step_after, step_aside

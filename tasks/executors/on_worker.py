@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede, worker_client
 
 from storage.errors import RoundweaveError
-from tasks.clusters.watching import report_timing
+from tasks.clusters.workers import report_timing
 from tasks.rounds.job import Job
 
 T = TypeVar("T")

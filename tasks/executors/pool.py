@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from distributed import Client, Future
 
 from storage.errors import listed
-from tasks.clusters.waiting import usable_workers
-from tasks.clusters.watching import ANSWER_SECONDS, Lost, Watch
+from tasks.clusters.workers import ANSWER_SECONDS, Lost, Watch, usable_workers
 from tasks.executors.on_worker import step
 from tasks.rounds.job import Job
 from tasks.rounds.plan import RoundPlan

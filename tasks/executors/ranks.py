@@ -21,8 +21,7 @@ from distributed.client import FuturesCancelledError
 
 from storage.errors import ClusterError
 from storage.rounds.commits import Commit
-from tasks.clusters.waiting import Idleness, LostWork, result, usable_workers
-from tasks.clusters.watching import LOOK_SECONDS, processes
+from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, processes, result, usable_workers
 from tasks.compute.compute import whole_part
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.on_worker import step

@@ -14,7 +14,7 @@ from storage.errors import ModelError, RoundweaveError, failing_as, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
-from tasks.data.splits.held_out import SCORE_BATCH
+from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.losses import class_axis
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from storage.errors import ModelError
-from tasks.data.examples import are_labels, is_label
+from tasks.data.examples import are_labels, are_scalar_labels
 from tasks.data.partitions import Description
 from tasks.networks.losses import ITEMS, class_axis
 from tasks.user_code import Code
@@ -91,7 +91,7 @@ def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor)
 
 
 def _check_logits(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    if outputs.ndim != 2 or not is_label(targets) or len(outputs) != len(targets):
+    if outputs.ndim != 2 or not are_scalar_labels(targets) or len(outputs) != len(targets):
         raise _unfit(name, "(examples, classes)", "labels (examples,)", outputs, targets)
 
 

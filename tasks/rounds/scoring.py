@@ -14,7 +14,7 @@ import torch
 from storage.errors import ModelError
 from storage.rounds.commits import Score
 from tasks.data.examples import Examples
-from tasks.data.splits.held_out import SCORE_BATCH
+from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import Kept, merged, metric_of, updated
 from tasks.networks.objective import Objective
 from tasks.networks.scores import score_items

@@ -14,7 +14,7 @@ import roundweave as rw
 from flows.stored import Run
 from storage.errors import DataError, RoundMissing, ShapeMismatch
 from storage.runs.checkpoints import read_checkpoint
-from tasks.data.partitions import _load
+from tasks.data.partitions import forget_examples
 
 MINE = """
 import torch
@@ -128,7 +128,7 @@ def test_examples_of_other_data_are_refused(train, tmp_path: Path) -> None:
     train(data=f"csv:{tmp_path}/table.csv", model="logistic", partitions=2, rounds=1, name="table")
     assert rw.open_run("table").examples(0)["label"].isin([0, 1]).all()
     (tmp_path / "table.csv").write_text(text.replace("3,1", "3,0"))
-    _load.cache_clear()  # as in another process
+    forget_examples()  # as in another process
     with pytest.raises(DataError, match=r"table: other examples, of digest .*; restore the recorded ones"):
         rw.open_run("table").examples(0)
 

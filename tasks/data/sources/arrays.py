@@ -1,8 +1,11 @@
-"""From arrays in any form to checked examples."""
+"""What all sources share: reading a file, and from arrays in any form to checked examples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +13,33 @@ import numpy as np
 import psutil
 import torch
 
-from storage.errors import DataError
+from storage.errors import DataError, reason
 from storage.values.tensors import UNSUMMED, dtype_name, is_dense
-from tasks.data.examples import Examples, is_label
+from tasks.data.examples import Examples, are_scalar_labels
 
 PIXELS = (255.0, 0.0, 1.0)
 """Divisor, mean and deviation that bring bytes to 0 to 1."""
 
 DICTS = "batches of dicts are not read yet; give a tuple (input, target) for each example, or wrap the data set"
+
+
+UNREADABLE = (OSError, ValueError, EOFError, ImportError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""What libraries raise for a file that is broken or of another kind."""
+
+
+@contextmanager
+def reading(file: str | Path, kind: str) -> Iterator[None]:
+    """Within, a file is read: what is missing, broken or of another kind is a `DataError` of one line."""
+    try:
+        yield
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(
+            f"there is no file {file}; give the path of one to read as {kind}, which every worker must see"
+        ) from error
+    except UNREADABLE as error:
+        raise DataError(f"{file} cannot be read as {kind}: {reason(error)}") from error
 
 
 def are_dicts(value: Any) -> bool:
@@ -29,7 +51,7 @@ def are_dicts(value: Any) -> bool:
 def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
     """Inputs (examples, *) and targets (examples, *) as tensors; raises `DataError` where they are no arrays."""
     known = tensor_of(targets, name)
-    examples = Examples(tensor_of(inputs, name), known.to(torch.int64) if is_label(known) else known)
+    examples = Examples(tensor_of(inputs, name), known.to(torch.int64) if are_scalar_labels(known) else known)
     if not len(examples.inputs) or len(examples.inputs) != len(examples.targets):
         raise DataError(f"{name} gives {len(examples.inputs)} inputs and {len(examples.targets)} targets")
     return examples

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from storage.errors import DataError
-from tasks.data.examples import Dataset
+
+if TYPE_CHECKING:
+    from tasks.data.examples import Dataset
 
 
 class Source(Protocol):
-    """Where examples come from: a value that pickles small, and loads on the worker that needs the examples."""
+    """Where examples come from: a value that pickles small, and loads on the worker that needs the examples.
+
+    Equal sources are loaded once.
+    """
 
     @property
     def partitioned(self) -> bool:
@@ -18,7 +23,6 @@ class Source(Protocol):
         return False
 
     def __hash__(self) -> int:
-        """Of the value: equal sources are loaded once."""
         return object.__hash__(self)
 
     def load(self, partition: int, partitions: int) -> Dataset:
@@ -36,10 +40,7 @@ class Each(Source):
 
     sources: tuple[Source, ...]
 
-    @property
-    def partitioned(self) -> bool:
-        """Always."""
-        return True
+    partitioned = True
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.sources))
@@ -51,5 +52,4 @@ class Each(Source):
         return self.sources[partition].load(0, 1)
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
-        """Those of a partition's own source."""
         return self.sources[partition].again(0, 1)

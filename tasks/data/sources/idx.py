@@ -6,6 +6,7 @@ import gzip
 import math
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,40 +20,48 @@ from tasks.data.sources.base import Source
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
 """Divisor, mean and deviation of the training pixels."""
 
-
 MOST_PACKED = 1032
 """So many bytes at most does gzip make of one (zlib's technical details)."""
 
 
-SUFFIXES = ("idx{rank}-ubyte.gz", "idx{rank}-ubyte")
+@dataclass(frozen=True)
+class Idx(Source):
+    """MNIST or Fashion-MNIST: the four IDX files in a folder, compressed by gzip or not."""
+
+    name: str
+    folder: str
+
+    def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
+        """60,000 training and 10,000 held-out images (1, 28, 28), labels 0 to 9."""
+        return Dataset(self._examples("train"), self._examples("t10k"), IDX_SETS[self.name])
+
+    def _examples(self, part: str) -> Examples:
+        """Images uint8 (images, 1, height, width) and their labels int64 (images,), from 0 to 9."""
+        _, images = _read(self.folder, f"{part}-images", rank=3)
+        path, labels = _read(self.folder, f"{part}-labels", rank=1)
+        if labels.max(initial=0) > 9:
+            worst = int(labels.argmax())
+            raise DataError(
+                f"{path}: label {labels[worst]} of {part} image {worst} is out of range 0 to 9; "
+                "fetch the file again"
+            )
+        if len(images) != len(labels):
+            raise DataError(
+                f"{self.folder}: {len(images)} {part} images but {len(labels)} labels; fetch the files again"
+            )
+        return Examples(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
 
 
-def read_images(folder: str, part: str) -> torch.Tensor:
-    """The images of a part, `train` or `t10k`, as uint8 (images, 1, height, width)."""
-    return torch.from_numpy(_read(_find(folder, f"{part}-images", rank=3), rank=3)).unsqueeze(1)
+mnist = partial(Idx, "mnist")
+fashion = partial(Idx, "fashion-mnist")
 
 
-def read_labels(folder: str, part: str) -> torch.Tensor:
-    """The labels of a part, `train` or `t10k`, as int64 (images,), from 0 to 9."""
-    path = _find(folder, f"{part}-labels", rank=1)
-    labels = _read(path, rank=1)
-    if labels.max(initial=0) > 9:
-        worst = int(labels.argmax())
-        raise DataError(
-            f"{path}: label {labels[worst]} of {part} image {worst} is out of range 0 to 9; fetch the file again"
-        )
-    return torch.from_numpy(labels.astype(np.int64))
-
-
-def _find(folder: str, stem: str, rank: int) -> Path:
-    names = [f"{stem}-{suffix.format(rank=rank)}" for suffix in SUFFIXES]
-    path = next((path for name in names if (path := Path(folder, name)).is_file()), None)
+def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
+    """The file of a folder that is there, packed or not, and its bytes in so many dimensions."""
+    plain = f"{stem}-idx{rank}-ubyte"
+    path = next((path for name in (f"{plain}.gz", plain) if (path := Path(folder, name)).is_file()), None)
     if path is None:
-        raise DataError(f"no {names[0]} or {names[1]} in {folder}; put the four IDX files of the data set there")
-    return path
-
-
-def _read(path: Path, rank: int) -> np.ndarray:
+        raise DataError(f"no {plain}.gz or {plain} in {folder}; put the four IDX files of the data set there")
     packed = path.suffix == ".gz"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
@@ -67,7 +76,7 @@ def _read(path: Path, rank: int) -> np.ndarray:
     if len(content) != size:
         held = "more" if len(content) > size else len(content)
         raise DataError(f"{path} promises {shape} bytes and holds {held}; fetch it again")
-    return np.frombuffer(bytearray(content), np.uint8).reshape(shape)
+    return path, np.frombuffer(bytearray(content), np.uint8).reshape(shape)
 
 
 def _shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:
@@ -78,34 +87,3 @@ def _shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:
     if 0 in shape:
         raise DataError(f"{path} is of shape {shape}, which is nothing to learn from; fetch it again")
     return shape
-
-
-@dataclass(frozen=True)
-class Idx(Source):
-    """MNIST or Fashion-MNIST: the four IDX files in a folder, compressed by gzip or not."""
-
-    name: str
-    folder: str
-
-    def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """60,000 training and 10,000 held-out images (1, 28, 28), labels 0 to 9."""
-        train, test = (
-            Examples(read_images(self.folder, part), read_labels(self.folder, part)) for part in ("train", "t10k")
-        )
-        for part, examples in (("train", train), ("t10k", test)):
-            if len(examples.inputs) != len(examples.targets):
-                raise DataError(
-                    f"{self.folder}: {len(examples.inputs)} {part} images but {len(examples.targets)} labels; "
-                    "fetch the files again"
-                )
-        return Dataset(train, test, IDX_SETS[self.name])
-
-
-def mnist(folder: str) -> Idx:
-    """MNIST in a folder."""
-    return Idx("mnist", folder)
-
-
-def fashion(folder: str) -> Idx:
-    """Fashion-MNIST in a folder (Xiao, Rasul and Vollgraf, 2017)."""
-    return Idx("fashion-mnist", folder)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import DataError, reason
+from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples, check_values
-from tasks.data.sources.arrays import check_memory, examples_of, pixel_scaling
+from tasks.data.sources.arrays import check_memory, examples_of, pixel_scaling, reading
 from tasks.data.sources.base import Source
 
 NAMES = (
@@ -36,33 +35,25 @@ class Npz(Source):
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """All examples, checked for NaN and bad labels."""
-        headers = _headers(self.file)
-        names = next((names for names in NAMES if {*names[:2]} <= {*headers}), None)
+        with reading(self.file, "an .npz file"), zipfile.ZipFile(self.file) as archive:
+            sizes = {i.filename.removesuffix(".npy"): _size(archive, i, self.file) for i in archive.infolist()}
+        names = next((names for names in NAMES if {*names[:2]} <= {*sizes}), None)
         if names is None:
-            raise DataError(f"{self.file} has the arrays {', '.join(headers)}; name them inputs and targets")
-        wanted = [name for name in (*names, self.by) if name in headers]
-        check_memory(self.file, sum(headers[name] for name in wanted))
-        arrays = _read(self.file, wanted)
+            raise DataError(f"{self.file} has the arrays {', '.join(sizes)}; name them inputs and targets")
+        wanted = [name for name in (*names, self.by) if name in sizes]
+        check_memory(self.file, sum(sizes[name] for name in wanted))
+        with reading(self.file, "an .npz file"), np.load(self.file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in wanted}
         train = _examples(arrays, names[0], names[1], self.file)
-        held = _examples(arrays, names[2], names[3], self.file) if {*names[2:]} & {*headers} else None
+        held = _examples(arrays, names[2], names[3], self.file) if {*names[2:]} & {*sizes} else None
         columns = {self.by: arrays[self.by]} if self.by in arrays else {}
         if any(column.shape != (len(train),) for column in columns.values()):
             raise DataError(f"{self.file}: {self.by} must have one value for each of the {len(train)} examples")
         return Dataset(train, held, pixel_scaling(train.inputs), columns)
 
 
-def _headers(file: str) -> dict[str, int]:
-    """The bytes of each array by its name, once header and length agree."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return {info.filename.removesuffix(".npy"): _size(archive, info, file) for info in archive.infolist()}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file} cannot be read as an .npz file: {reason(error)}") from error
-
-
 def _size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> int:
+    """The bytes of an array; raises `DataError` where its header promises others."""
     with archive.open(info) as member:
         reader = READERS.get(np.lib.format.read_magic(member))
         if reader is None:
@@ -76,18 +67,10 @@ def _size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> int:
     return held
 
 
-def _read(file: str, names: list[str]) -> dict[str, np.ndarray]:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{file} cannot be read as an .npz file: {reason(error)}") from error
-
-
 def _examples(arrays: dict[str, np.ndarray], inputs: str, targets: str, file: str) -> Examples:
-    missing = [name for name in (inputs, targets) if name not in arrays]
-    if missing:
-        raise DataError(f"{file} has no array {missing[0]} beside {inputs if missing[0] == targets else targets}")
+    for name, other in ((inputs, targets), (targets, inputs)):
+        if name not in arrays:
+            raise DataError(f"{file} has no array {name} beside {other}")
     known = arrays[targets]
     examples = examples_of(arrays[inputs], known.astype(np.int64) if known.dtype.kind in "iu" else known, file)
     check_values(examples, file)

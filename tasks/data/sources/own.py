@@ -1,20 +1,26 @@
-"""Examples from a function of the user's."""
+"""Examples from a function of the user's, in any of the forms that it may give them in."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import torch
 
 from storage.errors import DataError, failing_as, one_line
 from tasks.data.examples import Dataset, check_values
 from tasks.data.sources.arrays import DICTS, are_dicts, examples_of, pixel_scaling
 from tasks.data.sources.base import Source
-from tasks.data.sources.foreign import arrays_of, is_foreign
 from tasks.user_code import Code
 
 READ_AGAIN = 8
 """Examples of a data set that are read once more, the first ones, since each may take long."""
+
+TARGETS = ("label", "labels", "target", "targets")
+"""Columns of a Hugging Face data set that are the targets; where there is none of them the last one is."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,8 @@ class Own(Source):
     def partitioned(self) -> bool:
         """Whether the function takes (partition, partitions)."""
         parameters = inspect.signature(self.code.load()).parameters.values()
-        required = [
-            p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        ]
-        return len(required) == 2
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return sum(p.default is p.empty and p.kind not in variable for p in parameters) == 2
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """What the function returns, as tensors; a whole data set is checked for NaN and bad labels."""
@@ -55,25 +59,33 @@ class Own(Source):
         name = self.code.reference
         with failing_as(lambda error: DataError(f"{name} failed with {one_line(error)}")):
             value = self.code.load()(*((partition, partitions) if self.partitioned else ()))
-        return _dataset(value, name, most)
+        if isinstance(value, Dataset):
+            return value
+        parts = value if _is_pair(value) else [value]
+        sets = all(map(_is_data_set, parts))
+        pairs = [_arrays(part, name, most) for part in parts] if sets else _pairs(value, name)
+        train, *held_out = [examples_of(inputs, targets, name) for inputs, targets in pairs]
+        return Dataset(train, held_out[0] if held_out else None, pixel_scaling(train.inputs) if sets else None)
 
 
-def _dataset(value: Any, name: str, most: int | None) -> Dataset:
-    if isinstance(value, Dataset):
-        return value
-    parts = value if isinstance(value, tuple | list) and len(value) == 2 else [value]
-    foreign = all(map(is_foreign, parts))
-    pairs = [arrays_of(part, name, most) for part in parts] if foreign else _pairs(value, name)
-    train, *held_out = [examples_of(inputs, targets, name) for inputs, targets in pairs]
-    return Dataset(train, held_out[0] if held_out else None, pixel_scaling(train.inputs) if foreign else None)
+def _is_data_set(value: Any) -> bool:
+    """Whether it is a data set of torch, or of Hugging Face, which is told by what it can do."""
+    columns = hasattr(value, "column_names") and hasattr(value, "with_format") and not isinstance(value, dict)
+    return columns or isinstance(value, torch.utils.data.Dataset)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
+    """The inputs and targets to train on, and those held out if there are any; raises `DataError`."""
     if are_dicts(value):
         raise DataError(f"{name}: {DICTS}")
-    if isinstance(value, tuple | list) and len(value) == 2:
-        if all(map(_is_pair, value)):
-            return [(pair[0], pair[1]) for pair in value]
+    if _is_pair(value):
+        # A pair of numbers is an example, not a pair of inputs and targets.
+        if all(_is_pair(pair) and all(hasattr(member, "__len__") for member in pair) for pair in value):
+            return [(inputs, targets) for inputs, targets in value]
         if not isinstance(value[0], tuple):
             return [(value[0], value[1])]
     raise DataError(
@@ -81,8 +93,47 @@ def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
     )
 
 
-def _is_pair(value: Any) -> bool:
-    """Whether it is two collections; a pair of numbers is an example, not a pair of inputs and targets."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        return False
-    return all(hasattr(member, "__len__") for member in value)
+def _arrays(data: Any, name: str, most: int | None) -> tuple[Any, Any]:
+    """Inputs and targets (examples, *) of a data set of torch or Hugging Face, of the first `most` examples.
+
+    None is all. Raises `DataError` for a stream and for examples that are no pairs.
+    """
+    if hasattr(data, "column_names"):
+        return _columns(data, name, most)
+    if not hasattr(data, "__len__"):
+        raise DataError(f"{name} gives a stream ({type(data).__name__}); give a data set of a known length")
+    pairs = [data[number] for number in range(len(data))[:most]]
+    if pairs and (are_dicts(pairs) or are_dicts(pairs[0])):
+        raise DataError(f"{name}: {DICTS}")
+    if not pairs or not all(map(_is_pair, pairs)):
+        raise DataError(f"{name}: each example of a {type(data).__name__} must be a pair (input, target)")
+    inputs, targets = zip(*pairs, strict=True)
+    return _stacked(inputs, name), _stacked(targets, name)
+
+
+def _stacked(values: Sequence[Any], name: str) -> torch.Tensor:
+    """Tensors, arrays, pictures or numbers of one shape as one tensor (examples, *)."""
+    try:
+        return torch.stack([v if isinstance(v, torch.Tensor) else torch.from_numpy(np.array(v)) for v in values])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name}: examples do not stack to one array: {one_line(error)}") from error
+
+
+def _columns(data: Any, name: str, most: int | None) -> tuple[Any, Any]:
+    """One column as it is, or several of numbers side by side, float32 (examples, columns); and the targets."""
+    names = list(data.column_names)
+    target = next((column for column in TARGETS if column in names), names[-1] if names else "")
+    inputs = [column for column in names if column != target]
+    if not inputs:
+        raise DataError(f"{name}: the data set has the columns {names}; inputs and targets need one each")
+    content = {column: np.asarray(values) for column, values in data.with_format("numpy")[:most].items()}
+    for column in names:
+        if content[column].dtype.kind not in "biuf":
+            raise DataError(f"{name}: column {column!r} holds no numbers of one shape; code it or remove it")
+    if len(inputs) == 1:
+        return content[inputs[0]], content[target]
+    if any(content[column].ndim != 1 for column in inputs):
+        raise DataError(
+            f"{name}: of the columns {', '.join(inputs)} only one can be the inputs; remove the others"
+        )
+    return np.stack([content[column] for column in inputs], axis=1).astype(np.float32), content[target]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storage.errors import UsageError
+from tasks.data.sources.base import Each, Source
 from tasks.tables import Entry, find
 from tasks.user_code import Code, find_code, is_reference
-
-if TYPE_CHECKING:
-    from tasks.data.sources.base import Source
 
 SOURCES: Mapping[str, Entry] = {
     "digits": Entry("1797 handwritten digits of 8 x 8 pixels", "tasks.data.sources.digits:Digits"),
@@ -26,6 +23,7 @@ SOURCES: Mapping[str, Entry] = {
         "the next character, in windows of 64 or TIME", "tasks.data.sources.text:characters", "FILE[:TIME]"
     ),
 }
+OWN = Entry("the user's function", "tasks.data.sources.own:Own")
 
 
 def find_source(
@@ -37,27 +35,17 @@ def find_source(
     `UsageError` for an unknown name, an argument too many or too few, or a target where there are no columns.
     """
     if isinstance(data, tuple):
-        from tasks.data.sources.base import Each
-
         return Each(tuple(find_source(one, target, by) for one in data))
     kept = keep_source(data)
-    build = _builder(kept)
+    entry, given = (OWN, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
+    build: Callable[..., Source] = entry.load()
     taken = inspect.signature(build).parameters
     if target is not None and "target" not in taken:
-        raise UsageError(
-            f"data {kept.reference if isinstance(kept, Code) else kept} has no columns to take a target of"
-        )
+        name = kept.reference if isinstance(kept, Code) else kept
+        raise UsageError(f"data {name} has no columns to take a target of")
     columns = {"target": target, "by": by}
-    return build(**{key: value for key, value in columns.items() if value is not None and key in taken})
-
-
-def _builder(data: str | Code) -> Callable[..., Source]:
-    if isinstance(data, Code):
-        from tasks.data.sources.own import Own
-
-        return partial(Own, data)
-    entry, place = find("data", data, SOURCES)
-    return partial(entry.load(), *([place] if place else []))
+    columns = {key: value for key, value in columns.items() if value is not None and key in taken}
+    return build(*([given] if given else []), **columns)
 
 
 def is_source(data: str) -> bool:
@@ -72,9 +60,7 @@ def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
     """
     if isinstance(data, tuple):
         return tuple(map(keep_source, data))
-    if isinstance(data, Code):
-        return data
-    if not is_source(data) and is_reference(data):
+    if isinstance(data, Code) or (not is_source(data) and is_reference(data)):
         return find_code(data)
     _, place = find("data", data, SOURCES, "FILE.py:function")
     return f"{data.partition(':')[0]}:{Path(place).resolve()}" if place else data

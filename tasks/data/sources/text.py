@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError, reason
+from storage.errors import DataError
 from storage.parsing import from_json
 from tasks.data.examples import Dataset, Examples
+from tasks.data.sources.arrays import reading
 from tasks.data.sources.base import Source
 
 TIME = 64
@@ -38,14 +39,13 @@ class Text(Source):
         if not len(inputs):
             raise DataError(f"{self.file} has no text of more than {self.time} characters")
         roles = np.repeat(list(texts), [len(half) for half, _ in windows])
-        named = Path(self.file).suffix == ".json"
-        columns = {"role": roles} if named else {}
+        columns = {"role": roles} if Path(self.file).suffix == ".json" else {}
         names = tuple(map(chr, vocabulary.tolist()))
         return Dataset(Examples(inputs, targets), columns=columns, classes=len(vocabulary), class_names=names)
 
 
 def characters(place: str) -> Text:
-    """Of a ``FILE`` or ``FILE:TIME``."""
+    """The source of a ``FILE`` or ``FILE:TIME``."""
     file, _, time = place.rpartition(":")
     return Text(file, int(time)) if file and time.isdecimal() and int(time) else Text(place)
 
@@ -59,11 +59,9 @@ def _windows(codes: np.ndarray, time: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _read(path: Path) -> dict[str, str]:
     """The texts by role; a plain text has one role."""
-    try:
+    with reading(path, "text"):
         text = path.read_text(encoding="utf-8")
         texts = from_json(text) if path.suffix == ".json" else {"": text}
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as text: {reason(error)}") from error
     if not isinstance(texts, dict) or not texts or not all(isinstance(value, str) for value in texts.values()):
         raise DataError(f"{path} must be a JSON object of texts by name, such as {{'HAMLET': 'To be'}}")
     return texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -33,22 +33,19 @@ class Pool:
 
 
 class Deal(Protocol):
-    """A way to split: which rows of a pool each partition gets; each goes to one, and none is left over."""
+    """A way to split: which rows of a pool each partition gets; each goes to one, and none is left over.
 
-    random: ClassVar[bool] = False
-    """Whether it draws from the generator, so that another draw is another split."""
+    `random` says that it draws from the generator, so that another draw is another split; `labelled` that it needs
+    class labels. `column` is one that it reads, which is then no input of the network, and `partitions` how many
+    partitions it deals to; None for any number.
+    """
 
-    labelled: ClassVar[bool] = False
-    """Whether it needs class labels."""
-
-    @property
-    def column(self) -> str | None:
-        """The column that it reads, which is then no input of the network."""
-        return None
+    random: bool = False
+    labelled: bool = False
+    column: str | None = None
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions it deals to, None for any number."""
         return None
 
     def taking_part(self, pool: Pool, partitions: int) -> Pool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from storage.errors import DataError
 from tasks.data.splits.base import Deal, Pool, Rows, positive
-from tasks.data.splits.even import cut
+from tasks.data.splits.deals import cut
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class Dirichlet(Deal):
     labelled = True
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
-        """Partition by partition, so many rows of each label as were drawn, at random."""
         _, labels, left = np.unique(np.asarray(pool.labels), return_inverse=True, return_counts=True)
         queues = [generator.permutation(pool.rows[labels == label]) for label in range(len(left))]
         concentration = self.alpha * left / left.sum()
@@ -39,7 +38,7 @@ class Dirichlet(Deal):
 
 
 def dirichlet(alpha: str) -> Dirichlet:
-    """Of a text, such as ``0.3``."""
+    """The split of a text such as ``0.3``."""
     return Dirichlet(positive(alpha, float, "dirichlet"))
 
 
@@ -48,7 +47,8 @@ class DirichletByClass(Deal):
     """Each class dealt over the partitions in proportions drawn from Dirichlet(`alpha`), so that sizes differ.
 
     Yurochkin et al. 2019, section 4, as Li et al. 2022 (NIID-Bench, section 3) do it: a partition that has an even
-    share already gets none of the next class, and all is drawn again until each has enough examples.
+    share already gets none of the next class, and all is drawn again until each has enough examples. Raises
+    `DataError` where some partitions stay too small.
     """
 
     alpha: float
@@ -56,7 +56,6 @@ class DirichletByClass(Deal):
     labelled = True
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
-        """Class by class, runs of its examples in a random order; raises `DataError` where some stay too small."""
         classes = [pool.rows[pool.labels == label] for label in np.unique(np.asarray(pool.labels))]
         # With few examples for so many partitions half an even share is enough, or no draw would do.
         least = max(1, min(LEAST, len(pool.rows) // (2 * partitions)))
@@ -90,7 +89,7 @@ LEAST, DRAWS = 10, 1000
 
 
 def dirichlet_by_class(alpha: str) -> DirichletByClass:
-    """Of a text, such as ``0.3``."""
+    """The split of a text such as ``0.3``."""
     return DirichletByClass(positive(alpha, float, "dirichlet_by_class"))
 
 

@@ -1,4 +1,4 @@
-"""Which partition gets which examples, for every round of a run."""
+"""Which examples are held out, and which partition gets which of the others, for every round of a run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from storage.errors import ColumnMissing, DataError, UsageError
 from tasks.data.splits.base import Deal, Pool, Rows
 from tasks.data.splits.table import find_split
 from tasks.numerics import derive_seed
+
+SCORE_BATCH = 128
+"""Held-out examples scored at once; part of the arithmetic, so it is fixed. More leave partitions without any."""
 
 
 @dataclass(frozen=True)
@@ -70,3 +73,24 @@ class Split:
         if self.deal.column and self.deal.column not in pool.columns:
             known = ", ".join(pool.columns) or "none"
             raise ColumnMissing(f"split {self.kind}: the data has no column {self.deal.column!r}; it has {known}")
+
+
+def deal_held_out(held: Rows, partitions: int) -> list[Rows]:
+    """The held-out rows that each partition scores, in order: batches that are the same of any partitions."""
+    batches = np.array_split(np.arange(-(-len(held) // SCORE_BATCH)), partitions)
+    ends = [SCORE_BATCH * sum(map(len, batches[: last + 1])) for last in range(partitions - 1)]
+    return np.split(held, ends)
+
+
+def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Rows to train on and rows held out, the same fraction of each class where targets are integers.
+
+    Targets (examples, *); rows int64, in ascending order.
+    """
+    labels = targets if targets.ndim == 1 and targets.dtype.kind in "iu" else np.zeros(len(targets), int)
+    generator = np.random.default_rng(derive_seed(seed, "hold out"))
+    held = np.zeros(len(targets), bool)
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        held[rows[: round(len(rows) * fraction)]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)

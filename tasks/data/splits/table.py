@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tasks.data.splits.base import Deal
 
 SPLITS: Mapping[str, Entry] = {
-    "iid": Entry("dealt out at random", "tasks.data.splits.even:Iid"),
-    "contiguous": Entry("in the order of the data", "tasks.data.splits.even:Contiguous"),
+    "iid": Entry("dealt out at random", "tasks.data.splits.deals:Iid"),
+    "contiguous": Entry("in the order of the data", "tasks.data.splits.deals:Contiguous"),
     "dirichlet": Entry(
         "partitions of one size, each with labels in proportions of its own (Hsu et al. 2019)",
         "tasks.data.splits.dirichlet:dirichlet",
@@ -24,11 +24,11 @@ SPLITS: Mapping[str, Entry] = {
         "tasks.data.splits.dirichlet:dirichlet_by_class",
         "ALPHA",
     ),
-    "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.shards:shards", "SHARDS"),
-    "sizes": Entry("sizes by a power law: `power`, or its exponent", "tasks.data.splits.sizes:sizes", "EXPONENT"),
-    "proportions": Entry("sizes in proportions such as `3,1,1`", "tasks.data.splits.sizes:proportions", "NUMBERS"),
-    "by": Entry("one partition for each value of a column", "tasks.data.splits.by:By", "COLUMN"),
-    "largest": Entry("the values of a column with the most examples", "tasks.data.splits.by:Largest", "COLUMN"),
+    "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.deals:shards", "SHARDS"),
+    "sizes": Entry("sizes by a power law: `power`, or its exponent", "tasks.data.splits.deals:sizes", "EXPONENT"),
+    "proportions": Entry("sizes in proportions such as `3,1,1`", "tasks.data.splits.deals:proportions", "NUMBERS"),
+    "by": Entry("one partition for each value of a column", "tasks.data.splits.deals:By", "COLUMN"),
+    "largest": Entry("the values of a column with the most examples", "tasks.data.splits.deals:Largest", "COLUMN"),
 }
 
 

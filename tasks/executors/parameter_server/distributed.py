@@ -21,8 +21,7 @@ from distributed import Future
 from storage.rounds.commits import Commit
 from tasks.asynchronous.ledger import Ledger, standing
 from tasks.asynchronous.steps import rules
-from tasks.clusters.waiting import Idleness, LostWork, finished, result
-from tasks.clusters.watching import LOOK_SECONDS
+from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
 from tasks.executors.on_worker import elsewhere, step, step_aside
 from tasks.executors.parameter_server.submitting import (
     Base,

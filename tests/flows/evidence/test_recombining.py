@@ -15,7 +15,7 @@ from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, Usag
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from tasks.algorithms.table import ALGORITHMS
-from tasks.data.partitions import _load
+from tasks.data.partitions import forget_examples
 from tasks.executors.inline import InlineExecutor
 from tasks.rounds.guard import LEFT_OUT
 from tests.flows.command.in_process import run as command
@@ -365,7 +365,7 @@ def test_missing_examples_are_one_clear_line(train, tmp_path: Path, capsys) -> N
     table.write_text("a,b\n" + "\n".join(f"{n},{n % 2}.5" for n in range(40)))
     train(data=f"csv:{table}", model="linear", partitions=2, rounds=1, name="run")
     table.rename(tmp_path / "moved.csv")
-    _load.cache_clear()
+    forget_examples()
     code, _, error = command(capsys, "recombine", "run", "--round", "1", "--executor", "inline")
     assert (code, error.count("\n")) == (1, 1)
     assert "table.csv" in error

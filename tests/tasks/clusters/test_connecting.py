@@ -21,7 +21,7 @@ from distributed.security import Security
 from storage.errors import ClusterError
 from tasks.clusters import connecting
 from tasks.clusters.connecting import connect, local_cluster
-from tasks.clusters.waiting import finished, usable_workers
+from tasks.clusters.workers import finished, usable_workers
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.test_losses import lines

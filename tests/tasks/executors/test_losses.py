@@ -20,7 +20,7 @@ from flows.config.train import TrainConfig
 from storage.errors import ClusterError
 from storage.runs.run import Run
 from tasks.clusters.connecting import connect
-from tasks.clusters.waiting import wait_at_most
+from tasks.clusters.workers import wait_at_most
 from tasks.evidence.results import RoundResult
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor

@@ -12,7 +12,7 @@ import roundweave as rw
 from storage.errors import RoundFailed
 from storage.runs.run import Run
 from tasks.clusters.connecting import connect
-from tasks.clusters.watching import processes
+from tasks.clusters.workers import processes
 from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor

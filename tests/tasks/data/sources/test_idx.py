@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storage.errors import DataError
-from tasks.data.sources.idx import Idx, read_images, read_labels
+from tasks.data.sources.idx import Idx
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (5, 4, 3), np.uint8)
@@ -33,10 +33,11 @@ def write(folder: Path, packed: bool, part: str = "train", images=IMAGES, labels
 @pytest.mark.parametrize("packed", [True, False])
 def test_images_and_labels_come_back(tmp_path, packed: bool) -> None:
     write(tmp_path, packed)
-    images, labels = read_images(str(tmp_path), "train"), read_labels(str(tmp_path), "train")
-    assert (images.shape, images.dtype) == ((5, 1, 4, 3), torch.uint8)
-    assert np.array_equal(images.numpy()[:, 0], IMAGES)
-    assert (labels.dtype, labels.tolist()) == (torch.int64, LABELS.tolist())
+    write(tmp_path, packed, "t10k")
+    train = Idx("mnist", str(tmp_path)).load().train
+    assert (train.inputs.shape, train.inputs.dtype) == ((5, 1, 4, 3), torch.uint8)
+    assert np.array_equal(train.inputs.numpy()[:, 0], IMAGES)
+    assert (train.targets.dtype, train.targets.tolist()) == (torch.int64, LABELS.tolist())
 
 
 def test_a_data_set_is_its_four_files_scaled_when_taken(tmp_path) -> None:

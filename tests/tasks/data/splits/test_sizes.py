@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage.errors import UsageError
 from tasks.data.splits import Pool, Split
-from tasks.data.splits.sizes import Proportions, Sizes
+from tasks.data.splits.deals import Proportions, Sizes
 
 
 def test_sizes_by_hand() -> None:
@@ -31,15 +31,15 @@ def test_sizes_fall_and_none_is_empty(partitions: int, more: int, exponent: floa
 
 def test_proportions_by_hand() -> None:
     """12 examples as 3 : 1 : 1 are 7.2, 2.4, 2.4, and the largest remainders come first."""
-    assert Proportions((3, 1, 1)).counts(10).tolist() == [6, 2, 2]
-    assert Proportions((3, 1, 1)).counts(12).tolist() == [7, 3, 2]
-    assert Proportions((0.6, 0.2, 0.2)).counts(13).tolist() == [8, 3, 2]
+    assert Proportions((3, 1, 1)).counts(10, 3).tolist() == [6, 2, 2]
+    assert Proportions((3, 1, 1)).counts(12, 3).tolist() == [7, 3, 2]
+    assert Proportions((0.6, 0.2, 0.2)).counts(13, 3).tolist() == [8, 3, 2]
     assert [len(part) for part in Split(3, "proportions:3,1,1").rows(Pool(np.arange(10)), 0)] == [6, 2, 2]
 
 
 def test_none_is_empty_and_the_largest_gives() -> None:
-    assert Proportions((1, 1000, 1, 500)).counts(9).tolist() == [1, 4, 1, 3]
-    assert Proportions((1e-300, 1e300)).counts(2).tolist() == [1, 1]
+    assert Proportions((1, 1000, 1, 500)).counts(9, 4).tolist() == [1, 4, 1, 3]
+    assert Proportions((1e-300, 1e300)).counts(2, 2).tolist() == [1, 1]
 
 
 WEIGHTS = st.lists(st.floats(0, exclude_min=True, allow_infinity=False), min_size=1, max_size=30)
@@ -48,7 +48,7 @@ WEIGHTS = st.lists(st.floats(0, exclude_min=True, allow_infinity=False), min_siz
 @given(WEIGHTS, st.integers(0, 1000))
 @settings(deadline=None)
 def test_sizes_in_proportions_make_up_all_examples_in_the_order_of_the_weights(weights, more: int) -> None:
-    counts = Proportions(tuple(weights)).counts(len(weights) + more)
+    counts = Proportions(tuple(weights)).counts(len(weights) + more, len(weights))
     assert counts.sum() == len(weights) + more
     assert counts.min() >= 1
     # The one that gives to the empty may have been as large as the next.

@@ -7,11 +7,11 @@ from distributed import Client, SpecCluster
 from distributed.batched import BatchedSend
 
 from tasks.clusters.connecting import connect
-from tasks.clusters.unofficial import BATCHING_SECONDS
+from tasks.clusters.plugins import BATCHING_SECONDS
 
 
 def test_names_that_are_used_are_there() -> None:
-    gone = "distributed has no {} any more: mend tasks/clusters/unofficial.py"
+    gone = "distributed has no {} any more: mend tasks/clusters/plugins.py"
     assert hasattr(distributed.utils, "_forkserver_preload_set"), gone.format("utils._forkserver_preload_set")
     assert hasattr(SpecCluster, "_correct_state"), gone.format("SpecCluster._correct_state")
     assert hasattr(BatchedSend("1ms"), "interval"), gone.format("BatchedSend.interval")
@@ -24,7 +24,7 @@ def test_all_of_a_local_cluster_send_at_once() -> None:
     def of_worker(dask_worker) -> float:
         return dask_worker.batched_stream.interval
 
-    gone = "a stream of distributed waits, or is called otherwise now: mend tasks/clusters/unofficial.py"
+    gone = "a stream of distributed waits, or is called otherwise now: mend tasks/clusters/plugins.py"
     with connect(None, 1) as client:
         assert isinstance(client, Client)
         told = [*client.run_on_scheduler(of_scheduler), *client.run(of_worker).values()]

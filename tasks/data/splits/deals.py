@@ -1,0 +1,170 @@
+"""Ways of splitting: by size, in shards of sorted labels, and by a column of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from storage.errors import DataError
+from tasks.data.splits.base import Deal, Pool, Rows, positive
+
+POWER = 1.0
+"""The exponent of ``sizes:power``: the second partition is half of the first, the tenth a tenth (Zipf's law)."""
+
+
+@dataclass(frozen=True)
+class Iid(Deal):
+    """Examples in a random order, cut into parts of one size."""
+
+    random = True
+
+    def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
+        return cut(generator.permutation(pool.rows), partitions)
+
+
+@dataclass(frozen=True)
+class Contiguous(Deal):
+    """Examples in the order of the data, cut into parts of one size."""
+
+    def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
+        return cut(pool.rows, partitions)
+
+
+def cut(rows: Rows, parts: int) -> list[Rows]:
+    """Rows (examples,) in so many runs, the sizes of which differ by one at most."""
+    bounds = [len(rows) * i // parts for i in range(parts + 1)]
+    return [rows[low:high] for low, high in pairwise(bounds)]
+
+
+@dataclass(frozen=True)
+class Shards(Deal):
+    """Examples sorted by label and cut into shards of one size; a partition gets `each` of them, dealt at random.
+
+    McMahan et al. 2017, section 3. Raises `DataError` where there are fewer examples than shards.
+    """
+
+    each: int
+    random = True
+    labelled = True
+
+    def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
+        count = partitions * self.each
+        if len(pool.rows) < count:
+            raise DataError(
+                f"split shards:{self.each}: {partitions} partitions need at least {count} examples, "
+                f"and there are {len(pool.rows)}; use fewer shards or partitions"
+            )
+        shards = cut(pool.rows[np.argsort(np.asarray(pool.labels), kind="stable")], count)
+        order = generator.permutation(count).reshape(partitions, self.each)
+        return [np.concatenate([shards[shard] for shard in dealt]) for dealt in order]
+
+
+def shards(each: str) -> Shards:
+    """The split of a text such as ``2``."""
+    return Shards(positive(each, int, "shards"))
+
+
+class Unequal(Deal):
+    """Examples in a random order, cut into parts of unequal sizes."""
+
+    random = True
+
+    def counts(self, examples: int, partitions: int) -> np.ndarray:
+        """The size of each partition, int64 (partitions,): at least one each, the rest by largest remainders."""
+        raise NotImplementedError
+
+    def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
+        counts = self.counts(len(pool.rows), partitions)
+        return np.split(generator.permutation(pool.rows), np.cumsum(counts)[:-1])
+
+
+@dataclass(frozen=True)
+class Sizes(Unequal):
+    """Examples dealt at random; partition k, from 1, gets one and a share that falls as k ** -`exponent`.
+
+    Power laws of partition sizes are those of federated data (Li et al. 2020, FedProx, section 5).
+    """
+
+    exponent: float
+
+    def counts(self, examples: int, partitions: int) -> np.ndarray:
+        weights = np.arange(1, partitions + 1, dtype=float) ** -self.exponent
+        return 1 + _apportioned(examples - partitions, weights)
+
+
+@dataclass(frozen=True)
+class Proportions(Unequal):
+    """Examples dealt at random, to partitions whose sizes are as these weights, one for each."""
+
+    weights: tuple[float, ...]
+
+    @property
+    def partitions(self) -> int:
+        return len(self.weights)
+
+    def counts(self, examples: int, partitions: int) -> np.ndarray:
+        weights = np.array(self.weights)
+        counts = _apportioned(examples, weights / weights.max())
+        while not counts.all():
+            counts[counts.argmax()] -= 1
+            counts[counts.argmin()] += 1
+        return counts
+
+
+def _apportioned(examples: int, weights: np.ndarray) -> np.ndarray:
+    """So many examples in shares as the weights (partitions,), int64 (partitions,), by largest remainders."""
+    shares = examples * weights / weights.sum()
+    counts: np.ndarray = np.floor(shares).astype(np.int64)
+    missing = examples - counts.sum()
+    counts[np.argsort(counts - shares, kind="stable")[:missing]] += 1
+    return counts
+
+
+def sizes(exponent: str) -> Sizes:
+    """The split of an exponent such as ``1.5``, or of ``power``."""
+    return Sizes(POWER if exponent == "power" else positive(exponent, float, "sizes"))
+
+
+def proportions(weights: str) -> Proportions:
+    """The split of a text such as ``3,1,1``."""
+    return Proportions(tuple(positive(weight, float, "proportions") for weight in weights.split(",")))
+
+
+@dataclass(frozen=True)
+class By(Deal):
+    """A partition for each value of a column, in the order of the values.
+
+    Raises `DataError` where there are more values or fewer than partitions.
+    """
+
+    column: str
+
+    def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
+        values = np.unique(pool.columns[self.column])
+        if len(values) != partitions:
+            raise DataError(
+                f"split by {self.column}: there are {len(values)} values and {partitions} partitions; "
+                f"use {len(values)} partitions, or largest:{self.column} for those with the most examples"
+            )
+        return [pool.rows[pool.columns[self.column] == value] for value in values]
+
+
+@dataclass(frozen=True)
+class Largest(By):
+    """A partition for each of the values with the most examples, in the order of the values.
+
+    Other examples are left out: neither trained on nor held out, they belong to partition -1. Of two values with
+    as many examples the lesser goes before. Raises `DataError` where there are fewer values than partitions.
+    """
+
+    def taking_part(self, pool: Pool, partitions: int) -> Pool:
+        values, counts = np.unique(pool.columns[self.column], return_counts=True)
+        if len(values) < partitions:
+            raise DataError(
+                f"split largest:{self.column}: there are {len(values)} values and {partitions} partitions; "
+                f"use {len(values)} partitions at most"
+            )
+        most = values[np.argsort(-counts, kind="stable")[:partitions]]
+        return pool.take(np.isin(pool.columns[self.column], most))
