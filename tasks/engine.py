@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from storage.rounds.commits import Commit, ProcessGroupRecord
 from storage.values.state import Update
-from tasks.communicator import Alone, Communicator
+from tasks.compute.communicator import Alone, Communicator
 from tasks.data.partitions import Partition
 from tasks.persistence.committing import (
     Rank,

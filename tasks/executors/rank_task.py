@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distributed import get_worker
 
-from tasks.communicator import Alone
+from tasks.compute.communicator import Alone
 from tasks.data.partitions import Partition
 from tasks.engine import BlockData, Committer, Engine
 from tasks.numerics import generators_kept

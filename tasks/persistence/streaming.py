@@ -17,7 +17,7 @@ from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.pruned import there
 from storage.values.digests import grouped_digest, update_groups
 from storage.values.tensors import Record, Specs, TensorSpec, Vectors, sizes, to_numpy, views
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.compute import Compute
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.shares import Shares

@@ -19,7 +19,7 @@ import psutil
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tasks.communicator import Alone
+from tasks.compute.communicator import Alone
 from tasks.process_group.channels import Channel, Network, SharedMemory
 from tasks.process_group.collectives import Broken, Collectives
 from tasks.process_group.messages import Message

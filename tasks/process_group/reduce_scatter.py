@@ -12,7 +12,7 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.reduces.mean import Mean, WeightedSum
 from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Outcome, apply_reduced, reduce_blocks

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from storage.values.tensors import Record
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.shares import even
 from tasks.numerics import derive_seed
 

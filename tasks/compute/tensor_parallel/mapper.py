@@ -11,7 +11,7 @@ import torch
 from storage.errors import ModelError, RoundFailed, UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.mapper import Mapper
 from tasks.compute.tensor_parallel.finding import best, candidates, largest, named, sliced
 from tasks.compute.tensor_parallel.hybrid import joined

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from storage.values.layout import Layout
 from storage.values.state import State
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.attention import Attention, unfuse
 from tasks.compute.tensor_parallel.layers import ColumnParallel, InputParallel, Line, RowParallel
 from tasks.compute.tensor_parallel.shares import Shares

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from storage.errors import RoundweaveError
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.numerics import Generators, generators, lent, set_generators
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from torch import nn
 from storage.errors import ModelError, one_line
 from storage.values.state import State
 from storage.values.tensors import Specs, Vectors, pack, views
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares

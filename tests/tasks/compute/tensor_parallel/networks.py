@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from storage.values.state import State, Update
 from tasks.algebra import Map
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.mapper import Mapper
 from tasks.compute.tensor_parallel.mapper import TensorParallel, find_shares
 from tasks.compute.tensor_parallel.networks import ShareObjective

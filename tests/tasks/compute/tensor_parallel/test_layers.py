@@ -8,7 +8,7 @@ from torch import nn
 
 from storage.errors import ModelError
 from storage.values.tensors import views
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.maps.local_steps import LocalSteps

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from storage.errors import RoundweaveError
-from tasks.communicator import Communicator
+from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.numerics import pinned
 
