@@ -137,7 +137,7 @@ def _in_update(first: Round, second: Round, partition: int) -> Within | None:
         return Within(what, detail="it took part in one of them")
     if one.digest != other.digest:
         return _in_tensors(what, first, second, lambda round: round.update_tensors(partition))
-    if (one.weight, one.verdict) != (other.weight, other.verdict):
+    if (one.weight, one.result) != (other.weight, other.result):
         said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
         return Within(what, detail=" or ".join(said))
     if one.match != other.match:

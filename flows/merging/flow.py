@@ -7,9 +7,9 @@ from prefect import flow
 
 from flows.config.merge import MergeConfig
 from flows.merging.choosing import choose
-from flows.merging.keeping import keep
 from flows.merging.preparing import MergePlan, aligned, plan_merge
 from flows.merging.result import MergeResult
+from flows.merging.storing import keep
 from flows.reporting.engine import step
 from flows.reporting.progress import flow_page, titled
 from flows.serving.ahead import started

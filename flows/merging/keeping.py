@@ -17,7 +17,7 @@ from storage.values.state import Match
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
 from tasks.merging.blends import blended
-from tasks.merging.keeping import keep_merge
+from tasks.merging.storing import keep_merge
 from tasks.user_code import short_name
 
 

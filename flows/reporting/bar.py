@@ -64,9 +64,9 @@ class Bar(Listener):
         self._recent.append((commit.time, len(commit.updates)))
         (began, first), (ended, _) = self._recent[0], self._recent[-1]
         updates = sum(count for _, count in self._recent) - first
-        pace = f"  {updates / (ended - began):.0f} updates/s" if ended > began else ""
+        speed = f"  {updates / (ended - began):.0f} updates/s" if ended > began else ""
         stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
-        return f"staleness {max(stale, default=0)}{pace}"
+        return f"staleness {max(stale, default=0)}{speed}"
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """Show how far it is."""

@@ -56,7 +56,7 @@ class UpdateRecord:
         return self.refused is not None and self.refused.startswith(RAISED)
 
     @property
-    def verdict(self) -> str | None:
+    def result(self) -> str | None:
         """What is compared of `refused`: all of it, but not the words of an exception."""
         return RAISED if self.raised else self.refused
 
@@ -184,7 +184,7 @@ class Commit:
 
     def identity(self) -> tuple[Any, ...]:
         """What two commits of the same work share: all but the writer, times and places, and what is stored."""
-        updates = [(p, u.digest, u.weight, u.verdict, u.match, u.arrival) for p, u in self.updates.items()]
+        updates = [(p, u.digest, u.weight, u.result, u.match, u.arrival) for p, u in self.updates.items()]
         carried = dict(self.carry_from)
         return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
 

@@ -26,7 +26,7 @@ UNSTORED = ', "stored": false, "seconds": '
 
 
 ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
-"""The name of a record that was set aside: its round, and the beginning of the SHA-256 of its bytes."""
+"""The name of a record that was quarantined: its round, and the beginning of the SHA-256 of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ FIRST = Link("", "", "")
 @dataclass(frozen=True)
 class Shelf:
     """What a log has, as its names tell: rounds with a record, the newest whole one (None where there is none),
-    and the rounds whose records were set aside; each ascends.
+    and the rounds whose records were quarantined; each ascends.
     """
 
     rounds: list[int]
@@ -83,7 +83,7 @@ class CommitLog:
                 f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
                 "one or the other was changed, restore it from a copy"
             )
-        return Shelf(rounds, newest, _set_aside(names))
+        return Shelf(rounds, newest, _quarantined(names))
 
     def rounds(self) -> list[int]:
         """The rounds of which there is a record, whole or not, ascending."""
@@ -180,19 +180,19 @@ class CommitLog:
         return kept
 
     def unfit(self, after: int) -> list[int]:
-        """The rounds with records that cannot stay, where a run goes on after a round: see `set_aside`."""
+        """The rounds with records that cannot stay, where a run goes on after a round: see `quarantine`."""
         rounds = self.rounds()
         whole = set(self.whole(rounds))
         return [round for round in rounds if round > after or round not in whole]
 
-    def set_aside(self, after: int) -> list[int]:
+    def quarantine(self, after: int) -> list[int]:
         """Take the records of later rounds, and those that are not whole, out of the log; which rounds they were.
 
         They are kept as evidence.
         """
         aside = self.unfit(after)
         for round in aside:
-            put_aside(self.place, _key(round), f"damaged-{round}")
+            quarantine_file(self.place, _key(round), f"damaged-{round}")
         return aside
 
     def follows(self, round: int) -> bool:
@@ -233,7 +233,7 @@ class CommitLog:
         return self._link(earlier[-1]) if earlier else FIRST
 
 
-def put_aside(place: Place, key: str, name: str) -> None:
+def quarantine_file(place: Place, key: str, name: str) -> None:
     """Give a record beside the commits a name that begins so and ends in the SHA-256 of its bytes."""
     content = place.read(key)
     if content is None:
@@ -246,6 +246,6 @@ def _key(round: int) -> str:
     return f"commits/{round}.json"
 
 
-def _set_aside(names: Iterable[str]) -> list[int]:
-    """The rounds of the names of records that were set aside."""
+def _quarantined(names: Iterable[str]) -> list[int]:
+    """The rounds of the names of records that were quarantined."""
     return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})

@@ -13,14 +13,14 @@ from pydantic import TypeAdapter
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
 from storage.parsing import Partition, Round, validated
-from storage.rounds.log import CommitLog, put_aside
+from storage.rounds.log import CommitLog, quarantine_file
 from storage.values.digests import text_digest
 
 KEY = "commits/pruned.json"
 
 
 ASIDE = re.compile(r"pruned-damaged-([0-9a-f]{12})\.json")
-"""The name of a damaged one that was set aside: the beginning of the SHA-256 of its bytes."""
+"""The name of a damaged one that was quarantined: the beginning of the SHA-256 of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ def write_pruned(log: CommitLog, pruned: Pruned, newest: int) -> None:
 def forget_pruned(log: CommitLog, last: int) -> None:
     """Take the rounds after the last out of the record, as they are done again.
 
-    A record that is damaged is set aside: what it told of is lost.
+    A record that is damaged is quarantined: what it told of is lost.
     """
     if not log.place.has(KEY):
         return
     try:
         write_pruned(log, read_pruned(log).until(last), last)
     except StoreDamaged:
-        put_aside(log.place, KEY, "pruned-damaged")
+        quarantine_file(log.place, KEY, "pruned-damaged")
 
 
 def _content(log: CommitLog, value: dict[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from storage.rounds.store import RoundStore
 
 
 def recover(store: RoundStore) -> tuple[int, list[int]]:
-    """The newest round that is whole, and those that were set aside: later ones, and those of damaged records.
+    """The newest round that is whole, and those that were quarantined: later ones, and those of damaged records.
 
     Only the holder of the lease may call this: it deletes what a killed writer or a power loss left half-written,
     and makes anew what the schema and the records decide, for as many rounds as the store has room for. Raises
@@ -24,7 +24,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     cut = cut_short(store)
     last = newest_whole(store, cut.values())
     for key in cut:
-        if not key.startswith("commits/"):  # records are set aside
+        if not key.startswith("commits/"):  # records are quarantined
             store.place.delete(key)
     forget_pruned(store.log, last)
     unfit = store.log.unfit(last)
@@ -33,7 +33,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     store.splits.drop(kept)
     # Records go last: numbers of rounds without one are those of a record that somebody took away.
     store.numbers.rebuild(kept)
-    aside = store.log.set_aside(last)
+    aside = store.log.quarantine(last)
     store.place.flush()
     return last, aside
 

@@ -23,7 +23,7 @@ DIVERGENCE = {"relative": "distance / norm of the mean", "cosine": "cosine with 
 """The measures of a divergence, and what their axes are called."""
 
 
-VERDICTS = {"took no part": "#dcdcdc", "accepted": "#8cb4d8", "refused": "#c2283c"}
+OUTCOMES = {"took no part": "#dcdcdc", "accepted": "#8cb4d8", "refused": "#c2283c"}
 """What became of a partition in a round, and its colour."""
 
 
@@ -131,10 +131,10 @@ class Plots:
         accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
         ax = ax or new_axes(self.run.partitions)
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
-        colours = {"cmap": ListedColormap(list(VERDICTS.values())), "vmin": 0, "vmax": 2}
+        colours = {"cmap": ListedColormap(list(OUTCOMES.values())), "vmin": 0, "vmax": 2}
         draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
         ax.set(title=f"{_shown(self.run.name)}: whose updates were accepted", ylabel="partition")
-        legend_aside(ax, [Patch(color=colour, label=verdict) for verdict, colour in VERDICTS.items()])
+        legend_aside(ax, [Patch(color=colour, label=result) for result, colour in OUTCOMES.items()])
         return ax
 
     def staleness(self, ax: Axes | None = None) -> Axes:
@@ -146,14 +146,14 @@ class Plots:
         if arrivals.empty:
             raise UsageError(f"{self.run.name} has no staleness: its rounds waited for all partitions")
         several = 1 < self.run.partitions <= LINES
-        verdict = arrivals["accepted"].map({True: "accepted", False: "refused"})
-        kind = arrivals["partition"].where(arrivals["accepted"], "refused") if several else verdict
+        result = arrivals["accepted"].map({True: "accepted", False: "refused"})
+        kind = arrivals["partition"].where(arrivals["accepted"], "refused") if several else result
         counts = arrivals.groupby(["staleness", kind.rename("kind")]).size().unstack(fill_value=0)
         counts = counts.reindex(range(counts.index.max() + 1), fill_value=0)
         ax = ax or new_axes()
         below = 0 * counts.iloc[:, 0]
         for name in sorted(counts.columns, key=lambda name: (isinstance(name, str), name)):
-            colour = VERDICTS["refused"] if name == "refused" else None
+            colour = OUTCOMES["refused"] if name == "refused" else None
             ax.bar(counts.index, counts[name], bottom=below, label=str(name), color=colour)
             below = below + counts[name]
         ax.use_sticky_edges = False  # a bar without height at the top would leave no margin above it

@@ -103,7 +103,7 @@ def round_card(commit: Commit) -> str:
         )
         for p, u in list(updates.items())[:SHOWN_PARTITIONS]
     ]
-    below = table(("partition", "weight", "verdict", *came, *metrics), lines) if updates else ""
+    below = table(("partition", "weight", "result", *came, *metrics), lines) if updates else ""
     more = len(updates) - len(lines)
     below += f'<span style="opacity:.65">and {more} more partitions</span>' if more else ""
     return card(f"Round {commit.round}", " · ".join(score_parts(commit.score)), rows, below)

@@ -52,9 +52,18 @@ class Preset:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def with_parts(self, named: Mapping[str, str | Code | None]) -> Preset:
-        """The same with other parts in place of its own, by kind; raises `UsageError`, `CodeError`."""
+        """The same with other parts in place of its own, by kind, which have their own defaults.
+
+        Raises `UsageError`, `CodeError`.
+        """
         chosen: dict[str, Any] = {kind: choose(kind, name) for kind, name in named.items() if name is not None}
-        return replace(self, **chosen)
+        fields = {name: option.fields for name, option in self.options.items()} if chosen else {}
+        kept = {
+            name: value
+            for name, value in self.defaults.items()
+            if not any(kind in chosen for kind, _ in fields.get(name, ()))
+        }
+        return replace(self, **chosen, defaults=kept)
 
     @property
     def options(self) -> dict[str, Option]:

@@ -69,7 +69,7 @@ class InlineExecutor:
             scored = job.attempt.scored(outcome.state.round)
             tallies = [score_outcome(job, outcome, data)] if scored else []
             yield Computed(outcome, tallies, {each.partition: each.update for each in pushed})
-        # Kept for the next window only now: turns that failed have lost an intake.
+        # Kept for the next window only now: after a failure the server has lost an update.
         self._turns = turns
 
     def _begin(self, job: Job) -> None:

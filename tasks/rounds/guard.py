@@ -20,7 +20,7 @@ NOTHING = Update({}, weight=0)
 
 
 LEFT_OUT = "left out when the round was reduced again"
-"""The verdict on a sound update of a partition that was not to take part."""
+"""What is recorded of a sound update of a partition that was not to take part."""
 
 
 def checked(

@@ -112,6 +112,9 @@ def test_each_part_of_any_algorithm_can_be_replaced() -> None:
     assert controlled == Algorithm(Scaffold(), Mean(), KeepExtras(Sgd(1.0, 0.9), ("control",)))
     matched = build_algorithm("fed_prox", {"match": "activations", "average": "median"}, {"reduce": "matched"})
     assert matched.reduce == Matched("activations", average="median")
+    # What an algorithm changes of a part's defaults goes with that part.
+    assert build_algorithm("diloco", {}, {"apply": "adam"}).apply == Adam()
+    assert build_algorithm("diloco", {}, {"map": "scaffold"}).map == Scaffold()
     with pytest.raises(UsageError, match="algorithm fed_avg takes no outer_momentum"):
         build_algorithm("fed_avg", {"outer_momentum": 0.9}, {"apply": "adam"})
     with pytest.raises(UsageError, match="unknown map 'scafold'; did you mean scaffold"):

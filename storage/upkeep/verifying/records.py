@@ -1,4 +1,4 @@
-"""What is verified beside the commits' array: records, those set aside, what was pruned, the claims of writers."""
+"""What is verified beside the commits' array: records, also in quarantine, what was pruned, the claims of writers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.rounds.lease import LEASES, read_claim
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 ASIDES = (log.ASIDE, pruned.ASIDE)
-"""The names of records that were set aside, which end in digests."""
+"""The names of records that were quarantined, which end in digests."""
 
 
 def records(stored: Stored) -> Looked:
@@ -60,8 +60,8 @@ def claims(stored: Stored) -> Looked:
     return Looked(frozenset(keys.values()), (*missing, *other))
 
 
-def set_aside(stored: Stored) -> Looked:
-    """The records that were set aside, whose names tell their digests."""
+def quarantined(stored: Stored) -> Looked:
+    """The records that were quarantined, whose names tell their digests."""
     matched = ((key, name.fullmatch(key.removeprefix("commits/"))) for key in stored.sizes for name in ASIDES)
     digests = {key: parts.groups()[-1] for key, parts in matched if parts}
     checks = {key: partial(_check_aside, stored.place, key, digest) for key, digest in digests.items()}
@@ -71,4 +71,4 @@ def set_aside(stored: Stored) -> Looked:
 
 def _check_aside(place: Place, key: str, digest: str) -> None:
     if not hashlib.sha256(place.read(key) or b"").hexdigest().startswith(digest):
-        raise StoreDamaged("it is not the record that was set aside under this name")
+        raise StoreDamaged("it is not the record that was quarantined under this name")

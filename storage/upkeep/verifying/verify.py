@@ -18,7 +18,7 @@ from storage.rounds.store import RoundStore
 from storage.upkeep.verifying.contents import Sealed, sealed_chunks
 from storage.upkeep.verifying.descriptions import descriptions
 from storage.upkeep.verifying.numbers import numbers
-from storage.upkeep.verifying.records import claims, records, said, set_aside
+from storage.upkeep.verifying.records import claims, quarantined, records, said
 from storage.upkeep.verifying.stored import (
     Finding,
     Looked,
@@ -113,7 +113,7 @@ def _looked(store: RoundStore) -> tuple[Stored, list[Looked]]:
     sizes, rounds = store.place.sizes(), store.log.rounds()
     stored = Stored(store, rounds, *whole_commits(store, rounds), sizes, read_known(store))
     every = [sealed for sealed in sealed_chunks(store, stored.commits) if _stays(stored, sealed)]
-    looks = [look(stored) for look in (records, claims, set_aside, said, numbers, descriptions)]
+    looks = [look(stored) for look in (records, claims, quarantined, said, numbers, descriptions)]
     looks.append(_chunks(stored, every))
     return stored, [*looks, strangers(stored, frozenset().union(*(look.keys for look in looks)))]
 

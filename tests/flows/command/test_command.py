@@ -53,7 +53,7 @@ def number():
         (["--split", "odd"], 2, "unknown split 'odd'; there are iid, contiguous, dirichlet:ALPHA"),
         (["--optimizer", "Adamm"], 2, "torch.optim has no optimizer 'Adamm'"),
         (["--optimizer", "Adam", "--momentum", "0.9"], 2, "unexpected keyword argument 'momentum'"),
-        (["--algorithm", "sync_sgd", "--outer-lr", "1"], 2, "sync_sgd takes no outer_lr; it takes lr, momentum"),
+        (["--algorithm", "sync_sgd", "--outer-lr", "1"], 2, "sync_sgd takes no outer_lr; it takes batch_size, lr"),
         (["--local-steps", "3", "--local-epochs", "2"], 2, "give local_steps or local_epochs, not both"),
         (["--quorum", "9"], 2, "quorum 9 is more than the 4 partitions"),
         (["--model-options", "hidden"], 2, "--model-options must be a JSON object"),
@@ -241,7 +241,8 @@ def test_every_table_is_listed(capsys) -> None:
     tables = json.loads(out)
     assert code == 0
     assert set(tables) == {
-        *("algorithms", "data", "splits", "models", "losses", "scores", "reduces", "applies", "schedules"),
+        *("algorithms", "data", "splits", "models", "losses", "scores"),
+        *("maps", "reduces", "applies", "schedules"),
     }
     named = {row["name"]: row for row in tables["algorithms"]}
     assert "mu=0.1" in named["fed_prox"]["options"]

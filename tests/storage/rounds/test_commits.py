@@ -130,15 +130,15 @@ def test_a_record_of_other_work_stops_the_writer_and_stays(log, change) -> None:
     assert log.read(1) == first
 
 
-def test_records_set_aside_leave_the_log_and_stay_on_the_disk(log) -> None:
+def test_records_quarantined_leave_the_log_and_stay_on_the_disk(log) -> None:
     for round in range(4):
         log.create(commit_of(round))
     kept = folder_of(log).joinpath("3.json").read_text()
-    assert log.set_aside(1) == [2, 3]
+    assert log.quarantine(1) == [2, 3]
     assert log.rounds() == [0, 1]
     assert [path.read_text() for path in folder_of(log).glob("damaged-3-*.json")] == [kept]
     log.create(commit_of(2, state="new"))
-    assert log.set_aside(1) == [2]
+    assert log.quarantine(1) == [2]
     assert len(list(folder_of(log).glob("damaged-2-*.json"))) == 2
 
 

@@ -89,7 +89,7 @@ def test_recovering_makes_them_anew(late, flip) -> None:
         np.testing.assert_array_equal(numbers(late, path), wanted)
 
 
-def test_what_only_rounds_that_were_set_aside_reported_is_gone(tiny, late, flip) -> None:
+def test_what_only_rounds_that_were_quarantined_reported_is_gone(tiny, late, flip) -> None:
     flip(late.path / "params/fc.weight/c/2/0/0")
     flip(late.path / "params/fc.weight/c/3/0/0")
     assert recover(late) == (1, [2, 3])

@@ -131,7 +131,7 @@ EDITS: dict[str, Callable[[RoundStore], None]] = {
     "the last accuracy": lambda store: edit(store, "scores/accuracy", 3, 0.5),
     "a loss of the start": lambda store: edit(store, "scores/loss", 0, 9.0),
     "a metric": lambda store: edit(store, "metrics/train_loss", 2, 0.0),
-    "a verdict": lambda store: edit(store, "bookkeeping/accepted", 2, 0.0),
+    "a result": lambda store: edit(store, "bookkeeping/accepted", 2, 0.0),
     "a number that is gone": lambda store: edit(store, "metrics/train_loss", 2, np.nan),
     "a metric that nobody reported": add_metric,
     "what is said to be copied": lambda store: store.place.write(

@@ -317,7 +317,7 @@ def test_numbers_that_are_behind_their_records_are_a_note_and_no_damage(train, b
     numbers = re.compile(r"((bookkeeping|scores|metrics)/\w+|committed)/c/0.*")
     keys = [key for key in store.place.sizes() if numbers.fullmatch(key)]
     whole = {key: bytes(store.place.read(key)) for key in keys}
-    store.log.set_aside(2)
+    store.log.quarantine(2)
     store.numbers.rebuild([store.log.read(round) for round in range(3)])
     behind = {key: bytes(store.place.read(key)) for key in keys}
     for aside in (run.path / "commits").glob("damaged-*.json"):

@@ -240,7 +240,7 @@ def test_rounds_after_a_damaged_one_stay_while_the_last_is_whole(tiny, flip) -> 
         store.tensors.read_state(2)
 
 
-def test_several_damaged_rounds_are_all_set_aside(tiny, flip) -> None:
+def test_several_damaged_rounds_are_all_quarantined(tiny, flip) -> None:
     store = tiny.train(tiny.create(), 3)
     flip(store.path / WEIGHT.format(3))
     (store.path / "commits" / "2.json").write_text("{")

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from storage.errors import UsageError
-from storage.runs.figures import VERDICTS
+from storage.runs.figures import OUTCOMES
 from storage.runs.run import Run
 from storage.runs.tables import ARRIVAL, arrivals_by, worker_rows
 from tests.storage.runs.test_markup import Cells
@@ -87,7 +87,7 @@ def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(ru
         "1": [(1, 2), (1, 0), (0, 1)],
         "refused": [(3, 0), (1, 1), (1, 0)],
     }
-    assert to_hex(axes.containers[-1].patches[1].get_facecolor()) == VERDICTS["refused"]
+    assert to_hex(axes.containers[-1].patches[1].get_facecolor()) == OUTCOMES["refused"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["0", "1", "refused"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("staleness", "updates")
     bottom, top = axes.get_ylim()
@@ -112,6 +112,6 @@ def test_it_is_drawn_on_the_axes_that_it_is_given(run) -> None:
 def test_the_card_of_a_round_tells_of_turns_and_staleness(run, waiting) -> None:
     texts = Cells(run.round(3)._repr_html_()).texts
     head = texts.index("partition")
-    assert texts[head : head + 6] == ["partition", "weight", "verdict", "push", "version", "staleness"]
+    assert texts[head : head + 6] == ["partition", "weight", "result", "push", "version", "staleness"]
     assert texts[head + 6 :] == ["0", "10", "not sound", "3", "2", "1", "1", "11", "accepted", "3", "2", "2"]
     assert "push" not in Cells(waiting.round(1)._repr_html_()).texts

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from storage.errors import UsageError
-from storage.runs.figures import VERDICTS, draw_columns, draw_map
+from storage.runs.figures import OUTCOMES, draw_columns, draw_map
 from storage.runs.run import Run
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
@@ -94,7 +94,7 @@ def test_the_divergence_of_many_partitions_is_a_map(run, monkeypatch) -> None:
 def test_who_was_refused_has_its_colour(run) -> None:
     mesh = run.plot.refusals().collections[0]
     shown = [[to_hex(mesh.to_rgba(cell)) for cell in row] for row in mesh.get_array()]
-    absent, accepted, refused = VERDICTS.values()
+    absent, accepted, refused = OUTCOMES.values()
     assert shown == [[accepted, refused, absent], [accepted, accepted, accepted]]
 
 

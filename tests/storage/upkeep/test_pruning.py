@@ -200,7 +200,7 @@ def test_a_run_whose_end_was_damaged_goes_on_from_what_was_kept(tiny, flip, same
 
 
 def test_a_record_of_what_was_pruned_that_was_changed_is_not_believed(tiny) -> None:
-    """It cannot pass off as pruned what was lost, and is set aside when the run goes on."""
+    """It cannot pass off as pruned what was lost, and is quarantined when the run goes on."""
     store = tiny.train(tiny.create(rounds=5), 5)
     prune_run(store, Keep.of("last:2"))
     record = store.path / "commits/pruned.json"

@@ -1,4 +1,4 @@
-"""The steps of a round: verdicts, scores, the reason to stop, and what happens when the user's own code fails."""
+"""The steps of a round: refusals, scores, the reason to stop, and what happens when the user's own code fails."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.storage.conftest import lengthened
 
 @pytest.fixture
 def every(tiny_in: Callable[[Path], Any], tmp_path: Path) -> Any:
-    """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record set aside."""
+    """Makes runs with every kind of file: also matches of both kinds, splits, claims and a record quarantined."""
     tiny = tiny_in(tmp_path / "runs")
 
     @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_what_a_killed_pruning_left_is_noted(small) -> None:
     assert notes
 
 
-def test_a_damaged_record_that_was_set_aside_belongs_to_the_run(every) -> None:
+def test_a_damaged_record_that_was_quarantined_belongs_to_the_run(every) -> None:
     store = every.whole()
     prune_run(store, Keep.of("states"))
     flip(store.path / "commits/pruned.json", 5)

@@ -122,7 +122,7 @@ def test_a_missing_tensor_is_told_with_its_path_once_and_the_result_is_told_line
 
 def test_a_missing_file_is_named(every) -> None:
     path = every.whole().path
-    # That a record was set aside, and that numbers were copied, is told by the file itself.
+    # That a record was quarantined, and that numbers were copied, is told by the file itself.
     keys = [key for key in files(path) if not key.startswith(("commits/damaged", "commits/copied"))]
     together = [key for key in keys if not ALONE.fullmatch(key)]
     for missing in [
@@ -326,7 +326,7 @@ def killed_at(every, calls: int) -> bool:
     try:
         every.rounds(RoundStore(Dying(path, [calls])), 2, 3, 3)
     except Killed:
-        # Until it is set aside the damaged record is there.
+        # Until it is quarantined the damaged record is there.
         assert named(path) <= {"commits/2.json"}
         return True
     assert (named(path), Run(path).done) == (set(), 3)

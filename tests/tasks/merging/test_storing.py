@@ -15,7 +15,7 @@ from storage.values.state import Match
 from tasks.matching.search.evidence import Evidence
 from tasks.matching.search.networks import match_all, match_each
 from tasks.merging.gallery import Gallery
-from tasks.merging.keeping import keep_merge
+from tasks.merging.storing import keep_merge
 from tests.tasks.merging.by_hand import TENSORS, same_bits
 
 
