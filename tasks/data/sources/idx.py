@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError
+from storage.errors import DataError, FileMissing
 from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.arrays import check_memory
 from tasks.data.sources.base import Source
@@ -48,7 +48,7 @@ def _find(folder: str, stem: str, rank: int) -> Path:
     names = [f"{stem}-{suffix.format(rank=rank)}" for suffix in SUFFIXES]
     path = next((path for name in names if (path := Path(folder, name)).is_file()), None)
     if path is None:
-        raise DataError(f"no {names[0]} or {names[1]} in {folder}; put the four IDX files of the data set there")
+        raise FileMissing(f"no {names[0]} or {names[1]} in {folder}; put the four IDX files of the data set there")
     return path
 
 

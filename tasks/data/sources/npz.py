@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import DataError, reason
+from storage.errors import DataError, FileMissing, reason
 from tasks.data.examples import Dataset, Examples, check_values
 from tasks.data.sources.arrays import check_memory, examples_of, pixel_scaling
 from tasks.data.sources.base import Source
@@ -59,6 +59,8 @@ def _headers(file: str) -> dict[str, int]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, DataError):
             raise
+        if isinstance(error, FileNotFoundError):
+            raise FileMissing(f"there is no file {file}; --data npz:FILE names one") from error
         raise DataError(f"{file} cannot be read as an .npz file: {reason(error)}") from error
 
 

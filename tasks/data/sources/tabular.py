@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from storage.errors import ColumnMissing, DataError, reason
+from storage.errors import ColumnMissing, DataError, FileMissing, reason
 from tasks.data.examples import Dataset, check_values
 from tasks.data.sources.arrays import check_memory, examples_of
 from tasks.data.sources.base import Source
@@ -74,6 +74,8 @@ def _read(format: str, file: str) -> pd.DataFrame:
         return pd.read_parquet(file)
     except DataError:
         raise
+    except FileNotFoundError as error:
+        raise FileMissing(f"there is no file {file}; --data {format}:FILE names one") from error
     except (OSError, ValueError, ImportError, NotImplementedError) as error:
         raise DataError(f"{file} cannot be read as {format}: {reason(error)}") from error
 

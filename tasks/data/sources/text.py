@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError, reason
+from storage.errors import DataError, FileMissing, reason
 from storage.parsing import from_json
 from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.base import Source
@@ -62,6 +62,8 @@ def _read(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8")
         texts = from_json(text) if path.suffix == ".json" else {"": text}
+    except FileNotFoundError as error:
+        raise FileMissing(f"there is no file {path}; --data text:FILE names one") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as text: {reason(error)}") from error
     if not isinstance(texts, dict) or not texts or not all(isinstance(value, str) for value in texts.values()):

@@ -116,17 +116,13 @@ def test_what_labels_were_called_is_kept(write) -> None:
 def test_a_file_that_is_not_there_is_named_once(tmp_path) -> None:
     with pytest.raises(DataError) as missing:
         Tabular("csv", f"{tmp_path}/no.csv").load()
-    assert (
-        str(missing.value)
-        == f"{tmp_path}/no.csv cannot be read as csv: FileNotFoundError: No such file or directory"
-    )
+    assert str(missing.value) == f"there is no file {tmp_path}/no.csv; --data csv:FILE names one"
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe\x00,\x81\n1,2\n3\n4,5,6,7"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, format: str, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "x").write_bytes(content)
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00,\x81\n1,2\n3\n4,5,6,7"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, format: str, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
     with pytest.raises(DataError, match=f"{tmp_path}/x cannot be read as {format}: "):
         find_source(f"{format}:{tmp_path}/x").load(0, 1)
 

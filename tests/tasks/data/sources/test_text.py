@@ -67,7 +67,7 @@ def test_the_number_of_characters_may_follow_the_file() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "cannot be read as text: FileNotFoundError"),
+        (None, "there is no file "),
         (b"\xff\xfe", "cannot be read as text: UnicodeDecodeError"),
         (b"{", "cannot be read as text: JSONDecodeError"),
         (b"[1]", "must be a JSON object of texts by name"),
