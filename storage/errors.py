@@ -48,6 +48,10 @@ class DataError(RoundweaveError, ValueError):
     """The examples are missing, broken, or do not fit the run."""
 
 
+class FileMissing(DataError, UsageError):
+    """There is no file where the data are to be read."""
+
+
 class ColumnMissing(DataError, UsageError):
     """A column that was asked for is not in the data."""
 

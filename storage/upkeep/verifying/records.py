@@ -1,4 +1,4 @@
-"""What is verified beside the commits' array: records, also in quarantine, what was pruned, the claims of writers."""
+"""What is verified beside the commits' array: records, the quarantine, what was pruned, the claims of writers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import torch
 
-from storage.errors import DataError, reason
+from storage.errors import DataError, FileMissing, reason
 from storage.values.tensors import UNSUMMED, dtype_name, is_dense
 from tasks.data.examples import Examples, are_scalar_labels
 
@@ -35,7 +35,7 @@ def reading(file: str | Path, kind: str) -> Iterator[None]:
     except DataError:
         raise
     except FileNotFoundError as error:
-        raise DataError(
+        raise FileMissing(
             f"there is no file {file}; give the path of one to read as {kind}, which every worker must see"
         ) from error
     except UNREADABLE as error:

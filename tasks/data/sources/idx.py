@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage.errors import DataError
+from storage.errors import DataError, FileMissing
 from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.arrays import check_memory
 from tasks.data.sources.base import Source
@@ -61,7 +61,7 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
     plain = f"{stem}-idx{rank}-ubyte"
     path = next((path for name in (f"{plain}.gz", plain) if (path := Path(folder, name)).is_file()), None)
     if path is None:
-        raise DataError(f"no {plain}.gz or {plain} in {folder}; put the four IDX files of the data set there")
+        raise FileMissing(f"no {plain}.gz or {plain} in {folder}; put the four IDX files of the data set there")
     packed = path.suffix == ".gz"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:

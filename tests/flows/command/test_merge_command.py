@@ -412,7 +412,7 @@ def test_units_for_people(capsys, work, monkeypatch) -> None:
             "the model fails on inputs of shape (2, 9) float32",
         ),
         (["--model", "{work}/mine.py:number", "--input", "2x9"], 1, "must return a torch.nn.Module"),
-        (["--model", "mlp", "--data", "mnist:nowhere"], 1, "no train-images-idx3-ubyte"),
+        (["--model", "mlp", "--data", "mnist:nowhere"], 2, "no train-images-idx3-ubyte"),
         (["mlp0@-1"], 2, "unexpected extra argument"),
     ],
 )
