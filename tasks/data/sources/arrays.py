@@ -34,7 +34,7 @@ def reading(file: str | Path, kind: str) -> Iterator[None]:
         yield
     except DataError:
         raise
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise FileMissing(
             f"there is no file {file}; give the path of one to read as {kind}, which every worker must see"
         ) from error

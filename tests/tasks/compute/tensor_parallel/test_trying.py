@@ -40,8 +40,8 @@ def test_what_is_found_is_sound() -> None:
 @pytest.mark.parametrize(
     ("change", "model", "hybrid"),
     [
-        ({"into": ()}, "chain", False),  # gradients of its inputs would be those of the rank's units
-        ({"out": ()}, "chain", False),  # so would outputs
+        ({"column": ()}, "chain", False),  # gradients of its inputs would be those of the rank's units
+        ({"row": ()}, "chain", False),  # so would outputs
         ({"heads": ()}, "encoder", False),
         ({"before": frozenset()}, "alexnet", True),  # gradients would be those of the rank's examples
     ],
