@@ -389,8 +389,8 @@ def test_the_table_has_the_scores_beside_the_recorded_ones(simple, capsys) -> No
     assert code == 0
     head, row = out.splitlines()
     # The absolute error is the root of the loss, of one example.
-    assert head.split() == ["round", "loss", "before", "mae", "before", "state"]
-    assert row.split() == ["1", "0.0000", "4.0000", "0.0000", "2.0000", "another"]
+    assert head.split() == ["round", "loss", "loss_before", "mae", "mae_before", "new", "state"]
+    assert row.split() == ["1", "0.0000", "4.0000", "0.0000", "2.0000", "other", "bits"]
     _, out, _ = command(capsys, "recombine", "simple", "--round", "last", "--executor", "inline")
     assert out.splitlines()[1].split() == ["2", *["4.0000"] * 2, *["2.0000"] * 2, "the", "same", "bits"]
 
