@@ -34,9 +34,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
     if config.stacked > 1:
-        raise UsageError(
-            f"stacked {config.stacked} needs rounds in which all partitions begin together; leave it out"
-        )
+        raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
     if config.quorum > 1:
         raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
     if (config.order or config.speeds) and not EXECUTORS[config.executor].orders_arrivals:
