@@ -50,7 +50,11 @@ CONVOLVED = ["--data", "{mine}:rows", "--model", "{mine}:convolved"]
         (["--hybrid"], 2, "units and hybrid say what ranks share: give ranks, 2 or more"),
         ([*TWO, "--clip-norm", "1"], 2, "clip_norm needs all of a network's gradients in one place; leave it out"),
         ([*TWO, "--optimizer", "Adafactor"], 2, "optimizer = Adafactor needs all of a network's gradients"),
-        ([*TWO, "--algorithm", "fed_prox"], 2, "map FedProx is not for networks that ranks share; leave it out, or ranks"),
+        (
+            [*TWO, "--algorithm", "fed_prox"],
+            2,
+            "map FedProx is not for networks that ranks share; leave it out, or ranks",
+        ),
         ([*TWO, "--units", "fc3"], 2, "units 'fc3' cannot be shared by ranks; those of fc1 can"),
         ([*TWO, "--units", "fc1, fc3"], 2, "units 'fc3' cannot be shared by ranks; those of fc1 can"),
         ([*TWO, "--hybrid"], 1, "nothing is trained before fc1, the first of the shared layers; leave hybrid out"),
