@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import functools
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from storage.errors import UsageError
 
 LearningRate = Annotated[float, Field(gt=0, description="learning rate of the optimizer that sees gradients")]
 Momentum = Annotated[float, Field(ge=0, lt=1, description="momentum of that optimizer")]
@@ -56,3 +62,31 @@ Elasticity = Annotated[
         gt=0, lt=1, description="share of their distance that partition and server move; none: 0.9 / partitions"
     ),
 ]
+
+
+@functools.cache
+def options_of(part: type) -> Mapping[str, tuple[Any, Any]]:
+    """The (type, default) of the fields of a part's class that are options: those whose type has a description."""
+    hints = get_type_hints(part, include_extras=True)
+    every = {each.name: (hints[each.name], each.default) for each in fields(part)}
+    return {name: option for name, option in every.items() if _is_described(option[0])}
+
+
+def _is_described(annotation: Any) -> bool:
+    return any(isinstance(each, FieldInfo) for each in getattr(annotation, "__metadata__", ()))
+
+
+@functools.cache
+def _adapters(part: type) -> Mapping[str, TypeAdapter[Any]]:
+    return {name: TypeAdapter(annotation) for name, (annotation, _) in options_of(part).items()}
+
+
+def check_options(part: object) -> None:
+    """Raise `UsageError` where an option of a part, however it was made, is not within its bounds."""
+    kind: type = type(part)
+    for name, adapter in _adapters(kind).items():
+        value = getattr(part, name)
+        try:
+            adapter.validate_python(value)
+        except ValidationError as error:
+            raise UsageError(f"{name} = {value!r}: {error.errors()[0]['msg']}") from error

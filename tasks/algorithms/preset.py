@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
@@ -15,6 +14,7 @@ from tasks.applies.keep_extras import KeepExtras
 from tasks.applies.table import APPLIES
 from tasks.maps.local_steps import LocalSgd, LocalSteps
 from tasks.maps.table import MAPS
+from tasks.options import options_of
 from tasks.reduces.matched import Matched
 from tasks.reduces.table import REDUCES
 from tasks.tables import Table, find, make, make_own
@@ -101,17 +101,9 @@ class Preset:
         return joined(Algorithm(**made, when=self.when(**arguments["when"])))
 
 
-def part_options(part: Chosen) -> dict[str, tuple[Any, Any]]:
-    """The (annotation, default) of the fields of a part's class that are options: those with a description."""
-    if not isinstance(part, type):
-        return {}
-    hints = get_type_hints(part, include_extras=True)
-    every = {each.name: (hints[each.name], each.default) for each in fields(part)}
-    return {name: option for name, option in every.items() if _is_described(option[0])}
-
-
-def _is_described(annotation: Any) -> bool:
-    return any(isinstance(each, FieldInfo) for each in getattr(annotation, "__metadata__", ()))
+def part_options(part: Chosen) -> Mapping[str, tuple[Any, Any]]:
+    """The (type, default) of the options of a part; one that is made already, or the user's own, has none."""
+    return options_of(part) if isinstance(part, type) else {}
 
 
 def choose(kind: str, named: str | Code) -> Chosen:

@@ -38,6 +38,7 @@ class Adaptive(Apply):
     warmup: option.Warmup = 0
 
     def __post_init__(self) -> None:
+        option.check_options(self)
         Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:

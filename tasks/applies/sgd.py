@@ -34,6 +34,7 @@ class Sgd(Apply):
     warmup: option.Warmup = 0
 
     def __post_init__(self) -> None:
+        option.check_options(self)
         Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:

@@ -37,6 +37,7 @@ class Downpour(Map):
     fetch_every: option.FetchEvery = 1
 
     def __post_init__(self) -> None:
+        option.check_options(self)
         Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     @property

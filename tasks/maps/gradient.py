@@ -34,6 +34,9 @@ class Gradient(Map):
 
     batch_size: option.BatchSize = None
 
+    def __post_init__(self) -> None:
+        option.check_options(self)
+
     def __call__(
         self,
         objective: Objective,

@@ -52,6 +52,7 @@ class LocalSgd(Map):
     def __post_init__(self) -> None:
         if self.local_steps and self.local_epochs:
             raise UsageError("give local_steps or local_epochs, not both")
+        option.check_options(self)
         Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
 
     def count(self, examples: int) -> int:

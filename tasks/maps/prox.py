@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from storage.errors import UsageError
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, views
 from tasks import options as option
@@ -33,11 +32,6 @@ class FedProx(LocalSteps):
     """
 
     mu: option.Proximity = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mu < 0:
-            raise UsageError(f"mu is a weight from 0, not {self.mu}")
 
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int

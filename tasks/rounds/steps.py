@@ -232,10 +232,27 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
 
 
 def check_state(layout: Layout, state: State, before: State) -> None:
-    """Raise `RoundFailed` for a new state that is misshapen, or has new numbers that are not finite."""
+    """Raise `RoundFailed` for a new state that the round after could not begin from.
+
+    That is one of another round or with other memory slots than the apply's `init` has, one whose vectors are
+    misshapen, or one with new numbers that are not finite.
+    """
+    if state.round != before.round + 1:
+        raise RoundFailed(
+            f"round {before.round + 1}: the apply gave the state of round {state.round}; have it return "
+            "replace(state, ..., round=state.round + 1)"
+        )
+    if state.memory.keys() != before.memory.keys():
+        raise RoundFailed(
+            f"round {state.round}: the apply's memory has slots {sorted(state.memory)}, its init "
+            f"{sorted(before.memory)}; give both the same"
+        )
     params, buffers = (layout.params, state.params), (layout.buffers, state.buffers)
     reason = misshapen(*params) or non_finite(*params)
     reason = reason or misshapen(*buffers) or non_finite(*buffers, before=before.buffers)
+    for slot, vectors in state.memory.items():
+        if not reason and (why := misshapen(layout.params, vectors) or non_finite(layout.params, vectors)):
+            reason = f"memory {slot}: {why}"
     if reason:
         raise RoundFailed(
             f"round {before.round + 1}: the new state is unsound, {reason}. Rounds to {before.round} are kept; "

@@ -14,6 +14,8 @@ from torch import nn
 from storage.errors import UsageError
 from storage.values.state import State
 from storage.values.tensors import views
+from tasks.applies.adaptive import Adam
+from tasks.applies.sgd import Sgd
 from tasks.data.examples import Examples
 from tasks.maps.batches import batches
 from tasks.maps.gradient import Gradient
@@ -278,6 +280,24 @@ def test_an_optimizer_that_cannot_train_the_network_is_refused_before_round_1(
 def test_options_that_the_optimizer_does_not_take_are_refused_at_once(options, reason: str) -> None:
     with pytest.raises(UsageError, match=rf"optimizer SGD: .*{reason}"):
         LocalSteps(local_steps=1, optimizer_options=options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (LocalSteps, {"lr": -1.0}),
+        (LocalSteps, {"local_epochs": 0}),
+        (LocalSteps, {"clip_norm": -1.0}),
+        (LocalSteps, {"lr": "fast"}),
+        (Gradient, {"batch_size": 0}),
+        (Sgd, {"lr": 0.0}),
+        (Adam, {"beta1": 1.0}),
+    ],
+)
+def test_a_part_holds_the_bounds_of_its_options_however_it_is_made(kind, options) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(UsageError, match=f"^{name} = {value!r}: Input should be "):
+        kind(**options)
 
 
 # Batches.

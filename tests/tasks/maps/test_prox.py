@@ -74,5 +74,5 @@ def test_without_mu_it_has_the_bits_of_federated_averaging(model: str, options: 
 
 
 def test_mu_is_a_weight() -> None:
-    with pytest.raises(UsageError, match="mu is a weight from 0, not -1"):
+    with pytest.raises(UsageError, match="mu = -1: Input should be greater than or equal to 0"):
         FedProx(local_steps=1, mu=-1)
