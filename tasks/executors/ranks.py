@@ -76,9 +76,9 @@ class RanksExecutor(GraphExecutor):
         self.choosing = choosing
         self._seconds = seconds if choosing else 0.0
         self._running: RunningRanks | None = None
-        self._said = ""
-        self._teamed = False
-        self._raised = False
+        self._notified = ""
+        self._formed_teams = False
+        self._map_raised = False
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run a window of rounds, giving each commit as it is made; the ranks go on beyond it."""
@@ -91,20 +91,20 @@ class RanksExecutor(GraphExecutor):
             return
         losses = 0
         while first <= last:
-            by_tasks = self._raised or losses > (0 if lone else TEAM_LOSSES)
-            until = last if self._raised else first
+            by_tasks = self._map_raised or losses > (0 if lone else TEAM_LOSSES)
+            until = last if self._map_raised else first
             try:
                 for commit in super().run(job, first, until) if by_tasks else self._by_ranks(job, first, last):
                     yield commit
                     first, losses = commit.round + 1, 0
-                    self._raised = any(record.raised for record in commit.updates.values())
+                    self._map_raised = any(record.raised for record in commit.updates.values())
                     if commit.stop:
                         return
             except (LostWork, MapRaised) as error:
                 self._let_go()
                 self.pool.forget()
-                self._raised = isinstance(error, MapRaised)
-                losses += not self._raised
+                self._map_raised = isinstance(error, MapRaised)
+                losses += not self._map_raised
                 self._await_team(job)
 
     def end(self) -> None:
@@ -121,7 +121,7 @@ class RanksExecutor(GraphExecutor):
     def _await_team(self, job: Job) -> None:
         """Wait a while for workers that were lost to be there again, where there are too few left for a team."""
         deadline = time.monotonic() + TEAM_SECONDS
-        while self._teamed and len(usable_workers(self.client)) < job.ranks:
+        while self._formed_teams and len(usable_workers(self.client)) < job.ranks:
             if time.monotonic() > deadline:
                 return
             time.sleep(LOOK_SECONDS)
@@ -133,7 +133,7 @@ class RanksExecutor(GraphExecutor):
             self.end()
             if len(self.pool.workers) < job.ranks:
                 raise LostWork("there are fewer workers than ranks of a team")
-            self._teamed = job.ranks > 1
+            self._formed_teams = job.ranks > 1
             self._running = RunningRanks(self.pool, spread, first - 1)
         return self._running.commits(last)
 
@@ -167,9 +167,9 @@ class RanksExecutor(GraphExecutor):
             why = f"{part} needs whole networks in one place"
         elif ranks > workers:
             why = f"a team of {ranks} ranks needs as many workers, of which there are {workers}"
-        if why and why != self._said:
+        if why and why != self._notified:
             self.pool.notice(f"{why}: each has the whole network")
-        self._said = why or self._said
+        self._notified = why or self._notified
         return bool(why)
 
 

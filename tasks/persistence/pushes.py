@@ -39,10 +39,10 @@ The last is its push before, else the round whose update has it, None for nothin
 
 def make_pushes(job: Job, data: Sequence[Partition], dues: Sequence[Due], again: Again = here) -> list[Pushed]:
     """What partitions of a block with these examples push at their turns, one after the other."""
-    return [_take_due(job, data, *due, again=again) for due in dues]
+    return [_push_due(job, data, *due, again=again) for due in dues]
 
 
-def _take_due(
+def _push_due(
     job: Job,
     data: Sequence[Partition],
     partition: int,
@@ -81,7 +81,7 @@ def make_push(
     Who raises takes the turn `again`.
     """
     started = time.perf_counter()
-    map_it = partial(_map_turn, job, fetched, item, partition, examples, carry)
+    map_it = partial(_map_checked, job, fetched, item, partition, examples, carry)
     mapped = map_it()
     if mapped.raised:
         mapped = again(map_it)
@@ -90,7 +90,7 @@ def make_push(
     return Pushed(partition, mapped.update, record, kept, began, job.work.code)
 
 
-def _map_turn(job: Job, *turn: Any) -> Mapped:
+def _map_checked(job: Job, *turn: Any) -> Mapped:
     check_machine(job)
     return map_version(job.work, *turn)
 
