@@ -50,8 +50,8 @@ def next_in_flight(
 ) -> Mapping[int, InFlight]:
     """What is in flight of each partition after `round`, in which the server applied the pushes of `taken_in`.
 
-    `server` is its record before the round. `steps` counts the rounds so far that changed the state, this one
-    included. The staleness of an update is the difference of two such counts.
+    `server` is its record before the round. `steps` counts the rounds so far, this one included, that accepted an
+    update. The staleness of an update is the difference of two such counts.
     """
     in_flight = dict(server.in_flight)
     for partition in taken_in.partitions:

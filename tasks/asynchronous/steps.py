@@ -169,7 +169,9 @@ def _after(
     refused: Mapping[int, str],
     changed: bool,
 ) -> ServerRecord:
-    """The server's record after a round, which `changed` the state or not; `refused` has reasons by partition.
+    """The server's record after a round, which `changed` the state if an update was accepted.
+
+    `refused` has the reasons of unsound updates by partition.
 
     Raises `RoundFailed` if the latest update of every partition is unsound.
     """

@@ -162,7 +162,7 @@ class GraphExecutor:
             self._server = None
 
     def _until_lost(self, server: Server, last: int) -> Iterator[Commit]:
-        """Yield a server's commits. If work is lost, yield what is committed all the same, then raise `LostWork`."""
+        """Yield a server's commits. If work is lost, yield those that are still made, then raise `LostWork`."""
         try:
             yield from server.rounds(last)
         except LostWork:
