@@ -58,22 +58,27 @@ def rules(work: Work) -> Asynchronous:
 
 
 def map_version(
-    work: Work, fetched: State, item: InFlight, partition: int, examples: Partition, carry: Mapping[str, Vectors]
+    work: Work,
+    fetched: State,
+    in_flight: InFlight,
+    partition: int,
+    examples: Partition,
+    carry: Mapping[str, Vectors],
 ) -> Mapped:
     """Map a partition for the push that is in flight, from the state that it fetched and what it carries.
 
     `carry` and the result's vectors are (element,).
     """
-    return map_partition(work, fetched, item.push, partition, examples, carried(work, item, carry))
+    return map_partition(work, fetched, in_flight.push, partition, examples, carried(work, in_flight, carry))
 
 
-def carried(work: Work, item: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:
+def carried(work: Work, in_flight: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:
     """What a partition carries to its next map, vectors (element,) by slot; nothing if a fetch replaces it."""
-    return {} if _begins_anew(work, item) else carry
+    return {} if _begins_anew(work, in_flight) else carry
 
 
-def _begins_anew(work: Work, item: InFlight) -> bool:
-    return isinstance(work.algorithm.map, Downpour) and rules(work).fetches(item.push)
+def _begins_anew(work: Work, in_flight: InFlight) -> bool:
+    return isinstance(work.algorithm.map, Downpour) and rules(work).fetches(in_flight.push)
 
 
 def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[Pushed]) -> Outcome:

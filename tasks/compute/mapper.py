@@ -45,7 +45,7 @@ class Mapper:
     ) -> list[Update]:
         """Map up to `at_once` partitions from the same state. Each update is as if it were mapped alone.
 
-        The lists have one item for each partition: its examples, its carry, vectors (element,) by slot, and its
+        The lists have one entry for each partition: its examples, its carry, vectors (element,) by slot, and its
         seed.
         """
         given = zip(examples, carries, seeds, strict=True)

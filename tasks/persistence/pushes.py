@@ -49,14 +49,14 @@ def _push_due(
     job: Job,
     data: Sequence[Partition],
     partition: int,
-    item: InFlight,
+    in_flight: InFlight,
     fetched: Outcome,
     before: Ref | int | None,
     again: Again,
 ) -> Pushed:
     examples = data[partition - _first(job, partition)]
     carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
-    return make_push(job, fetched.state, item, partition, examples, carry, again)
+    return make_push(job, fetched.state, in_flight, partition, examples, carry, again)
 
 
 def at(ref: Ref) -> Pushed:
@@ -72,7 +72,7 @@ def _first(job: Job, partition: int) -> int:
 def make_push(
     job: Job,
     fetched: State,
-    item: InFlight,
+    in_flight: InFlight,
     partition: int,
     examples: Partition,
     carry: Mapping[str, Vectors],
@@ -84,12 +84,12 @@ def make_push(
     raises, `again` runs it once more.
     """
     started = time.perf_counter()
-    map_it = partial(_map_checked, job, fetched, item, partition, examples, carry)
+    map_it = partial(_map_checked, job, fetched, in_flight, partition, examples, carry)
     mapped = map_it()
     if mapped.raised:
         mapped = again(map_it)
     record = record_of(mapped, time.perf_counter() - started)
-    began, kept = (item.push, item.version), Update({}, carry=carried(job.work, item, carry))
+    began, kept = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
     return Pushed(partition, mapped.update, record, kept, began, job.work.code)
 
 
@@ -117,7 +117,7 @@ def commit_server_rounds(
 ) -> list[Commit]:
     """Serve rounds once more, from round `first` on, and commit each. Ends early after a commit that says to stop.
 
-    `last` is the last round of the window. The lists have one item for each round.
+    `last` is the last round of the window. The lists have one entry for each round.
     """
     outcome, commits = read_outcome(job, first - 1), list[Commit]()
     for taken_in, refs, scores in zip(rounds_taken, pushed, tallies, strict=True):

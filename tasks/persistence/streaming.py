@@ -159,7 +159,7 @@ class InShares:
     def _keep_vector(
         self, group: str, dtype: str, specs: Specs, vectors: Vectors, round: int, mapped: Mapped
     ) -> str:
-        """Write one vector of an update, (element,), of several tensors in a row, and return its digest."""
+        """Write one vector of an update, (element,), which holds several tensors, and return its digest."""
         own = tuple(self.shares.spec(spec, self.group.rank) for spec in specs)
         named = views([spec for spec in own if spec.dtype == dtype], {dtype: vectors[dtype]})
         parts = (part for spec in specs if spec.dtype == dtype for part in self._parts(spec, named[spec.name]))

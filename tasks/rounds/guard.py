@@ -24,41 +24,41 @@ LEFT_OUT = "left out when the round was reduced again"
 
 
 def checked(
-    layout: Layout, found: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
+    layout: Layout, returned: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
 ) -> tuple[Update, str | None]:
-    """Check what a map returned (`found`): the update as it can be stored, and why it is refused (None if sound).
+    """Check what a map returned: the update as it can be stored, and why it is refused, None if it is sound.
 
     An update is refused if it is misshapen, has other slots of `carry` or `extras` than the map declares, holds
     numbers that are not finite, has no positive integer as weight, or reports a metric under a name that cannot be
     stored. Numbers of `buffers`, vectors (element,) by dtype, that were not finite before the map may stay so.
     """
-    if not isinstance(found, Update):
-        return NOTHING, f"the map returned {type(found).__name__}, not an Update"
-    for kind, slots, declared in (("carry", found.carry, carry), ("extras", found.extras, extras)):
+    if not isinstance(returned, Update):
+        return NOTHING, f"the map returned {type(returned).__name__}, not an Update"
+    for kind, slots, declared in (("carry", returned.carry, carry), ("extras", returned.extras, extras)):
         if sorted(slots) != sorted(declared):
             return NOTHING, f"{kind} has slots {sorted(slots)}, the map declares {sorted(declared)}"
     groups: dict[str, tuple[Specs, Vectors]] = {
-        "direction": (layout.params, found.direction),
-        "buffers": (layout.buffers, found.buffers),
-        **{f"extras/{name}": (layout.params, vectors) for name, vectors in found.extras.items()},
-        **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in found.carry.items()},
+        "direction": (layout.params, returned.direction),
+        "buffers": (layout.buffers, returned.buffers),
+        **{f"extras/{name}": (layout.params, vectors) for name, vectors in returned.extras.items()},
+        **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in returned.carry.items()},
     }
     for name, group in groups.items():
         if reason := misshapen(*group):
             return NOTHING, f"{name} is misshapen: {reason}"
-    misnamed = next(filter(None, map(metric_problem, found.metrics)), None)
+    misnamed = next(filter(None, map(metric_problem, returned.metrics)), None)
     if misnamed:
-        found = replace(found, metrics={})
-    weight = _positive(found.weight)
+        returned = replace(returned, metrics={})
+    weight = _positive(returned.weight)
     if weight is None:
-        return replace(found, weight=0), f"weight {found.weight!r} is no positive integer"
+        return replace(returned, weight=0), f"weight {returned.weight!r} is no positive integer"
     before = {"buffers": buffers}
     reasons = (
         f"{name} of {bad}"
         for name, group in groups.items()
         if (bad := non_finite(*group, before=before.get(name, {})))
     )
-    return replace(found, weight=weight), misnamed or next(reasons, None)
+    return replace(returned, weight=weight), misnamed or next(reasons, None)
 
 
 def misshapen(specs: Specs, vectors: Vectors) -> str | None:

@@ -240,14 +240,14 @@ class Server:
             pushed = known(push.pushed)
             self._in_flight[partition] = Turn(push.number, base(push.base), pushed, push.place)
             pushed.add_done_callback(partial(self._notify, partition))
-        self._uncommitted = [replace(taken, scores=list(map(known, taken.scores))) for taken in self._uncommitted]
+        self._uncommitted = [replace(each, scores=list(map(known, each.scores))) for each in self._uncommitted]
 
     def _commit_next(self, last: int) -> None:
         """Submit a task that commits closed rounds, unless one is under way. `last` is the window's last round."""
         if self.committing is not None or not self._uncommitted:
             return
         # A round that waits for its scores begins a batch of its own, so that earlier rounds do not wait for it.
-        scored = (at for at, taken in enumerate(self._uncommitted) if at and taken.scores)
+        scored = (at for at, each in enumerate(self._uncommitted) if at and each.scores)
         end = next(scored, len(self._uncommitted))
         batch, self._uncommitted = self._uncommitted[:end], self._uncommitted[end:]
         tasks, first = Tasks(), batch[0].round

@@ -47,11 +47,11 @@ class Turns:
             yield self.outcome, pushed
 
     def _push(self, partition: int, examples: Partition) -> Pushed:
-        item = self._in_flight[partition]
+        in_flight = self._in_flight[partition]
         carry = self._carries.get(partition)
         if carry is None:
             carry = read_carry(self.job, self.outcome.carry_from.get(partition), partition)
-        return make_push(self.job, self._fetched[item.version], item, partition, examples, carry)
+        return make_push(self.job, self._fetched[in_flight.version], in_flight, partition, examples, carry)
 
     def _drop_old_versions(self) -> None:
         """Forget the states that no push in flight began from, except the last one, which may still be fetched."""
