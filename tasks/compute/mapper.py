@@ -26,7 +26,7 @@ class Mapper:
 
     @property
     def ranks(self) -> int:
-        """How many processes work on one partition together."""
+        """How many ranks map one partition together."""
         return 1
 
     def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:

@@ -158,7 +158,7 @@ class GraphExecutor:
                 lost = max(lost + 1, max(self.pool.deaths.values(), default=0))
                 self._begin_again(first, lost, error, _resume_advice)
                 self._server = None
-        if self.pool.look(job):  # a window may end before anybody has looked
+        if self.pool.look(job):  # a short window may end before the first look at the workers
             self._server = None
 
     def _until_lost(self, server: Server, last: int) -> Iterator[Commit]:

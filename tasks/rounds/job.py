@@ -127,7 +127,7 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many processes work on one partition together."""
+        """How many ranks map one partition together."""
         return self.work.compute.ranks
 
     def split(self, round: int) -> int:

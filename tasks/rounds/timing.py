@@ -1,4 +1,4 @@
-"""The timing of maps in this process, and which of them are stragglers. It decides no bits."""
+"""The timing of maps, and which of them are stragglers. It does not change bits."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Shares:
         return tensor if cut is None else cut.share(tensor, rank)
 
     def state(self, state: State, rank: int) -> State:
-        """A rank's part of a whole state."""
+        """A rank's part of the state of the whole network."""
         return replace(
             state,
             params=self.vectors(self.layout.params, state.params, rank),

@@ -75,7 +75,7 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
     with pinned(0, torch.get_num_threads()):
         try:
             parts, generators = zip(*in_turn(shares.ranks, of_rank), strict=True)
-        except Exception as error:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
+        except Exception as error:  # noqa: BLE001 - a network that counts its units may raise anything on a share
             return f"a step of a share fails with {one_line(error)}"
     if not all(torch.equal(generators[0], other) for other in generators):
         return "ranks draw unlike many random numbers"
