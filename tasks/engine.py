@@ -1,7 +1,7 @@
-"""The engine: one loop of rounds over a communicator, and the committer that keeps what it computes.
+"""The engine, a loop that computes rounds over a communicator, and the committer, which stores them.
 
-`inline` runs it alone, and the ranks on Dask's workers run it as a process group. The tasks of `graph` are made of
-the same functions (see `tasks.persistence.committing`).
+The `inline` executor runs the engine alone, and ranks on Dask's workers run it as a process group. The tasks of
+the `graph` executor call the same functions (see `tasks.persistence.committing`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import BlockResult, Outcome
 
 KINDS = ("activations", "updates", "tensors")
-"""What ranks send: within a team, to ranks that map other blocks, and to the rank that writes."""
+"""What ranks send: activations within a team, updates to other teams, tensors to the rank that writes."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a rank says in each round: whether it was halted, the bytes sent so far by kind, and its memory."""
+    """What each rank tells the others in each round.
+
+    `sent` are the bytes that it has sent so far, in the order of `KINDS`; `memory` is the most that it has held,
+    in bytes.
+    """
 
     halted: bool
     sent: tuple[int, ...]
@@ -44,7 +48,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Computed:
-    """A round that is not committed yet: its outcome, and the scores of each block.
+    """A round that is computed and not committed yet: its outcome, and the tallies of each block's scores.
 
     The other fields are as in `commit_round`.
     """
@@ -57,7 +61,7 @@ class Computed:
 
 
 class BlockData:
-    """The examples of a block under the last split that was asked for."""
+    """Loads the examples of a block, and keeps those of the last split that was asked for."""
 
     def __init__(self, block: int, number: int | None = None, examples: list[Partition] | None = None) -> None:
         self.block = block
@@ -67,7 +71,7 @@ class BlockData:
     def __call__(
         self, job: Job, round: int, load: Callable[[Job, int, int], list[Partition]] = load_and_keep
     ) -> list[Partition]:
-        """The examples of the block in a round of this run; `load` reads them where the split is another one."""
+        """The examples of the block in a round, by partition. If the split changed, `load` reads them."""
         if (number := job.split(round)) != self._number:
             self._number, self._examples = number, load(job, number, self.block)
         return self._examples
@@ -75,10 +79,10 @@ class BlockData:
 
 @dataclass(frozen=True)
 class Engine:
-    """Rounds as one rank computes them, together with those that map other blocks (`others`).
+    """Computes rounds as one rank, together with the ranks that map `others`, the other blocks.
 
-    With a `team` it shares one network; `writers` leads to the rank of the team that writes. `reporting` ranks
-    have their commits say what the process group took.
+    The ranks of a `team` share one network. `writers` are the same ranks; through this communicator they send
+    tensors to the one that writes. If `reporting`, the commits record what the process group sent and held.
     """
 
     rank: Rank
@@ -91,7 +95,10 @@ class Engine:
     def rounds(
         self, outcome: Outcome, last: int, halted: Callable[[], bool] = lambda: False
     ) -> Iterator[Computed]:
-        """Each round after an outcome, once it is computed; where a rank is `halted`, all end at that round."""
+        """Yield each round after an outcome, up to `last`, once it is computed.
+
+        `halted` is asked in each round. If any rank says yes, all ranks end without this round.
+        """
         job, before = self.rank.job, list[Report]()
         shared = self.team.ranks == 1 and in_shares(job, self.others.ranks)
         for round in range(outcome.state.round + 1, last + 1):
@@ -104,7 +111,7 @@ class Engine:
                 outcome = reduce_in_shares(job, outcome, blocks, self.others)
             else:
                 outcome = reduce_round(job, outcome, blocks)
-            del mapped, blocks  # updates are as large as the state
+            del mapped, blocks  # frees the updates, each as large as the state
             digests = self.rank.keep_state(outcome) if self.data.block == 0 else None
             scored = job.attempt.scored(round)
             tallies = self.others.all_gather(score_outcome(job, outcome, data)) if scored else []
@@ -116,7 +123,10 @@ class Engine:
     def _exchanged(
         self, mapped: BlockResult, halted: bool, shared: bool
     ) -> list[tuple[list[Report], BlockResult]]:
-        """What all teams report, and what their blocks gave, or this rank's share of it."""
+        """Exchange reports and the results of blocks with all teams.
+
+        With `shared`, this rank gets only its own share of the elements of each block's result.
+        """
         sent = tuple(each.sent for each in (self.team, self.others, self.writers))
         team, ranks = self.team.all_gather(Report(halted, sent, most_memory())), self.others.ranks
         if not shared:
@@ -125,7 +135,10 @@ class Engine:
 
 
 def _record(ranks: Sequence[Report], before: Sequence[Report], team: int) -> ProcessGroupRecord:
-    """What a round took, from the reports after its maps and after those of the round before."""
+    """What a round cost, from the reports of all ranks after its maps and after those of the round before.
+
+    `team` is the number of ranks that share a network.
+    """
     totals = [
         [sum(each) for each in zip(*(report.sent for report in reports), strict=True)]
         for reports in (ranks, before)
@@ -137,9 +150,10 @@ def _record(ranks: Sequence[Report], before: Sequence[Report], team: int) -> Pro
 
 
 class Committer:
-    """Commits rounds in a thread of its own; where `ahead`, each while the next one is computed.
+    """Commits rounds in a thread of its own; if `ahead`, the next round is computed meanwhile.
 
-    `closing` is the last round of a window, whose state is stored; `notify` is called after each commit.
+    `closing` is the last round of a window, whose state is always stored. `notify` is called with the number of
+    each round that is committed.
     """
 
     def __init__(
@@ -153,23 +167,26 @@ class Committer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a commit has ended the run."""
+        """Whether the last commit says that the run stops."""
         return self._pending is not None and self._pending.done() and bool(self._pending.result().stop)
 
     def commits(self, rounds: Iterable[Computed]) -> Iterator[Commit]:
-        """The commit of each round; what one raises ends them all. At the end none is under way."""
-        previous, given = None, True
+        """Commit each round, and yield the commits. An error of one is raised, and ends them.
+
+        No commit is under way when this ends.
+        """
+        previous, yielded = None, True
         with ThreadPoolExecutor(1) as thread:
             for computed in rounds:
                 if self._pending is not None:
                     previous = self._pending.result()
-                    if not given:
+                    if not yielded:
                         yield previous
-                self._pending, given = thread.submit(self._commit, computed, previous), False
+                self._pending, yielded = thread.submit(self._commit, computed, previous), False
                 if not self.ahead:
                     yield self._pending.result()
-                    given = True
-            if self._pending is not None and not given:
+                    yielded = True
+            if self._pending is not None and not yielded:
                 yield self._pending.result()
 
     def _commit(self, computed: Computed, previous: Commit | None) -> Commit:

@@ -1,4 +1,4 @@
-"""What decides the bits: seeds, thread counts, deterministic algorithms, and the processor itself."""
+"""What decides the bits of results: seeds, thread counts, deterministic algorithms, and the processor itself."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from storage.errors import NumericsMismatch
 from storage.values.digests import text_digest
 
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")
-"""Environment variables with these prefixes may change the bits (thread counts apart: a map sets its own)."""
+"""Environment variables with these prefixes may change bits, except for thread counts, which each map sets."""
 
 HARMLESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-"""Of these, some that change no bits: importing scikit-learn sets them, in one process and not another."""
+"""Of those variables, some that change no bits. Importing scikit-learn sets them, which not all processes do."""
 
 Fingerprint = dict[str, str]
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed from SHA-256 of the parts, such as (run seed, round, partition)."""
+    """A seed of 63 bits from the SHA-256 of the parts, such as (run seed, round, partition)."""
     text = ",".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 _lock = threading.RLock()
-"""Generators and settings belong to the process, and a worker may have several threads."""
+"""Held by the thread that has numerics pinned: generators and settings belong to the whole process."""
 
 
 class _ThisThread(threading.local):
-    """What holds in one thread.
+    """What is known of one thread.
 
-    `lent`: another thread has the lock, and waits for this one. `kept`: `generators_kept` puts the caller's
-    generators back at its end, so what is pinned within need not.
+    `lent`: another thread has the lock and waits for this one, which may therefore pin numerics without the lock.
+    `kept`: `generators_kept` will restore the caller's generators, so that `pinned` need not.
     """
 
     lent = False
@@ -55,7 +55,7 @@ _this_thread = _ThisThread()
 
 @contextmanager
 def lent() -> Iterator[None]:
-    """Within, this thread may pin numerics although another thread has them pinned, which must wait meanwhile."""
+    """Let this thread pin numerics without the lock. The thread that has the lock must wait for it meanwhile."""
     _this_thread.lent = True
     try:
         yield
@@ -64,20 +64,20 @@ def lent() -> Iterator[None]:
 
 
 def _alone() -> AbstractContextManager[Any]:
-    """Within, no other thread has its numerics pinned."""
+    """A context in which no other thread pins numerics: the lock, unless another thread has lent it."""
     return nullcontext() if _this_thread.lent else _lock
 
 
 @contextmanager
 def limited(threads: int) -> Iterator[None]:
-    """Torch with so many threads and deterministic algorithms; the caller's settings return at the end.
+    """Have torch use this many threads and deterministic algorithms, and restore the caller's settings at the end.
 
-    One thread of the process at a time.
+    Other threads of the process that want to do the same wait.
     """
     with _alone():
         before = torch.get_num_threads(), torch.get_deterministic_debug_mode()
         torch.set_num_threads(threads)
-        # use_deterministic_algorithms(True) sets the same switch but imports the compiler, a second and more.
+        # use_deterministic_algorithms(True) sets the same switch, but imports the compiler: more than a second.
         torch.set_deterministic_debug_mode("error")
         try:
             yield
@@ -88,9 +88,9 @@ def limited(threads: int) -> Iterator[None]:
 
 @contextmanager
 def pinned(seed: int, threads: int) -> Iterator[None]:
-    """As `limited`, and the global generators of torch, numpy and Python start from a seed.
+    """Seed the global generators of torch, numpy and Python, and do all that `limited` does.
 
-    The caller's generators return at the end.
+    The caller's generators and settings are restored at the end.
     """
     with limited(threads):
         kept, _this_thread.kept = _this_thread.kept, False
@@ -122,7 +122,7 @@ def set_generators(states: Generators) -> None:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Within, this thread pins numerics in less time: the caller's generators return once, at the end."""
+    """Make `pinned` faster in this thread: the caller's generators are restored only once, after this context."""
     if _this_thread.kept:
         yield
         return
@@ -139,7 +139,7 @@ def generators_kept() -> Iterator[None]:
 
 @functools.cache
 def fingerprint() -> Fingerprint:
-    """What in this process may change the bits of a floating-point result."""
+    """All that may change the bits of floating-point results in this process: builds, processor, environment."""
     environment = {
         key: value
         for key, value in sorted(os.environ.items())
@@ -168,7 +168,7 @@ PACKAGES = ("roundweave", "torch", "numpy", "zarr", "dask", "prefect")
 
 
 def versions() -> dict[str, str]:
-    """Which Python and which packages are installed here; those that are not are left out."""
+    """The versions of Python and of the packages in `PACKAGES` that are installed here."""
     known = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -177,7 +177,10 @@ def versions() -> dict[str, str]:
 
 
 def check_fingerprint(expected: Fingerprint, found: Fingerprint, where: str) -> None:
-    """Raise `NumericsMismatch`, naming what differs, unless both promise the same bits."""
+    """Raise `NumericsMismatch`, which names what differs, unless two fingerprints promise the same bits.
+
+    `where` names the process of the `found` fingerprint.
+    """
     if differing := differing_numerics(expected, found):
         raise NumericsMismatch(
             f"{where} would compute other bits than this run: {differing}. "
@@ -186,21 +189,21 @@ def check_fingerprint(expected: Fingerprint, found: Fingerprint, where: str) -> 
 
 
 def differing_numerics(expected: Fingerprint, found: Fingerprint) -> str:
-    """In what two fingerprints differ, empty where they promise the same bits."""
+    """In what two fingerprints differ, as text; empty if they promise the same bits."""
     differing = (name for name, value in expected.items() if found.get(name) != value)
     return "; ".join(f"{name} {found.get(name)!r} instead of {expected[name]!r}" for name in differing)
 
 
 @functools.cache
 def source_digest() -> str:
-    """A digest of the source files of this Roundweave that decide what a step does."""
+    """A digest of the source files of this Roundweave that decide the results of rounds, 16 hexadecimal digits."""
     root = Path(__file__).parents[1]
     files = sorted(path for room in ("tasks", "storage") for path in (root / room).rglob("*.py"))
     return text_digest("\n".join(f"{path.relative_to(root)}\n{path.read_text()}" for path in files))[:16]
 
 
 def check_source(expected: str, found: str, where: str) -> None:
-    """Raise `NumericsMismatch` unless a process has the same Roundweave as the one that began the run."""
+    """Raise `NumericsMismatch` unless a process has the same Roundweave source as the one that began the run."""
     if found != expected:
         raise NumericsMismatch(
             f"{where} has another version of Roundweave (source {found}) than the process that began the run "
@@ -209,19 +212,19 @@ def check_source(expected: str, found: str, where: str) -> None:
 
 
 def source_and_fingerprint() -> tuple[str, Fingerprint]:
-    """What is compared between processes before round 1."""
+    """The source digest and fingerprint of this process, which are compared between processes before round 1."""
     return source_digest(), fingerprint()
 
 
 ACCUMULATORS = {"float64": torch.float64}
-"""The type in which vectors of a dtype are summed; float32 for all others."""
+"""The types in which vectors are summed, by their dtype; float32 for all other dtypes."""
 
 
 def accumulator(dtype: str) -> torch.dtype:
-    """The type in which sums of `dtype` are kept."""
+    """The type in which vectors of a dtype are summed."""
     return ACCUMULATORS.get(dtype, torch.float32)
 
 
 def is_float(dtype: str) -> bool:
-    """Whether a logical dtype is a floating one."""
+    """Whether a dtype, such as ``bfloat16``, is a floating-point type."""
     return bool(getattr(torch, dtype).is_floating_point)

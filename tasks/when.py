@@ -1,4 +1,4 @@
-"""When updates are applied: once all partitions have sent theirs, or as each arrives."""
+"""When updates are applied: once all partitions have sent theirs, or one by one as they arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.rounds.commits import InFlight
 from tasks import options as option
 
 Stale = Literal["drop", "scale"]
-"""What becomes of updates that are too stale."""
+"""What is done with updates that are too stale."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,14 @@ class Synchronous:
 
 @dataclass(frozen=True)
 class Asynchronous:
-    """Partitions push to a parameter server when they are ready, and go on without waiting for one another.
+    """Partitions push to a parameter server when they are ready, and do not wait for one another.
 
-    A partition fetches the server's state every `fetch_every` steps and pushes every `push_every` (Dean et al.
-    2012, Algorithm 1). The staleness of an update counts the server rounds since the fetched state that took one.
-    Beyond `max_staleness` an update is refused, or where `stale` is ``scale`` taken times 1 / (1 + staleness)
-    (Zhang et al. 2016, section 3), which without a bound are all. With a `buffer` of K a server round is the mean
-    of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else each is applied by itself.
+    A partition fetches the server's state every `fetch_every` steps and pushes an update every `push_every` steps
+    (Dean et al. 2012, Algorithm 1). The staleness of an update is the number of server rounds after the fetched
+    state that accepted an update. An update with a higher staleness than `max_staleness` is refused; if `stale` is
+    ``scale``, it is multiplied by 1 / (1 + staleness) instead (Zhang et al. 2016, section 3). Without
+    `max_staleness` no update is refused, and ``scale`` applies to all. With a `buffer` of K a server round applies
+    the mean of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else one update.
 
     >>> when = Asynchronous(max_staleness=2, fetch_every=4, push_every=2, stale="scale")
     >>> [when.factor(staleness) for staleness in (0, 2, 3)], [when.fetches(push) for push in (1, 2, 3)]
@@ -52,37 +53,37 @@ class Asynchronous:
             )
 
     def fetches(self, push: int) -> bool:
-        """Whether a partition fetches before it maps its push of this number, from 1."""
+        """Whether a partition fetches the server's state before it maps this push; pushes count from 1."""
         return (push - 1) * self.push_every % self.fetch_every == 0
 
     def refusal(self, staleness: int) -> str | None:
-        """Why an update that is so stale is refused, None where it is taken."""
+        """Why an update of this staleness is refused; None if it is not."""
         if self.max_staleness is None or self.stale == "scale" or staleness <= self.max_staleness:
             return None
         return f"staleness {staleness} is above {self.max_staleness}"
 
     def factor(self, staleness: int) -> float:
-        """By what the direction of an update that is so stale is multiplied."""
+        """The factor by which the direction of an update of this staleness is multiplied."""
         return 1 / (1 + staleness) if self.stale == "scale" and staleness > (self.max_staleness or 0) else 1.0
 
 
 @dataclass(frozen=True)
 class Fetching(Asynchronous):
-    """Asynchronous, where it may be said how often partitions fetch."""
+    """Asynchronous settings for algorithms that have the option `fetch_every`."""
 
     fetch_every: option.FetchEvery = 1
 
 
 @dataclass(frozen=True)
 class Pushing(Fetching):
-    """Asynchronous, where it may be said how often partitions fetch and push."""
+    """Asynchronous settings for algorithms that have the options `fetch_every` and `push_every`."""
 
     push_every: option.PushEvery = 1
 
 
 @dataclass(frozen=True)
 class Buffered(Asynchronous):
-    """Asynchronous, where it may be said how many updates make a server round."""
+    """Asynchronous settings for algorithms that have the option `buffer`."""
 
     buffer: option.Buffer = 2
 
@@ -106,8 +107,8 @@ class ServerRound:
 
 
 class Order(Protocol):
-    """An order of arrival."""
+    """An order in which the pushes of partitions arrive at a parameter server."""
 
     def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
-        """Each round from the first on, given what is in flight of each partition before it."""
+        """Yield the server's rounds from round `first` on; `in_flight` has what each partition has in flight."""
         ...

@@ -1,1 +1,1 @@
-"""Asynchronous rounds: the order in which updates arrive, and a parameter server that takes them one by one."""
+"""Asynchronous rounds: in which order updates arrive at a parameter server, and how it applies each of them."""

@@ -1,4 +1,7 @@
-"""Which arrivals make which round of a parameter server. It decides by order alone, and does no work."""
+"""Which pushes make up which round of a parameter server.
+
+The functions here look at the order of arrival alone. They compute no update and no state.
+"""
 
 from __future__ import annotations
 
@@ -11,43 +14,51 @@ from tasks.when import Asynchronous, ServerRound
 
 @dataclass
 class Ledger:
-    """The open round of a server: the partitions that have `landed` in it so far, each at most once.
+    """The round of a server that is open: `landed` are the partitions whose push it has, each at most once.
 
-    A round closes with each arrival, or with the one that fills the buffer. Who closes it goes on from the round's
-    own state, who landed before from the one before: that partition does not wait.
+    Without a buffer each push closes a round; with one, the push that fills the buffer does. The partition whose
+    push closes a round may fetch the state of this round. Those that pushed earlier in the round do not wait for
+    its end: they fetch the state of the round before.
     """
 
     when: Asynchronous
     landed: set[int] = field(default_factory=set)
 
     def takes(self, partition: int) -> bool:
-        """Whether an update of the partition may arrive now; else it waits for the round to close."""
+        """Whether the open round may have a push of this partition; if not, the push waits until it closes."""
         return partition not in self.landed
 
     def arrive(self, partition: int) -> ServerRound | None:
-        """Note an arrival; what the round that it closes takes in, None while it is open."""
+        """Add a partition's push to the open round. Returns the round if this closes it, else None."""
         self.landed.add(partition)
         if len(self.landed) < self.when.buffer:
             return None
-        landed, self.landed = self.landed, set()
-        return ServerRound(tuple(sorted(landed)), frozenset({partition}))
+        pushed, self.landed = self.landed, set()
+        return ServerRound(tuple(sorted(pushed)), frozenset({partition}))
 
 
 def standing(recorded: ServerRecord | None, partitions: int) -> ServerRecord:
-    """Where a server stands, as recorded; before its first round every partition begins with the initial state."""
+    """The server's record in a commit; where there is none, all `partitions` are in flight from the initial state.
+
+    `recorded` is None before the first round.
+    """
     return recorded or ServerRecord({partition: InFlight() for partition in range(partitions)})
 
 
 def next_in_flight(
     when: Asynchronous, server: ServerRecord, taken_in: ServerRound, round: int, steps: int
 ) -> Mapping[int, InFlight]:
-    """What is in flight of each partition after a round with which the server has taken so many steps."""
+    """What is in flight of each partition after `round`, in which the server applied the pushes of `taken_in`.
+
+    `server` is its record before the round. `steps` counts the rounds so far, this one included, that accepted an
+    update. The staleness of an update is the difference of two such counts.
+    """
     in_flight = dict(server.in_flight)
     for partition in taken_in.partitions:
-        item = in_flight[partition]
-        fetched = when.fetches(item.push + 1)
-        row, taken = (round - 1, server.steps) if fetched else (item.version, item.steps)
-        in_flight[partition] = InFlight(item.push + 1, row, taken)
+        before = in_flight[partition]
+        fetches = when.fetches(before.push + 1)
+        version, steps_then = (round - 1, server.steps) if fetches else (before.version, before.steps)
+        in_flight[partition] = InFlight(before.push + 1, version, steps_then)
     for partition in taken_in.fetching:
         if when.fetches(in_flight[partition].push):
             in_flight[partition] = InFlight(in_flight[partition].push, round, steps)
@@ -55,9 +66,12 @@ def next_in_flight(
 
 
 def recorded_round(before: ServerRecord, commit: Commit) -> ServerRound:
-    """What a recorded round took in, where the server stood so before it."""
+    """Read from a server's commit whose pushes its round applied, and which partitions fetched its state.
+
+    `before` is the server's record in the commit of the round before.
+    """
     assert commit.server is not None
     in_flight = commit.server.in_flight
-    landed = tuple(partition for partition, record in commit.updates.items() if record.arrival is not None)
-    fetching = {p for p, item in in_flight.items() if item.version == commit.round and before.in_flight[p] != item}
-    return ServerRound(landed, frozenset(fetching))
+    pushed = tuple(partition for partition, record in commit.updates.items() if record.arrival is not None)
+    fetching = {p for p, now in in_flight.items() if now.version == commit.round and before.in_flight[p] != now}
+    return ServerRound(pushed, frozenset(fetching))

@@ -1,7 +1,7 @@
-"""Orders of arrival that need no cluster: one that is simulated from a seed, and that of a recorded run.
+"""Orders in which pushes arrive, for runs without a cluster: simulated from a seed, or read from a recorded run.
 
-What comes next depends on what is in flight and on nothing before, so a run that was killed goes on in
-the same order.
+The next push depends only on what is in flight. A run that was killed and resumed therefore goes on in the same
+order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tasks.when import Asynchronous, Order, ServerRound
 
 @dataclass(frozen=True)
 class Seeded(Order):
-    """A simulated process: a turn takes 1 / the partition's speed, times a factor of 0.5 to 1.5 drawn by the seed.
+    """An order that is simulated: a map takes 1 / speed, times a factor between 0.5 and 1.5 drawn from the seed.
 
-    `speeds` has one for each partition; without any, all are as fast.
+    `speeds` has one number for each partition. Without speeds all partitions are equally fast.
 
     >>> rounds_taken = Seeded(0, speeds=(1.0, 0.1)).rounds(Asynchronous(), 1, {0: InFlight(), 1: InFlight()})
     >>> [next(rounds_taken).partitions[0] for _ in range(12)]
@@ -33,9 +33,9 @@ class Seeded(Order):
     speeds: tuple[float, ...] = ()
 
     def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
-        """What each round takes in, without end."""
-        ledger, turns = Ledger(when), {partition: item.push for partition, item in in_flight.items()}
-        coming = [(self._end(partition, turn), partition) for partition, turn in turns.items()]
+        """Yield the rounds of a server, without end."""
+        ledger, pushes = Ledger(when), {partition: item.push for partition, item in in_flight.items()}
+        coming = [(self._end(partition, push), partition) for partition, push in pushes.items()]
         waiting: list[tuple[float, int]] = []
         heapq.heapify(coming)
         while True:
@@ -44,35 +44,38 @@ class Seeded(Order):
                 waiting.append((end, partition))
                 continue
             closed = ledger.arrive(partition)
-            turns[partition] += 1
-            heapq.heappush(coming, (end + self._seconds(partition, turns[partition]), partition))
+            pushes[partition] += 1
+            heapq.heappush(coming, (end + self._seconds(partition, pushes[partition]), partition))
             if closed:
                 for each in waiting:
                     heapq.heappush(coming, each)
                 waiting = []
                 yield closed
 
-    def _end(self, partition: int, turn: int) -> float:
-        """When a turn ends, added up as it is turn by turn."""
+    def _end(self, partition: int, push: int) -> float:
+        """The simulated time of a push. Adding up the maps in order gives the same bits after a resume."""
         end = 0.0
-        for number in range(1, turn + 1):
+        for number in range(1, push + 1):
             end += self._seconds(partition, number)
         return end
 
-    def _seconds(self, partition: int, turn: int) -> float:
+    def _seconds(self, partition: int, push: int) -> float:
         speed = self.speeds[partition] if self.speeds else 1.0
-        drawn = derive_seed(self.seed, "arrival", turn, partition, -1) / 2**63
+        drawn = derive_seed(self.seed, "arrival", push, partition, -1) / 2**63
         return (0.5 + drawn) / speed
 
 
 @dataclass(frozen=True)
 class Recorded(Order):
-    """The order of arrival that the run at an address has recorded."""
+    """The order in which pushes arrived in the run that is stored at an address."""
 
     address: str
 
     def rounds(self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight]) -> Iterator[ServerRound]:
-        """What each round took in; raises `UsageError` where there are no more, or none of an asynchronous run."""
+        """Yield the recorded rounds from `first` on.
+
+        Raises `UsageError` if the run was not asynchronous, or if a round is asked for that it does not have.
+        """
         store = RoundStore(self.address)
         before = standing(store.log.read(first - 1).server, len(in_flight))
         for round in range(first, (store.shelf.newest or 0) + 1):

@@ -1,4 +1,4 @@
-"""Pure steps of an asynchronous round: a partition's map, and what the server does with its push."""
+"""The steps of an asynchronous round as pure functions: a partition's map, and how the server applies its push."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tasks.when import Asynchronous, ServerRound
 
 @dataclass(frozen=True)
 class Pushed(WithCode):
-    """What a partition pushes: its update, what is to be recorded of it, and what it goes on with.
+    """What a partition pushes to the server: its update, and the record that the commit will have of it.
 
-    That is what the update carries; where it is unsound, what it was mapped with, here as `kept`. `began` is the
-    push and the row that it was mapped from, where that is known.
+    `kept` has the carry that the partition was mapped with; the partition goes on with it if the update is
+    refused. `began` is the number of the push and the version that it was mapped from, None if unknown.
     """
 
     partition: int
@@ -39,77 +39,89 @@ class Pushed(WithCode):
 
     @property
     def carry(self) -> Mapping[str, Vectors]:
-        """What the partition has for its next map, vectors (element,) by slot."""
+        """What the partition carries to its next map, vectors (element,) by slot."""
         return self.update.carry if self.record.refused is None else self.kept.carry
 
 
 def recorded_push(work: Work, partition: int, record: UpdateRecord, update: Update) -> Pushed:
-    """What a partition has pushed, as it was before the server saw how stale it is."""
+    """Rebuild a push from its stored update and record, as it was before the server judged its staleness."""
     stale = record.arrival and rules(work).refusal(record.arrival.staleness)
     record = replace(record, refused=None if stale == record.refused else record.refused, arrival=None)
     return Pushed(partition, update, record, code=work.code)
 
 
 def rules(work: Work) -> Asynchronous:
-    """How the updates of asynchronous work are taken."""
+    """The asynchronous settings of some work; only for work whose `when` is `Asynchronous`."""
     when = work.algorithm.when
     assert isinstance(when, Asynchronous)
     return when
 
 
 def map_version(
-    work: Work, fetched: State, item: InFlight, partition: int, examples: Partition, carry: Mapping[str, Vectors]
+    work: Work,
+    fetched: State,
+    in_flight: InFlight,
+    partition: int,
+    examples: Partition,
+    carry: Mapping[str, Vectors],
 ) -> Mapped:
-    """Map what is in flight of a partition, from the version that it fetched and what it carries."""
-    return map_partition(work, fetched, item.push, partition, examples, carried(work, item, carry))
+    """Map a partition for the push that is in flight, from the state that it fetched and what it carries.
+
+    `carry` and the result's vectors are (element,).
+    """
+    return map_partition(work, fetched, in_flight.push, partition, examples, carried(work, in_flight, carry))
 
 
-def carried(work: Work, item: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:
-    """What a partition has carried to its next map, (element,) by slot; nothing where a fetch replaces it."""
-    return {} if _begins_anew(work, item) else carry
+def carried(work: Work, in_flight: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:
+    """What a partition carries to its next map, vectors (element,) by slot; nothing if a fetch replaces it."""
+    return {} if _begins_anew(work, in_flight) else carry
 
 
-def _begins_anew(work: Work, item: InFlight) -> bool:
-    return isinstance(work.algorithm.map, Downpour) and rules(work).fetches(item.push)
+def _begins_anew(work: Work, in_flight: InFlight) -> bool:
+    return isinstance(work.algorithm.map, Downpour) and rules(work).fetches(in_flight.push)
 
 
 def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[Pushed]) -> Outcome:
-    """The outcome of a server round from that of the one before and the updates that land, in the same order.
+    """Apply the pushes of a server round to the outcome of the round before.
 
-    Raises `RoundFailed` for an unsound state, and once no partition has a sound update left.
+    `pushed` are in the order of `taken_in.partitions`. Raises `RoundFailed` if the new state is unsound, or if the
+    latest update of every partition is.
     """
     when, round = rules(work), before.state.round + 1
     server = standing(before.server, work.partitions.split.partitions)
     records = {each.partition: _judged(when, server, each) for each in pushed}
-    taken = {
+    accepted = {
         each.partition: _scaled(each.update, when.factor(_staleness(records[each.partition])))
         for each in pushed
         if records[each.partition].refused is None
     }
-    state, matches = _applied(work, before.state, taken)
+    state, matches = _applied(work, before.state, accepted)
     with own_code(round, "the apply"), limited(work.threads):
         check_state(work.objective.layout, state, before.state)
     records |= {p: replace(records[p], match=match_digest(match)) for p, match in matches.items()}
     unsound = {each.partition: each.record.refused for each in pushed if each.record.refused is not None}
-    after = _after(when, server, taken_in, round, unsound, took=bool(taken))
+    after = _after(when, server, taken_in, round, unsound, changed=bool(accepted))
     return Outcome(state, records, _carry_from(work, before, server, pushed), matches, after)
 
 
 def _judged(when: Asynchronous, server: ServerRecord, pushed: Pushed) -> UpdateRecord:
-    """The record of an update that lands: how stale it is, and whether it is therefore refused."""
-    item, record = server.in_flight[pushed.partition], pushed.record
+    """The record of a push that arrives, with its staleness, and refused if it is too stale.
+
+    Raises `RoundFailed` for another push than the one that is in flight.
+    """
+    expected, record = server.in_flight[pushed.partition], pushed.record
     # What is recorded must be what was computed, or the round could not be replayed.
-    if pushed.began not in (None, (item.push, item.version)):
-        turn = f"push {item.push} from row {item.version}"
+    if pushed.began not in (None, (expected.push, expected.version)):
+        push = f"push {expected.push} from row {expected.version}"
         raise RoundFailed(
-            f"partition {pushed.partition} pushed {pushed.began}, but {turn} is in flight; start again"
+            f"partition {pushed.partition} pushed {pushed.began}, but {push} is in flight; start again"
         )
-    staleness = server.steps - item.steps
+    staleness = server.steps - expected.steps
     return replace(
         record,
         refused=record.refused or when.refusal(staleness),
         metrics={**record.metrics, "staleness": float(staleness)},
-        arrival=Arrival(item.push, item.version, staleness),
+        arrival=Arrival(expected.push, expected.version, staleness),
     )
 
 
@@ -119,29 +131,32 @@ def _staleness(record: UpdateRecord) -> int:
 
 
 def _scaled(update: Update, factor: float) -> Update:
-    """An update with its direction, vectors (element,), times a factor; computed in the accumulator type."""
+    """Multiply an update's direction, vectors (element,), by a factor; it is computed in the accumulator type."""
     if factor == 1.0:
         return update
     direction = {k: (v.to(accumulator(k)) * factor).to(v.dtype) for k, v in update.direction.items()}
     return replace(update, direction=direction)
 
 
-def _applied(work: Work, before: State, taken: Mapping[int, Update]) -> tuple[State, dict[int, Match]]:
-    """The state of the round after the one before, with the updates that are taken; as it was with none."""
+def _applied(work: Work, before: State, accepted: Mapping[int, Update]) -> tuple[State, dict[int, Match]]:
+    """Reduce and apply the accepted updates, by partition. Without any, the state stays as it was before."""
     rules, round = work.algorithm, before.round + 1
-    if not taken:
+    if not accepted:
         return replace(before, round=round), {}
     partitions = work.partitions.split.partitions
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
         start = work.counted(before)
-        updates = {partition: taken.get(partition) for partition in range(partitions)}
+        updates = {partition: accepted.get(partition) for partition in range(partitions)}
         reduced = rules.reduce.finish(start, fold_updates(rules.reduce, (0, partitions), updates))
         state = work.numbered(rules.apply(start, reduced))
-        return replace(state, round=round), dict(zip(sorted(taken), reduced.matches, strict=False))
+        return replace(state, round=round), dict(zip(sorted(accepted), reduced.matches, strict=False))
 
 
 def _carry_from(work: Work, before: Outcome, server: ServerRecord, pushed: Sequence[Pushed]) -> Mapping[int, int]:
-    """From which round each partition's carry comes; after an unsound update of who fetched, from none."""
+    """The round in which each partition's carry was stored, by partition.
+
+    A partition that fetched a state, and whose update is refused, has no carry.
+    """
     sources = dict(before.carry_from)
     for each in pushed if work.algorithm.map.carry else ():
         if each.record.refused is None:
@@ -157,9 +172,14 @@ def _after(
     taken_in: ServerRound,
     round: int,
     refused: Mapping[int, str],
-    took: bool,
+    changed: bool,
 ) -> ServerRecord:
-    """Where the server stands after a round; raises `RoundFailed` where no partition has a sound update left."""
+    """The server's record after a round, which `changed` the state if an update was accepted.
+
+    `refused` has the reasons of unsound updates by partition.
+
+    Raises `RoundFailed` if the latest update of every partition is unsound.
+    """
     unsound = (set(server.unsound) - set(taken_in.partitions)) | refused.keys()
     if len(unsound) == len(server.in_flight):
         partition, reason = next(iter(refused.items()))
@@ -167,5 +187,5 @@ def _after(
             f"round {round}: no partition has a sound update left; partition {partition}: {reason}. "
             f"Rounds to {round - 1} are kept and name the others; try a smaller lr, or check the data"
         )
-    steps = server.steps + took
+    steps = server.steps + changed
     return ServerRecord(next_in_flight(when, server, taken_in, round, steps), steps, tuple(sorted(unsound)))

@@ -1,1 +1,1 @@
-"""How maps are computed: one partition at a time, several side by side, or one by several ranks."""
+"""How maps are computed: one partition at a time, several stacked as one network, or one on several ranks."""

@@ -1,4 +1,4 @@
-"""What passes between ranks, as the engine sees it; a process that is alone is a group of one."""
+"""Communicators: how the engine exchanges values among ranks. A process without others is a group of one rank."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 
 class Communicator(Protocol):
-    """Exchanges values among `ranks` processes, of which this is number `rank`; all call each function together.
+    """Exchanges values among `ranks` ranks, of which this is number `rank`, from 0.
 
-    `sent` counts the bytes that this rank has sent to others.
+    All ranks must call each function together. `sent` counts the bytes that this rank has sent to others.
     """
 
     rank: int
@@ -17,24 +17,28 @@ class Communicator(Protocol):
     sent: int
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order; raises `Broken` where one is gone."""
+        """Send a value to all ranks, and return the values of all ranks in their order.
+
+        Raises `Broken` if a rank is gone.
+        """
         ...
 
     def scatter(self, values: Sequence[Any]) -> list[Any]:
-        """The value that each rank has for this one, in their order; `values` has one for each rank."""
+        """Send one of the `values` to each rank, and return the values sent to this rank, in order of the ranks.
+
+        Raises `Broken` if a rank is gone.
+        """
         ...
 
 
 class Alone:
-    """The communicator of one process, which has what it sends."""
+    """The communicator of a group of one rank, which gets back what it sends."""
 
     rank = sent = 0
     ranks = 1
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The value itself."""
         return [value]
 
     def scatter(self, values: Sequence[Any]) -> list[Any]:
-        """The values themselves, of which there is one."""
         return [*values]

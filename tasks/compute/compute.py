@@ -1,6 +1,6 @@
-"""How maps are computed, resolved once: what wraps a map, and which maps each wrapper can wrap.
+"""How maps are computed: one by one, stacked, or on several ranks that share a network; and which maps can be.
 
-It is a part of a run's identity, for it decides bits, and no concern of any algorithm.
+It decides bits, and is therefore a part of a run's identity. Algorithms do not depend on it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from tasks.networks.objective import Objective
 from tasks.reduces.mean import Mean
 
 WHOLE = ("Adafactor", "Muon")
-"""Optimizers that do not treat each element of a parameter for itself."""
+"""Optimizers that do not update each element of a parameter independently."""
 
 
 @dataclass(frozen=True)
 class Compute:
-    """How maps are computed: `threads` of torch, partitions `stacked` side by side, `ranks` that share a network.
+    """How maps are computed.
 
-    `units` names the layers whose units ranks share, as `find_units` does; none: those that cut most of the
-    network. A `hybrid` has them share the batch before these layers (Krizhevsky 2014). `shares` is what each rank
-    has, once that is known.
+    `threads` is how many threads torch uses, `stacked` how many partitions are trained as one batched network, and
+    `ranks` how many ranks share a network. `units` names the unit groups that ranks divide, as `find_units` names
+    them; without names, those are divided that divide most of the network. If `hybrid`, ranks divide the batch in
+    the layers before these (Krizhevsky 2014). `shares` is what each rank has of a run's network, None before that
+    is known.
     """
 
     threads: int = 1
@@ -48,7 +50,7 @@ class Compute:
             raise UsageError(f"stacked = {self.stacked} is for networks of one process; leave it out, or ranks")
 
     def mapper(self, map: Map) -> Mapper:
-        """What computes a map; raises `UsageError` for a map that cannot be computed so, with the reason."""
+        """The object that computes a map; raises `UsageError` if the map cannot be computed in this way."""
         if self.stacked > 1:
             if why := unstackable(map):
                 raise UsageError(
@@ -64,7 +66,7 @@ class Compute:
         return Mapper(map)
 
     def bound(self, objective: Objective, partitions: Partitions) -> Compute:
-        """The same for a run's networks, of which each rank's share is found; raises `ModelError` for none."""
+        """These settings with the ranks' shares of a run's network; raises `ModelError` if it cannot be shared."""
         if self.ranks == 1:
             return self
         inputs = partitions.sample(0, EXAMPLES).inputs
@@ -72,7 +74,7 @@ class Compute:
 
 
 def unstackable(map: Map) -> str | None:
-    """What of a map cannot be stacked; None where all can."""
+    """The part of a map that prevents stacking, None if there is none."""
     if type(map) is not LocalSteps:
         return f"map {type(map).__name__}"
     others = {
@@ -85,7 +87,7 @@ def unstackable(map: Map) -> str | None:
 
 
 def unsplittable(map: Map) -> str | None:
-    """Why ranks cannot share the networks of a map; None where they can."""
+    """Why ranks cannot share the networks of a map; None if they can."""
     if type(map) not in (Gradient, LocalSteps):
         return f"map {type(map).__name__} is not for networks that ranks share"
     if isinstance(map, LocalSteps) and (map.clip_norm or map.optimizer in WHOLE):
@@ -95,7 +97,7 @@ def unsplittable(map: Map) -> str | None:
 
 
 def whole_part(algorithm: Algorithm) -> str | None:
-    """The part that needs whole networks in one place; None where ranks can reduce and apply their shares."""
+    """The reduce or apply that needs a whole network in one process; None if ranks can compute their shares."""
     if type(algorithm.reduce) is not Mean:
         return f"{algorithm.reduce}"
     return None if isinstance(algorithm.apply, Sgd | Adaptive) else f"{algorithm.apply}"

@@ -1,4 +1,4 @@
-"""Whether a map can train a network on the examples: tried where they are, before a run begins."""
+"""Try, before a run begins, whether a map can train a network on the examples, on the workers that have them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tasks.numerics import pinned
 from tasks.user_code import Code, WithCode
 
 EXAMPLES = 32
-"""Of a partition, at most, that a map is tried on."""
+"""How many examples of a partition a map is tried on, at most."""
 
 
 @dataclass(frozen=True)
 class Fitting(WithCode):
-    """What is tried: how a map is computed, with so many threads; `code` is the user's code that it is made of.
+    """The trial of a map: `mapper` computes it, with `threads` threads of torch.
 
-    `sizes` are those of the partitions; none where all are dealt from what is loaded at once, which tells them.
+    `sizes` are how many examples partitions have; if it is empty, they are computed from the split of the loaded
+    data. `code` is the user's code in the mapper.
     """
 
     mapper: Mapper
@@ -31,7 +32,10 @@ class Fitting(WithCode):
     def __call__(
         self, objective: Objective, partitions: Partitions, description: Description, partition: int
     ) -> Objective:
-        """The objective with its scores; raises `ModelError` where it does not fit, or what the mapper says."""
+        """Try one partition, and return the objective with its scores.
+
+        Raises `ModelError` if the network does not fit the examples, and whatever the mapper's check raises.
+        """
         fitting = check_fit(objective, partitions, description, partition)
         with pinned(0, self.threads):
             sizes = self.sizes or (_dealt(partitions) if self.mapper.at_once > 1 else ())
@@ -40,7 +44,7 @@ class Fitting(WithCode):
 
 
 def _dealt(partitions: Partitions) -> tuple[int, ...]:
-    """The sizes of partitions; raises `UsageError` where other rounds have others, so that not all are tried."""
+    """The sizes of partitions; raises `UsageError` if other splits have other sizes, which would not be tried."""
     sizes, split = _sizes(partitions, 0), partitions.split
     if split.resplit_every and _sizes(partitions, 1) != sizes:
         raise UsageError(
@@ -51,5 +55,5 @@ def _dealt(partitions: Partitions) -> tuple[int, ...]:
 
 
 def _sizes(partitions: Partitions, number: int) -> tuple[int, ...]:
-    """The sizes of partitions in a split, in order."""
+    """The sizes of the partitions of split `number`, in ascending order."""
     return tuple(sorted(map(len, partitions.train_targets(number))))

@@ -1,4 +1,4 @@
-"""How the partitions of a round are mapped: the base of all wrappers of maps."""
+"""How the partitions of a round are mapped: one after the other, unless a subclass of `Mapper` does otherwise."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Mapper:
-    """Maps partitions one after the other; a wrapper that maps them otherwise inherits this."""
+    """Maps partitions one after the other. Subclasses map several at once, or one on several ranks."""
 
     map: Map
 
     @property
     def at_once(self) -> int:
-        """How many partitions are mapped together, at most; the bits of one do not depend on the others."""
+        """How many partitions are mapped together at most. The bits of one do not depend on the others."""
         return 1
 
     @property
     def ranks(self) -> int:
-        """How many processes work on one partition together."""
+        """How many ranks map one partition together."""
         return 1
 
     def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:
-        """Raise what speaks against such networks on such examples, in partitions of these sizes."""
+        """Raise an error if the network cannot be trained in this way on such examples.
+
+        `sizes` are the numbers of examples that partitions have.
+        """
 
     def __call__(
         self,
@@ -40,10 +43,14 @@ class Mapper:
         carries: Sequence[Mapping[str, Vectors]],
         seeds: Sequence[int],
     ) -> list[Update]:
-        """The updates of up to `at_once` partitions, from the same state: each as if it were mapped alone."""
+        """Map up to `at_once` partitions from the same state. Each update is as if it were mapped alone.
+
+        The lists have one entry for each partition: its examples, its carry, vectors (element,) by slot, and its
+        seed.
+        """
         given = zip(examples, carries, seeds, strict=True)
         return [self.map(objective, state, *each) for each in given]
 
     def scored(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
-        """What a function of objective and state gives where they are as they are trained."""
+        """Call a function with an objective and a state such as those that maps train, and return its result."""
         return function(objective, state)

@@ -1,1 +1,1 @@
-"""Stored rounds as evidence: the steps of a round again, on what is stored, and what became of that."""
+"""Stored rounds as evidence: replay them and compare the bits, or reduce them again with other parts."""

@@ -1,4 +1,4 @@
-"""Stored rounds reduced again, without training: with other parts, or without some partitions."""
+"""Reduce stored rounds again, without training: with another reduce or apply, or without some partitions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recombining:
-    """Rounds of the run that is stored at a path, to be reduced again `without` the updates of some partitions.
+    """Which rounds of the run stored at `store` are to be reduced again, `without` the updates of some partitions.
 
-    `work` says how; `recorded` is the work that made the rounds, to compute states that are not stored.
+    `work` has the parts to reduce and apply with. `recorded` is the work that made the rounds; it recomputes
+    states that are not stored.
     """
 
     work: Work
@@ -52,7 +53,7 @@ class RecombinedRound:
         return self.digest == self.recorded
 
     def row(self) -> dict[str, Any]:
-        """Its numbers by name; those of the recorded state end in ``_before``."""
+        """The scores by name, with those of the recorded state under names that end in ``_before``."""
         new, old = _numbers(self.score), _numbers(self.original)
         row: dict[str, Any] = {"round": self.round}
         for name in {**old, **new}:
@@ -62,25 +63,28 @@ class RecombinedRound:
 
 @dataclass(frozen=True)
 class Recombination:
-    """Rounds of a run that were reduced again, each from the stored state before it; `saved` is a run with one."""
+    """Rounds of a run that were reduced again, each from the recorded state before it.
+
+    `saved` is the new run that begins with one of them, None if there is none.
+    """
 
     run: str
     rounds: tuple[RecombinedRound, ...]
     saved: str | None = None
 
     def summary(self) -> dict[str, Any]:
-        """All of it, for machines."""
+        """All results, as values for JSON."""
         return {"run": self.run, "rounds": [round.row() for round in self.rounds], "saved": self.saved}
 
     def table(self) -> pd.DataFrame:
-        """Losses and scores by round, beside those of the recorded states: ``loss``, ``loss_before`` and so on."""
+        """Losses and scores by round, and those of the recorded states: ``loss``, ``loss_before`` and so on."""
         import pandas as pd
 
         return pd.DataFrame([round.row() for round in self.rounds]).set_index("round")
 
 
 def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
-    """Reduce one of the rounds again, numbered from 0, and score it; nothing is written."""
+    """Reduce the round at index `number` of the subject's rounds again, and score it. Nothing is written."""
     store, work, round = RoundStore(subject.store), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     state = _recombine(subject, store, commit).state
@@ -90,7 +94,10 @@ def recombine_stored(subject: Recombining, number: int) -> RecombinedRound:
 
 
 def keep_recombined(subject: Recombining, place: str, scored: Score | None, number: int) -> Commit:
-    """Commit one of the rounds as the first of another run, with all the updates that were there."""
+    """Reduce the round at index `number` again, and commit it at `place` as round 1 of another run.
+
+    Its stored updates are copied to the new run. `scored` is its score.
+    """
     source, target, round = RoundStore(subject.store), RoundStore(place), subject.rounds[number]
     commit, partitions = source.log.read(round), subject.work.partitions
     after = _recombine(subject, source, commit)
@@ -101,7 +108,7 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
         target.tensors.write_match(1, partition, match)
     if not partitions.source.partitioned:
         target.splits.write(subject.work.split(round), partitions.assignment)
-    # The server stands where all have just fetched: what was in flight began in the other run.
+    # In the new run all partitions have just fetched round 1: what was in flight began in the other run.
     in_flight = (
         {partition: InFlight(push=2, version=1, steps=1) for partition in after.server.in_flight}
         if after.server
@@ -109,7 +116,7 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
     )
     state = replace(after.state, round=1)
     target.tensors.write_state(state)
-    kept = replace(
+    described = replace(
         target.describe(state, "recombined", 0),
         updates={p: replace(record, arrival=None) for p, record in after.records.items()},
         server=after.server and ServerRecord(in_flight, steps=1),
@@ -119,13 +126,13 @@ def keep_recombined(subject: Recombining, place: str, scored: Score | None, numb
         best=scored.loss if scored else None,
         time=time.time(),
     )
-    committed = target.commit(kept)
+    committed = target.commit(described)
     target.numbers.catch_up()
     return committed
 
 
 def _recombine(subject: Recombining, store: RoundStore, commit: Commit) -> Outcome:
-    """The outcome of a stored round by other parts, or without some partitions; what was refused stays so."""
+    """Reduce and apply a stored round again as the subject says. Updates that were refused stay refused."""
     before = recomputed(subject.recorded, store, commit.round - 1)
     memory = kept_memory(subject.work.algorithm.apply, before.state)
     before = replace(before, state=replace(before.state, memory=memory))
@@ -145,5 +152,5 @@ def _score(work: Work, state: State) -> Score | None:
 
 @functools.lru_cache(maxsize=1)
 def _examples(partitions: Partitions) -> tuple[Partition, ...]:
-    """All partitions, loaded once a process; which examples are held out is the same under every split."""
+    """All partitions, loaded once in a process. Every split holds out the same examples, so split 0 is used."""
     return tuple(partitions.load(0, partition) for partition in range(partitions.split.partitions))

@@ -1,7 +1,7 @@
-"""Replaying rounds: the steps of a round again, on what is stored; nothing is written.
+"""Replay rounds: run the steps of a round again on what is stored, and compare. Nothing is written.
 
-A round needs the state before it, what its partitions carried, and its examples, but no other round: rounds are
-replayed in any order, and all at once. The first part that differs ends the replay of a round.
+The replay of a round needs the state before it, what its partitions carried, and its examples, but no replay of
+another round: rounds are replayed in any order, or all at once. The first difference ends the replay of a round.
 """
 
 from __future__ import annotations
@@ -36,20 +36,24 @@ from tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_blo
 T = TypeVar("T")
 
 Tensors = Mapping[str, torch.Tensor]
-"""Tensors, (*shape), by path."""
+"""Tensors, each (*shape), by path."""
 
 Replayed = BlockResult | tuple[Pushed, ...]
-"""A block's updates, computed again: nodes of the tree over partitions, or what they pushed to a server."""
+"""A block's updates, mapped again: nodes of the tree over partitions, or their pushes to a parameter server."""
 
 
 def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) -> Replayed | RoundResult:
-    """Map a block's partitions again, and fold what can be folded; the result if an update differs."""
+    """Map a block's partitions again, and fold the updates.
+
+    `data` are the examples of the block's partitions. Returns a `RoundResult` if an update differs from the stored
+    one or cannot be mapped.
+    """
 
     def steps(before: Outcome, stored: Commit) -> Replayed | RoundResult:
         if stored.server is not None:
             return _pushed(job, before, stored, data, block)
         span = job.plan.span(block)
-        # Whether a map raises may depend on where it is: that it did is taken from the record.
+        # Whether a map raises may depend on the machine, so maps that raised are taken from the record.
         records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in span}
         updates: dict[int, Update | None] = dict.fromkeys(records)
         mapping = [partition for partition in span if partition not in records]
@@ -58,7 +62,7 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
         for mapped in map_block(job.work, before.state, mapping, examples, carries):
             partition, update = mapped.partition, mapped.update
             record = stored.updates.get(partition)
-            # That an update was not to take part no map can tell.
+            # No map can tell that its update was left out on purpose.
             left_out = LEFT_OUT if record and record.refused == LEFT_OUT else None
             refused = mapped.refused or left_out
             records[partition] = UpdateRecord(update_digest(update), update.weight, refused)
@@ -74,7 +78,10 @@ def replay_block(job: Job, round: int, data: Sequence[Partition], block: int) ->
 def _pushed(
     job: Job, before: Outcome, stored: Commit, data: Sequence[Partition], block: int
 ) -> tuple[Pushed, ...] | RoundResult:
-    """The updates of a block's partitions that a server applied in a round, each from the state it began from."""
+    """Map again what a block's partitions pushed in a round of a parameter server, each from its own version.
+
+    Returns a `RoundResult` if an update differs or cannot be mapped.
+    """
     span, pushed = job.plan.span(block), list[Pushed]()
     for partition in filter(span.__contains__, stored.updates):
         arrival = stored.updates[partition].arrival
@@ -96,7 +103,7 @@ def _pushed(
 
 
 def fold_again(job: Job, round: int, blocks: Sequence[Replayed | RoundResult]) -> Replayed | RoundResult:
-    """Fold neighbouring blocks into one; a block that already has a result passes it on."""
+    """Fold neighbouring blocks into one. If a block has a `RoundResult` already, that is returned."""
     for block in blocks:
         if isinstance(block, RoundResult):
             return block
@@ -107,7 +114,10 @@ def fold_again(job: Job, round: int, blocks: Sequence[Replayed | RoundResult]) -
 
 
 def replay_round(job: Job, round: int, blocks: Sequence[Replayed | RoundResult]) -> RoundResult:
-    """Reduce and apply a round's blocks again, and compare with the record; a block's result is the round's."""
+    """Reduce and apply a round's blocks again, and compare with the commit.
+
+    If a block has a `RoundResult` already, that is the result of the round.
+    """
     for block in blocks:
         if isinstance(block, RoundResult):
             return block
@@ -117,16 +127,19 @@ def replay_round(job: Job, round: int, blocks: Sequence[Replayed | RoundResult])
             folded = [block for block in blocks if isinstance(block, BlockResult)]
             after = reduce_apply(job.work, before, folded)
         else:
-            taken = recorded_round(standing(before.server, job.plan.partitions), stored)
+            recorded = recorded_round(standing(before.server, job.plan.partitions), stored)
             pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
-            after = serve(job.work, before, taken, [pushed[partition] for partition in taken.partitions])
+            after = serve(job.work, before, recorded, [pushed[partition] for partition in recorded.partitions])
         return RoundResult(round, _of_outcome(job, after, stored), raised=_raised(stored))
 
     return _with_records(job, round, steps)
 
 
 def _with_records(job: Job, round: int, steps: Callable[[Outcome, Commit], T]) -> T | RoundResult:
-    """Call steps with the outcome before a round and its record; what fails or is missing becomes the result."""
+    """Call `steps` with the outcome before a round and its commit.
+
+    If a step fails, or something is damaged or no longer stored, a `RoundResult` says so.
+    """
     try:
         return steps(read_outcome(job, round - 1), job.attempt.open().log.read(round))
     except RoundFailed as error:
@@ -143,13 +156,13 @@ def _raised(stored: Commit) -> tuple[int, ...]:
 
 
 def _carry(job: Job, before: Outcome, partition: int) -> Mapping[str, Vectors]:
-    """What a partition carried, (element,) by slot, verified with the update that it came with."""
+    """What a partition carried into a round, vectors (element,) by slot, verified with the update that has it."""
     source = before.carry_from.get(partition)
     return {} if source is None else job.attempt.open().tensors.read_update(source, partition).carry
 
 
 def _of_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Commit) -> Difference | None:
-    """How an update differs from the stored one, which is read only if the digests differ."""
+    """How an update differs from the stored one, None if it does not; it is read only if the digests differ."""
     partition, layout = mapped.partition, job.work.objective.layout
 
     def read() -> Tensors:
@@ -162,7 +175,7 @@ def _of_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Commit) -
 
 
 def _of_outcome(job: Job, after: Outcome, commit: Commit) -> Difference | None:
-    """How a round's matches, the state after it, or its record differ from what is stored."""
+    """How a round's matches, the state after it, or its records differ from the stored ones, or None."""
     of_matches = (_of_match(job, after, commit, partition) for partition in commit.updates)
     if difference := next(filter(None, of_matches), None) or _of_state(job, after.state, commit):
         return difference
@@ -207,7 +220,7 @@ def _of_state(job: Job, state: State, commit: Commit) -> Difference | None:
 def _against_stored(
     what: str, now: Tensors, read: Callable[[], Tensors], partition: int | None = None
 ) -> Difference | None:
-    """The first tensor that differs from the stored ones that are read; `what` if they cannot be read."""
+    """The first tensor that differs from the stored ones, which `read` gets; if it cannot, `what` differs."""
     try:
         return tensor_difference(now, read(), partition)
     except StoreError as error:

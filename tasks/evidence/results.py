@@ -15,11 +15,11 @@ from storage.values.digests import differing_tensor
 
 @dataclass(frozen=True)
 class Difference:
-    """The first part of a replayed round that is not as stored: a tensor by its path, or a word of the record.
+    """The first part of a replayed round that differs from what is stored.
 
-    `partition` is that of the update, None for the state. `largest` is the largest absolute difference of two
-    numbers at one place: 0 where only the bits differ, inf where one alone is finite, None where there is nothing
-    to subtract. `said` tells more.
+    `path` is that of a tensor, or the name of a field of the record. `partition` is that of the update, None for
+    the state. `largest` is the largest absolute difference of two numbers at one place: 0 if only the bits differ,
+    inf if only one of the two is finite, None if there is nothing to subtract. `said` explains more.
     """
 
     path: str
@@ -35,10 +35,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """The result of replaying a round; neither `difference` nor `lacking` means that all bits are the same.
+    """The result of replaying a round: all bits are the same if it has neither a `difference` nor a `lacking`.
 
-    `lacking` says what of the round is no longer stored, so that it could not be replayed. `raised` are partitions
-    whose maps had raised in training; that they did is taken from the record.
+    `lacking` says what is no longer stored, so that the round could not be replayed. `raised` are the partitions
+    whose maps raised in training; they were not mapped again.
     """
 
     round: int
@@ -69,7 +69,7 @@ class RoundResult:
 
 
 def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateRecord | None) -> Difference | None:
-    """The first word of an update's record that differs; its digests are not compared."""
+    """The first field of an update's record that differs, None if none does; the digests are not compared."""
     if stored is None:
         return Difference("update", partition, said="it took no part")
     if replayed.raised:
@@ -84,7 +84,10 @@ def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateReco
 def tensor_difference(
     replayed: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor], partition: int | None = None
 ) -> Difference | None:
-    """The first tensor, (*shape) by path, that differs or is on one side only; None where all are equal."""
+    """The first tensor that differs, or that only one side has; None if all are equal.
+
+    Both sides have tensors, each (*shape), by path.
+    """
     path = differing_tensor(stored, replayed)
     if path is None:
         return None
@@ -96,12 +99,12 @@ def tensor_difference(
 
 
 def difference_as_json(largest: float | None) -> float | str | None:
-    """A largest difference for machines: JSON has no infinity."""
+    """A largest difference as a value for JSON, which has no infinity."""
     return "inf" if largest is not None and math.isinf(largest) else largest
 
 
 def largest_difference(some: torch.Tensor, others: torch.Tensor) -> float:
-    """The largest absolute difference of two tensors, both (*shape); inf where one number alone is finite."""
+    """The largest absolute difference of two tensors, both (*shape); inf if only one of two numbers is finite."""
     wide = torch.complex128 if some.is_complex() else torch.float64
     left, right = some.to(wide), others.to(wide)
     same = (left == right) | (left.isnan() & right.isnan())

@@ -1,1 +1,1 @@
-"""Where a round's work runs: one plan, several executors, the same bits."""
+"""Executors run the rounds of a plan: in this process, by Dask's tasks, or by ranks. All give the same bits."""

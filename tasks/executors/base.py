@@ -1,4 +1,4 @@
-"""What every executor offers."""
+"""The executors by name, and the functions that every executor has."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ExecutorKind:
-    """What an executor does that others do not.
+    """In what executors differ.
 
-    `distributed`: it needs a Dask cluster. `orders_arrivals`: updates arrive at a parameter server in a given
-    order, and not as they come. `separate_ranks`: the ranks of a network may be processes of their own.
+    `distributed`: it needs a Dask cluster. `orders_arrivals`: pushes arrive at a parameter server in an order
+    that is given, rather than when workers are ready. `separate_ranks`: each rank of a network may be a process of
+    its own.
     """
 
     distributed: bool = True
@@ -35,24 +36,27 @@ EXECUTORS = {
 
 
 class Executor(Protocol):
-    """Runs the rounds of a plan somewhere; which one does changes no bits."""
+    """Runs the rounds of a job. Every executor gives the same bits."""
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
-        """What a function gives in each process where maps run, all at once, in the order of their blocks."""
+        """Call a function in each process where maps run, all at once; the results by process, in block order."""
         ...
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        """What a function gives for each partition, called where maps run."""
+        """Call a function with each partition's number where maps run; the results in order of partitions."""
         ...
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        """Run the rounds from `first` to `last`, and yield each commit as it is made.
+
+        Ends early after a commit that says to stop.
+        """
         ...
 
     def end(self) -> None:
-        """Let go of what goes on between windows: when it returns, no round is worked on any more."""
+        """Stop what goes on between windows of rounds. When it returns, no process works on a round any more."""
         ...
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
-        """Replay rounds as one window, giving the result of each in this order; nothing is written."""
+        """Replay rounds, and yield the result of each in the given order. Nothing is written."""
         ...

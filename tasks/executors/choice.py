@@ -1,4 +1,4 @@
-"""The executors by name."""
+"""Opening an executor by its name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def open_executor(
     wait_for_workers: float = 600.0,
     plain_ranks: bool = False,
 ) -> Iterator[Executor]:
-    """`inline`, or `graph`, `ranks`, or what of these two is better (`auto`), on a Dask cluster.
+    """Open an executor: `inline` in this process; `graph`, `ranks`, or the better of the two (`auto`) on Dask.
 
-    These import Dask (see `tasks.clusters`).
-    A map that takes more than `worker_timeout` seconds and much longer than the others is told of; a worker
-    without a heartbeat for so long is given up. Either is told by `notice`. For a first worker it waits so many
-    seconds. With `plain_ranks` ranks may talk unencrypted where the cluster does not.
+    Dask is imported only for these. `scheduler`, `workers` and `private` are as in
+    `tasks.clusters.connecting.connect`, which waits up to `wait_for_workers` seconds for a first worker. `notice`
+    is called with one line about each map that takes more than `worker_timeout` seconds and much longer than the
+    others, and about each worker that is given up, as it sent no heartbeat for so long. With `plain_ranks` the
+    ranks may exchange unencrypted data on a cluster whose Dask is encrypted.
     """
     if not EXECUTORS[name].distributed:
         from tasks.executors.inline import InlineExecutor

@@ -1,8 +1,8 @@
-"""Rounds as Dask futures: map, reduce, score and commit as tasks on any cluster.
+"""Rounds as Dask tasks on any cluster: map, reduce, score and commit.
 
-A window of rounds is one graph. Its first task reads the state from the store at the last commit and depends on no
-earlier future, so a worker's death costs the window so far and no more. Rounds that are replayed depend on nothing
-but the store, and are all worked on at once.
+A window of rounds is one graph. Its first task reads the last committed state from the store and needs no earlier
+future, so that a worker's death costs at most the window. Replayed rounds need nothing but the store, and run all
+at once.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ from tasks.when import Asynchronous
 T = TypeVar("T")
 
 RESUBMISSIONS = 2
-"""How often in a row work that Dask lost is submitted again before a run gives up."""
+"""How many times in a row lost work is submitted again before a run gives up."""
 
 FAN_IN = 16
-"""What so many blocks gave one task folds; of more, a tree of tasks, so that no worker receives them all."""
+"""How many blocks' results one task folds. More blocks get a tree of tasks, so that no worker has them all."""
 
 
 @dataclass(frozen=True)
 class Course(Generic[T]):
-    """How rounds are done by tasks: those of a window, and the kind of the task that gives what a round yields.
+    """How Dask runs some kind of rounds: those of a training run, or those of a replay.
 
-    A round that is `done` is there to `read`, whatever becomes of its task; `advice` is for one that is lost.
+    `tasks` makes the graph of a window; its task of this `kind` gives what each round yields. If `done` says that
+    a round is stored, `read` gets it from the store, whatever happened to its task. `advice` is what the error for
+    a lost round tells the user to do.
     """
 
     kind: str
@@ -62,7 +64,7 @@ class Course(Generic[T]):
 
 
 class GraphExecutor:
-    """Runs rounds on the workers of a Dask client; see `open_executor` for `worker_timeout`."""
+    """Runs rounds as tasks on the workers of a Dask client; see `open_executor` for `worker_timeout`."""
 
     def __init__(
         self,
@@ -77,11 +79,14 @@ class GraphExecutor:
         self._server: Server | None = None
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
-        """What a function gives on each worker, by address; one that comes later is not asked."""
+        """Call a function on each worker that is there now; the results by the worker's address.
+
+        Raises `ClusterError` if workers come and go meanwhile.
+        """
         for _ in range(RESUBMISSIONS + 1):
-            given = self._prepared(partial(self._ask_each, function))
-            if given.keys() <= set(usable_workers(self.client)):
-                return given  # else another has answered for one that is gone
+            results = self._prepared(partial(self._ask_each, function))
+            if results.keys() <= set(usable_workers(self.client)):
+                return results  # otherwise another worker has answered for one that is gone
         raise ClusterError("workers come and go while each is asked; start again once they stay")
 
     def _ask_each(self, function: Callable[[], T]) -> dict[str, T]:
@@ -93,7 +98,7 @@ class GraphExecutor:
         return dict(zip(workers, map(self._result, futures), strict=True))
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        """What a function gives for each partition, called on the workers."""
+        """Call a function with each partition's number on the workers; the results in order of partitions."""
         return self._prepared(partial(self._ask_of_each, function, partitions))
 
     def _ask_of_each(self, function: Callable[[int], T], partitions: range) -> list[T]:
@@ -104,20 +109,23 @@ class GraphExecutor:
         return result(self.client, future, look=self.pool.look)
 
     def _prepared(self, ask: Callable[[], T], left: int = RESUBMISSIONS) -> T:
-        """What is asked of workers before round 1; what Dask loses is asked again of those that are there."""
+        """Have workers do what comes before round 1; `ask` is called again after a loss, at most `left` times."""
         try:
-            given = ask()
+            results = ask()
         except LostWork as error:
-            # Of a task whose worker has died, Dask may say only that it forgot it.
+            # If a task's worker has died, Dask may only say that it forgot the task.
             reason = DEADLY if self.pool.look() and not isinstance(error, DeadlyWork) else error
             if isinstance(error, DeadlyWork) or not left:
                 raise ClusterError(f"work before round 1 was lost ({reason}); start again") from error
             return self._prepared(ask, left - 1)
         self.pool.look()
-        return given
+        return results
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        """Run the rounds from `first` to `last`, and yield each commit as it is made.
+
+        Ends early after a commit that says to stop. Raises `ClusterError` if work is lost too often.
+        """
         job = job.run_by("graph")
         if isinstance(job.work.algorithm.when, Asynchronous):
             yield from self._served(job, first, last)
@@ -130,7 +138,7 @@ class GraphExecutor:
                 return
 
     def _served(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Asynchronous rounds. What Dask loses is done again from the last commit, with what was in hand then."""
+        """Run asynchronous rounds. After a loss they go on from the last commit and what was in flight then."""
         lost = 0
         while first <= last:
             server = self._server_at(job, first - 1)
@@ -140,51 +148,51 @@ class GraphExecutor:
                     for partition in commit.updates:
                         del self.pool.deaths[partition]
                     if commit.stop or first > job.attempt.rounds:
-                        self._server = None  # and what is in hand is dropped
+                        self._server = None  # what is in flight is dropped
                     yield commit
                     if commit.stop:
                         return
             except LostWork as error:
                 self.pool.look(server.job)
-                # Where others go on between its deaths, a deadly partition is known by their number.
+                # Other partitions may get commits between the deaths that one causes: its deaths are counted, too.
                 lost = max(lost + 1, max(self.pool.deaths.values(), default=0))
                 self._begin_again(first, lost, error, _resume_advice)
                 self._server = None
-        if self.pool.look(job):  # a window may end before anybody has looked
+        if self.pool.look(job):  # a short window may end before the first look at the workers
             self._server = None
 
     def _until_lost(self, server: Server, last: int) -> Iterator[Commit]:
-        """The rounds of a server; where work is lost, those first that are committed all the same."""
+        """Yield a server's commits. If work is lost, yield those that are still made, then raise `LostWork`."""
         try:
             yield from server.rounds(last)
         except LostWork:
-            with suppress(LostWork):  # rounds that are being committed keep their order
+            with suppress(LostWork):  # what is being committed must end before other work begins
                 server.settle()
             log, done = server.job.attempt.open().log, server.committed
             yield from (log.read(round) for round in range(done + 1, last + 1) if log.has(round))
             raise
 
     def _server_at(self, job: Job, round: int) -> Server:
-        """The server of a run after a committed round, which this executor may have going already."""
-        made = self._server
-        if made is None or made.job.attempt.token != job.attempt.token or made.committed != round:
-            made = self._server = Server(self.pool, job, round)
-        return made
+        """The server of a run that has committed this round: the one that is running, or else a new one."""
+        server = self._server
+        if server is None or server.job.attempt.token != job.attempt.token or server.committed != round:
+            server = self._server = Server(self.pool, job, round)
+        return server
 
     def end(self) -> None:
-        """Let go of the turns of a server, if there is one."""
+        """Drop the parameter server with what is in flight, if there is one."""
         self._server = None
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
-        """Replay rounds all at once, giving the result of each in this order; nothing is written."""
+        """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""
         course: Course[RoundResult] = Course("result", self._replays, lambda round: "the run is as it was")
         yield from self._through(course, job, rounds)
 
     def _through(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
-        """What each round yields.
+        """Submit rounds, and yield the result of each.
 
-        The store is the truth: what Dask loses is submitted again from the first round that is not done, one
-        partition at a time, so that a deadly one can be named.
+        After a loss, the first round that is not done is submitted again alone, and maps one partition at a time,
+        so that an error can name a partition that kills its workers. Raises `ClusterError` if that fails as well.
         """
         todo, lost = list(rounds), 0
         while todo:
@@ -202,7 +210,7 @@ class GraphExecutor:
                 raise ClusterError(f"{self.pool.suspects()}{error}") from error
 
     def _begin_again(self, round: int, lost: int, error: LostWork, advice: Callable[[int], str]) -> None:
-        """Submit anew after work was lost so many times in a row; raises `ClusterError` once that is too often."""
+        """Prepare to submit lost work again; raises `ClusterError` if it was `lost` too many times in a row."""
         if lost > RESUBMISSIONS or (lost > 1 and isinstance(error, DeadlyWork)):
             line = f"round {round} was lost {lost} times ({self.pool.suspects()}{error})"
             raise ClusterError(f"{line}; {advice(round)}") from error
@@ -210,7 +218,7 @@ class GraphExecutor:
 
     def _submit(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
         self.pool.deaths.clear()
-        # What these functions refer to is sent to the scheduler, which imports nothing of ours: no `Task`.
+        # Dask sends these functions to the scheduler, which cannot import this package: they must not use `Task`.
         home = self.pool.homes(job.plan.blocks)
         with annotate(
             workers=lambda key: [home[key[3]]] if key[0] in PLACED else [],
@@ -239,7 +247,11 @@ class GraphExecutor:
     def _round(
         self, job: Job, shared: Future[Any], round: int, before: Key, previous: Key | None, closing: bool
     ) -> dict[Key, Any]:
-        """The tasks of one round: maps, folds, the reduce, scores, the commit."""
+        """The tasks of one round: maps, folds, the reduce, scores, and the commit.
+
+        `before` is the key of the state that the round begins from, `previous` that of the commit before, None at
+        the beginning of a window. The `closing` round is the last of its window.
+        """
         graph: dict[Key, Any] = {}
         after = self.pool.key(job, "reduce", round)
         mapped: list[Key] = []
@@ -257,7 +269,7 @@ class GraphExecutor:
         return graph
 
     def _replays(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
-        """The tasks of rounds that are replayed: maps, folds, and what becomes of each round."""
+        """The tasks of replayed rounds: maps, folds, and the result of each round."""
         shared = self.pool.shared(job)
         graph: dict[Key, Any] = {}
         for round in rounds:
@@ -273,7 +285,10 @@ class GraphExecutor:
     def _folded(
         self, graph: dict[Key, Any], job: Job, shared: Future[Any], fold: Callable[..., Any], mapped: list[Key]
     ) -> list[Key]:
-        """What the reduce of a round is given: what its blocks gave, of many folded by tasks on the way."""
+        """The keys that the reduce of a round gets: those of its maps, or of the tasks that fold these.
+
+        `mapped` are the keys of the maps. Tasks that call `fold` are added to the graph if there are many.
+        """
         rules, round, number = job.work.algorithm, Task(*mapped[0]).round, 0
         if rules.reduce.gathers or isinstance(rules.when, Asynchronous):
             return mapped
@@ -291,5 +306,5 @@ def _resume_advice(round: int) -> str:
 
 
 def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:
-    """How a map is called: where they go one by one, once the one before it is done."""
+    """The beginning of a map's task. If the plan maps blocks one by one, it waits for the map before it."""
     return (step_after, before[-1]) if job.plan.one_by_one and before else (step,)

@@ -1,4 +1,4 @@
-"""Rounds in this process, without Dask: the engine alone, and the reference for every other executor."""
+"""Rounds in this process, without Dask. The bits of every other executor are compared with this one's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class InlineExecutor:
-    """Runs rounds here, and notifies of maps that take longer than `patience` seconds."""
+    """Runs rounds in this process, and notifies of maps that take longer than `patience` seconds."""
 
     def __init__(self, patience: float = 60.0, notice: Notice = log_notice) -> None:
         self.patience = patience
@@ -31,19 +31,22 @@ class InlineExecutor:
         self.end()
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
-        """What a function gives in this process."""
+        """Call a function in this process, which is the only one."""
         return {"this process": function()}
 
     def gather(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        """What a function gives for each partition."""
+        """Call a function with each partition's number."""
         return [function(partition) for partition in partitions]
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run a window of rounds, giving each commit as it is made; ends early where a commit says stop."""
+        """Run the rounds from `first` to `last`, and yield each commit as it is made.
+
+        Ends early after a commit that says to stop.
+        """
         job = job.run_by("inline")
         self._begin(job)
         asynchronous = isinstance(job.work.algorithm.when, Asynchronous)
-        # Where a round takes its time to be stored, the next one's maps do not wait for it.
+        # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, closing=last)
         with watched(self.patience, self.notice):
             for commit in committer.commits((self._arrivals if asynchronous else self._rounds)(job, first, last)):
@@ -60,32 +63,32 @@ class InlineExecutor:
             yield computed
 
     def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
-        """Each round of a parameter server, computed when it is asked for."""
-        turns, self._turns = self._turns, None
-        if turns is None or turns.outcome.state.round != first - 1:
-            turns = Turns(job, first - 1)
+        """Yield the rounds of a parameter server, each computed when it is asked for."""
+        server, self._server = self._server, None
+        if server is None or server.outcome.state.round != first - 1:
+            server = Turns(job, first - 1)
         data = self._data(job, first)
-        for outcome, pushed in turns.rounds(data, last):
+        for outcome, pushed in server.rounds(data, last):
             scored = job.attempt.scored(outcome.state.round)
             tallies = [score_outcome(job, outcome, data)] if scored else []
             yield Computed(outcome, tallies, {each.partition: each.update for each in pushed})
-        # Kept for the next window only now: after a failure the server has lost an update.
-        self._turns = turns
+        # It is kept for the next window only now: after a failure the server has lost a push.
+        self._server = server
 
     def _begin(self, job: Job) -> None:
-        """Forget what is in memory of another run."""
+        """Forget what another run has left in memory."""
         if self._run != job.attempt.token:
             self.end()
             self._run = job.attempt.token
 
     def end(self) -> None:
-        """Free the examples and the last state: who asks for them again reads them again."""
-        self._data, self._outcome, self._turns = BlockData(0), None, None
-        with suppress(OSError, AttributeError):  # other C libraries than glibc keep less of what is freed
+        """Free the examples and the last state. A later window reads them again."""
+        self._data, self._outcome, self._server = BlockData(0), None, None
+        with suppress(OSError, AttributeError):  # only glibc has this; other C libraries keep less
             ctypes.CDLL(None).malloc_trim(0)
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
-        """Replay rounds, giving the result of each; nothing is written."""
+        """Replay rounds, and yield the result of each in the given order. Nothing is written."""
         self._begin(job)
         with watched(self.patience, self.notice):
             for round in rounds:
@@ -94,4 +97,4 @@ class InlineExecutor:
 
     _data: BlockData
     _outcome: Outcome | None
-    _turns: Turns | None
+    _server: Turns | None

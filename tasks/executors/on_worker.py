@@ -1,4 +1,4 @@
-"""What surrounds a step on a Dask worker."""
+"""How a step of a round is called on a Dask worker."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 def step(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function on a worker, whose heartbeats then tell how maps get on.
+    """Call a function on a worker. From then on the worker's heartbeats report the timing of its maps.
 
-    An error of ours travels alone: what it came from is the user's, and may not pickle.
+    An error of Roundweave is sent to the client without its cause, which may be a user's and fail to pickle.
     """
     report_timing()
     try:
@@ -28,25 +28,25 @@ def step(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
-    """The same for a step that waits for the store: where that is far away, the worker goes on with others."""
+    """Call a step that mostly waits for the store. If that is far away, the worker runs other tasks meanwhile."""
     if job.attempt.open().place.at_once > 1:
         secede()
     return step(function, job, *arguments)
 
 
 def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The same, once another step is done."""
+    """Call a step once another one is done: Dask waits for `previous`, and its value is not used."""
     return step(function, *arguments)
 
 
 def elsewhere(function: Callable[[], T]) -> T:
-    """Within a step, call a function on another worker, where there is one."""
+    """Call a function on another worker than the one that calls this; in place if there is no other."""
     here = get_worker().address
     with worker_client() as client:
         others = [worker for worker in client.nthreads() if worker != here]
         if not others:
             return function()
-        # It has a state and examples with it, which go from worker to worker.
+        # The function holds a state and examples: scattering sends them from worker to worker.
         [sent] = client.scatter([function], hash=False)
         called: T = client.submit(step, sent, workers=others, allow_other_workers=True, pure=False).result()
         return called

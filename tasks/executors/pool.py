@@ -1,4 +1,4 @@
-"""The workers of a cluster as executors see them: who is there, what they hold, and what becomes of them."""
+"""The workers of a cluster as executors see them: which are there, what data they hold, and which are lost."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ Key = tuple[str, str, int, int]
 
 
 class Task(NamedTuple):
-    """What a Dask key means: `key` gives the plain tuple that Dask asks for, and `Task(*key)` reads one.
+    """The parts of a Dask key: `key` gives the plain tuple that Dask asks for, and `Task(*key)` reads one.
 
-    Dask keeps durations by `kind`, and a key must never mean two things. `spread` names the attempt, how often its
-    work began again, and the number of its blocks. `round` and `block` of a ``turn`` are its number and the
-    partition; the `round` of ``data`` is the number of the split.
+    Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
+    attempt, how often its work was submitted anew, and the number of blocks. In a ``turn``, which is one map for a
+    parameter server, `round` is the number of the push and `block` the partition. In ``data``, `round` is the
+    number of the split.
     """
 
     kind: str
@@ -40,21 +41,23 @@ class Task(NamedTuple):
 
     @property
     def attempt(self) -> str:
-        """The token of the attempt."""
         return self.spread.split("-")[0]
 
     def partitions(self, plan: RoundPlan) -> range:
-        """The partitions that it is about; the plan it was made by may have had another number of blocks."""
+        """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
         blocks = plan.partitions if self.kind == "turn" else int(self.spread.rpartition("-")[2])
         return replace(plan, blocks=blocks).span(self.block)
 
 
 PLACED = ("data", "map", "score", "turn", "turns")
-"""Kinds of tasks that prefer the worker that holds their examples; the small others overtake them."""
+"""Kinds of tasks that prefer the worker that holds their examples. All other kinds are small, and go first."""
 
 
 class Pool:
-    """The workers of a Dask client, and the futures that they hold for longer than a window of rounds."""
+    """The workers of a Dask client, and the futures that they hold for longer than a window of rounds.
+
+    `deaths` counts by partition how many workers died while they worked on it.
+    """
 
     def __init__(self, client: Client, worker_timeout: float, notice: Notice) -> None:
         self.client = client
@@ -66,11 +69,15 @@ class Pool:
         self._paused: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
-        with suppress(TimeoutError):  # of a worker that hangs; it will be given up
+        with suppress(TimeoutError):  # a worker that does not answer will be given up
             client.run(_import_torch, wait=False, on_error="ignore", callback_timeout=ANSWER_SECONDS)
 
     def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
-        """The job with a block for each worker there is now, or each so many; who came or went moves the data."""
+        """The job with a plan for the workers that are there now: a block for each `ranks` of them.
+
+        If workers came or went since the last call, their data is forgotten and will be loaded again. With
+        `one_by_one` each partition is a block, and blocks are mapped one after the other.
+        """
         workers = usable_workers(self.client)
         if workers != self.workers:
             self.forget()
@@ -84,25 +91,28 @@ class Pool:
         return replace(job, plan=plan)
 
     def forget(self) -> None:
-        """Begin anew: other keys, no data held. Futures are dropped, for cancelling would cut the connection."""
+        """Use new keys from now on, and hold no data. Futures are dropped: cancelling them would disconnect."""
         self._spread += 1
         self._held = {}
         self.workers = []
 
     def homes(self, blocks: int) -> list[str]:
-        """The worker that each block prefers."""
+        """The address of the worker that each block prefers."""
         return [self.workers[block % len(self.workers)] for block in range(blocks)]
 
     def key(self, job: Job, kind: str, round: int, block: int = 0) -> Key:
-        """The key of a task of this spread."""
+        """The key of a task, which differs from all keys before the last `forget`."""
         return Task(kind, f"{job.attempt.token}-{self._spread}-{job.plan.blocks}", round, block).key
 
     def shared(self, job: Job) -> Future[Any]:
-        """The job itself, sent once."""
+        """A future of the job, which is sent to the cluster once."""
         return self._hold(self.key(job, f"job-{job.attempt.executor}", 0), _itself, job)
 
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
-        """The examples of each block in a round, loaded so; those of the present and the former split are held."""
+        """Futures of each block's examples in a round, made by `load(job, split, block)`.
+
+        Workers hold the examples of the present split and of the one before.
+        """
         shared, number = self.shared(job), job.split(round)
         keys = [self.key(job, "data", number, block) for block in range(job.plan.blocks)]
         held = {Task(*key): future for key, future in self._held.items()}
@@ -114,7 +124,7 @@ class Pool:
         return [self._hold(key, load, shared, number, block) for block, key in enumerate(keys)]
 
     def _hold(self, key: Key, function: Any, *arguments: Any) -> Future[Any]:
-        """A future that outlives its window."""
+        """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
         if key not in self._held:
             self._held[key] = self.client.submit(
                 step,
@@ -127,9 +137,9 @@ class Pool:
         return self._held[key]
 
     def look(self, job: Job | None = None) -> bool:
-        """Notify of workers that were lost or are paused, and of stragglers; whether any was lost.
+        """Notify of lost and paused workers and of stragglers, and count the deaths of workers by partition.
 
-        Remembers the partitions that workers died at.
+        Returns whether a worker was lost since the last look.
         """
         seen = self._watch.look()
         self._stragglers.look(seen.timings)
@@ -145,14 +155,17 @@ class Pool:
         return bool(seen.lost)
 
     def suspects(self) -> str:
-        """The partitions at which workers died most often, by `deaths`, as the beginning of a line."""
+        """The partitions at which workers died most often, as the beginning of an error text; empty for none."""
         most = max(self.deaths.values(), default=0)
         at = listed(partition for partition, deaths in self.deaths.items() if deaths == most)
         return f"workers died at partition {at}: " if most else ""
 
 
 def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list[tuple[int, int]]:
-    """The (round or turn, partition) of an attempt's tasks of some kinds; of examples, the number of a split."""
+    """What Dask keys of a job's attempt are about, as (number, partition), for the tasks of some kinds.
+
+    The number is a round; for a ``turn`` that of the push, and for ``data`` that of the split.
+    """
     if job is None:
         return []
     # Other programs on the cluster may have keys of any shape.
@@ -162,7 +175,10 @@ def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list
 
 
 def _lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of: str = "round") -> str:
-    """Who is lost, and which partitions are mapped again; the numbers are `of` rounds, or of their own turns."""
+    """The line about a lost worker: why, and which partitions are mapped again.
+
+    `numbers` are those of rounds, or of pushes; `of` is the word for them.
+    """
     why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
     if not lost.working and not lost.finished:
         return f"worker {lost.worker} {why}; it had no work"
@@ -177,4 +193,4 @@ def _itself(value: Any) -> Any:
 
 
 async def _import_torch() -> None:
-    """Being found on a worker is all that it is for: importing this module there takes a second or two."""
+    """Does nothing: to find this function, a worker imports this module and torch, which takes a second or two."""

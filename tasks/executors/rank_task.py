@@ -1,4 +1,4 @@
-"""A rank as a task on a Dask worker, which stays for all rounds of a run."""
+"""A rank: a task on a Dask worker that stays there and computes all rounds of a run."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from tasks.rounds.job import Job
 from tasks.rounds.steps import Mapped, MapRaised
 
 Event = tuple[str, int]
-"""What a rank notifies the client of: the ``port`` at which ranks meet, or which ``round`` is committed."""
+"""What a rank notifies the client of: (``port``, where the ranks meet) or (``round``, the one just committed)."""
 
 _halted: set[str] = set()
 
 
 async def halt(topic: str) -> None:
-    """Called on a worker: the ranks of this topic end with the round that they are at."""
+    """Have the ranks of a topic end after the round that they are computing. Called on their workers."""
     _halted.add(topic)
 
 
 def take_part(job: Job, split: int, data: list[Partition], meeting: Rendezvous, topic: str) -> int | None:
-    """Compute all rounds after the last committed one as a rank; gives the last that it knows to be committed.
+    """Compute all rounds after the last committed one, as the rank that `meeting` says.
 
-    `data` are the examples of its block under a split, by number. Gives None where another rank is lost. Ends
-    early once nobody waits for the task any more.
+    `data` are the examples of the rank's block under the split with number `split`. Returns the last round that
+    this rank knows to be committed, or None if another rank is lost. Ends early if it is halted, or if the client
+    no longer waits for it.
     """
     worker, forgotten = get_worker(), _forgotten(topic)
     opened = open_rendezvous(meeting.host) if meeting.rank == 0 else None
@@ -67,7 +68,7 @@ def _run(
 
 
 def _engine(job: Job, group: Group | Alone, data: BlockData) -> Engine:
-    """The engine of a rank, whose team maps a block of partitions."""
+    """The engine of a rank. Each team of `job.ranks` ranks shares a network and maps a block of partitions."""
     ranks = job.ranks
     if ranks == 1 or isinstance(group, Alone):
         return Engine(WholeNetwork(job, by_tasks), data, others=group)
@@ -77,12 +78,12 @@ def _engine(job: Job, group: Group | Alone, data: BlockData) -> Engine:
 
 
 def by_tasks(map_again: Callable[[], Mapped]) -> Mapped:
-    """Leave a round in which a map raises to Dask's tasks: the other ranks are at maps of their own."""
+    """Raise `MapRaised`, so that Dask's tasks do the round: the other ranks are busy and cannot map this again."""
     raise MapRaised("a map of a rank raised")
 
 
 def _forgotten(topic: str) -> Callable[[], bool]:
-    """Whether the ranks are halted, or nobody waits any more for the task that is under way."""
+    """A function that says whether the ranks are halted, or the client no longer waits for this task."""
     worker, key = get_worker(), get_worker().get_current_task()
 
     def forgotten() -> bool:

@@ -1,8 +1,8 @@
-"""Rounds by ranks: a Dask task on each worker that stays, and exchanges with the others as a process group.
+"""Rounds by ranks: a task stays on each Dask worker, and exchanges updates with the others as a process group.
 
-What ranks cannot do is done by Dask's own tasks: asynchronous rounds, replays, and the round at which a rank was
-lost (of a team, for the third time in a row), so that a deadly partition is named; and rounds in which maps raise,
-up to one in which none does.
+Some rounds are left to the tasks of `GraphExecutor`: asynchronous rounds; replays; the round at which a rank was
+lost (if ranks share a network, after the third loss in a row), so that a partition that kills workers is named;
+and rounds in which maps raise, until there is one in which none does.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from tasks.rounds.timing import Notice, log_notice
 from tasks.when import Asynchronous
 
 ENCRYPTED = ("tls", "wss")
-"""How Dask speaks where nobody is to listen; gloo has nothing of the kind."""
+"""The encrypted protocols of Dask. Gloo, by which ranks exchange, has no encryption."""
 
 TEAM_SECONDS = 60.0
-"""How long a team that has lost workers waits for others, before all that are left do without."""
+"""Seconds that a team waits for new workers after a loss, before each worker gets the whole network instead."""
 
 SHORT_SECONDS = 5.0
-"""Ranks that may be chosen do rounds below this: of longer ones what lies between them is a small part."""
+"""With `auto`, ranks do rounds that take fewer seconds. In longer rounds they would save only a small part."""
 
 TEAM_LOSSES = 2
-"""How often in a row teams are formed again at a round, before it is done by tasks that have the whole network."""
+"""How many times in a row teams are formed again at one round, before tasks with the whole network do it."""
 
 END_SECONDS = 30
-"""How long ranks that are halted may take for their last round."""
+"""Seconds that halted ranks may take for their last round."""
 
 FOLLOWING_SECONDS = 5
-"""How long after a rank has ended the others may take to say why."""
+"""Seconds that are waited, after a rank has ended early, for another one to say why."""
 
 
 class RanksExecutor(GraphExecutor):
     """Runs rounds on the workers of a Dask client, each of which is a rank; see `open_executor`.
 
-    One that is `choosing` leaves rounds that take long to Dask's tasks, of which a lost worker costs less, but for
-    those of teams, whose ranks have their share of the network here alone; the first ones take `seconds` as far as
-    it knows. Unless `plain`, ranks on several machines whose Dask speaks encrypted are refused, and by one that is
-    choosing not chosen.
+    With `choosing`, Dask's tasks do the rounds that take long, since a lost worker costs less there. Networks that
+    ranks share are never left to them because of that. `seconds` is what a round is expected to take before the
+    first one. Ranks on several machines of an encrypted cluster raise `ClusterError`, or with `choosing` are not
+    chosen, unless `plain` allows that they exchange unencrypted data.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class RanksExecutor(GraphExecutor):
         self.choosing = choosing
         self._seconds = seconds if choosing else 0.0
         self._running: RunningRanks | None = None
-        self._said = ""
-        self._teamed = False
-        self._raised = False
+        self._notified = ""
+        self._formed_teams = False
+        self._map_raised = False
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run a window of rounds, giving each commit as it is made; the ranks go on beyond it."""
+        """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
         lone = job.ranks == 1
         self._await_team(job)
         if (lone and self._seconds >= SHORT_SECONDS) or not self._can(job):
@@ -91,24 +91,24 @@ class RanksExecutor(GraphExecutor):
             return
         losses = 0
         while first <= last:
-            by_tasks = self._raised or losses > (0 if lone else TEAM_LOSSES)
-            until = last if self._raised else first
+            by_tasks = self._map_raised or losses > (0 if lone else TEAM_LOSSES)
+            until = last if self._map_raised else first
             try:
                 for commit in super().run(job, first, until) if by_tasks else self._by_ranks(job, first, last):
                     yield commit
                     first, losses = commit.round + 1, 0
-                    self._raised = any(record.raised for record in commit.updates.values())
+                    self._map_raised = any(record.raised for record in commit.updates.values())
                     if commit.stop:
                         return
             except (LostWork, MapRaised) as error:
                 self._let_go()
                 self.pool.forget()
-                self._raised = isinstance(error, MapRaised)
-                losses += not self._raised
+                self._map_raised = isinstance(error, MapRaised)
+                losses += not self._map_raised
                 self._await_team(job)
 
     def end(self) -> None:
-        """End the ranks with the round that they are at, and wait until they have."""
+        """Halt the ranks after the round that they are computing, and wait until they have ended."""
         if self._running is not None:
             self._running.halt()
             self._let_go()
@@ -119,37 +119,40 @@ class RanksExecutor(GraphExecutor):
             self._running = None
 
     def _await_team(self, job: Job) -> None:
-        """Wait a while for workers that were lost to be there again, where there are too few left for a team."""
+        """Wait a while for workers to come back, if a team was formed and too few workers are left for one."""
         deadline = time.monotonic() + TEAM_SECONDS
-        while self._teamed and len(usable_workers(self.client)) < job.ranks:
+        while self._formed_teams and len(usable_workers(self.client)) < job.ranks:
             if time.monotonic() > deadline:
                 return
             time.sleep(LOOK_SECONDS)
 
     def _by_ranks(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """The commits of the ranks that are running, where they have all workers, else of new ones."""
+        """The commits of the running ranks; of new ones if workers have come or gone, or none are running."""
         spread = self.pool.spread(job.run_by("ranks"), ranks=job.ranks)
         if self._running is None or not self._running.goes_on(spread, first - 1, self.pool.workers):
             self.end()
             if len(self.pool.workers) < job.ranks:
                 raise LostWork("there are fewer workers than ranks of a team")
-            self._teamed = job.ranks > 1
+            self._formed_teams = job.ranks > 1
             self._running = RunningRanks(self.pool, spread, first - 1)
         return self._running.commits(last)
 
     def _can(self, job: Job) -> bool:
-        """Whether ranks can do the rounds: with workers enough, in processes of their own."""
-        there = processes(self.client)
-        if isinstance(job.work.algorithm.when, Asynchronous) or self._notifies_why_not(job, len(there)):
+        """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
+        workers = processes(self.client)
+        if isinstance(job.work.algorithm.when, Asynchronous) or self._notifies_why_not(job, len(workers)):
             return False
-        if self._overheard(there):
+        if self._would_send_plain(workers):
             return False
-        return len(set(there.values())) == len(there) and all(urlparse(worker).hostname for worker in there)
+        return len(set(workers.values())) == len(workers) and all(urlparse(worker).hostname for worker in workers)
 
-    def _overheard(self, there: Mapping[str, tuple[str, int]]) -> bool:
-        """Whether ranks would send unencrypted over a network; raises where they were asked for."""
-        machines = {machine for machine, _ in there.values()}
-        encrypted = any(urlparse(worker).scheme in ENCRYPTED for worker in there)
+    def _would_send_plain(self, workers: Mapping[str, tuple[str, int]]) -> bool:
+        """Whether ranks would send unencrypted data over the network of an encrypted cluster.
+
+        `workers` has the machine and process of each worker. Raises `ClusterError` unless the executor may choose.
+        """
+        machines = {machine for machine, _ in workers.values()}
+        encrypted = any(urlparse(worker).scheme in ENCRYPTED for worker in workers)
         if self.plain or len(machines) == 1 or not encrypted:
             return False
         if self.choosing:
@@ -160,26 +163,29 @@ class RanksExecutor(GraphExecutor):
         )
 
     def _notifies_why_not(self, job: Job, workers: int) -> bool:
-        """Notify, once, why each worker has the whole network where teams were to share it."""
+        """Whether ranks cannot share the job's network as asked; if so, notify once of the reason."""
         ranks, algorithm = job.ranks, job.work.algorithm
         why = ""
         if ranks > 1 and (part := whole_part(algorithm)):
             why = f"{part} needs whole networks in one place"
         elif ranks > workers:
             why = f"a team of {ranks} ranks needs as many workers, of which there are {workers}"
-        if why and why != self._said:
+        if why and why != self._notified:
             self.pool.notice(f"{why}: each has the whole network")
-        self._said = why or self._said
+        self._notified = why or self._notified
         return bool(why)
 
 
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:
-    """The workers that are ranks, one team after the other."""
+    """The workers that become ranks, in the order of the ranks: one team after the other."""
     return workers[: job.plan.blocks * job.ranks]
 
 
 class RunningRanks:
-    """Ranks at work on the rounds of a job, from the last committed one on, until one is lost or the run ends."""
+    """Ranks that compute the rounds of a job from a committed `round` on, until one is lost or the run ends.
+
+    `committed` is the last round whose commit was yielded.
+    """
 
     def __init__(self, pool: Pool, job: Job, round: int) -> None:
         self.pool = pool
@@ -196,12 +202,12 @@ class RunningRanks:
         self._ranks = {0: self._submit(0, port=0)}
 
     def goes_on(self, job: Job, round: int, workers: list[str]) -> bool:
-        """Whether it is at this job, has committed as far as this round, and all workers are in it."""
+        """Whether these ranks work on this job, have yielded its commits up to `round`, and use all `workers`."""
         same = self.job.attempt.token == job.attempt.token and self.committed == round
         return same and self._workers == _rank_workers(job, workers)
 
     def commits(self, last: int) -> Iterator[Commit]:
-        """The commits up to a round as they are made; raises `LostWork` where a rank is lost."""
+        """Yield the commits up to round `last` as they are made. Raises `LostWork` if a rank is lost."""
         log = self.job.attempt.open().log
         while self.committed < last:
             while self._made == self.committed:
@@ -213,12 +219,14 @@ class RunningRanks:
                 return
 
     def halt(self) -> None:
-        """Have the ranks end with the round that they are at, and wait for those whose workers are there."""
+        """Have the ranks end after the round that they compute now. Waits for those on workers still there."""
         client = self.pool.client
         with suppress(TimeoutError, FuturesCancelledError, OSError):
-            there = client.nthreads()
+            workers = client.nthreads()
             ranks = {
-                w: self._ranks[rank] for rank, w in enumerate(self._workers) if w in there and rank in self._ranks
+                worker: self._ranks[rank]
+                for rank, worker in enumerate(self._workers)
+                if worker in workers and rank in self._ranks
             }
             if ranks and not all(future.done() for future in ranks.values()):
                 client.run(halt, self._topic, workers=list(ranks), wait=False, on_error="ignore")
@@ -226,7 +234,7 @@ class RunningRanks:
                     wait(list(ranks.values()), timeout=END_SECONDS)
 
     def release(self) -> None:
-        """Stop listening; ranks that nobody waits for end."""
+        """Stop listening to the ranks, which then end, since nobody waits for them."""
         self.pool.client.unsubscribe_topic(self._topic)
         for future in self._ranks.values():
             future.release()
@@ -252,15 +260,15 @@ class RunningRanks:
         self._events.put(event[1])
 
     def _handle_event(self) -> None:
-        """Wait a while for the next event of a rank, and act on it."""
+        """Wait a while for the next event of a rank, and act on it. Raises `LostWork` if a rank is lost."""
         try:
-            what, number = self._events.get(timeout=LOOK_SECONDS)
+            kind, number = self._events.get(timeout=LOOK_SECONDS)
         except Empty:
             self._look()
             return
-        if what == "port":
+        if kind == "port":
             self._ranks |= {rank: self._submit(rank, number) for rank in range(1, len(self._workers))}
-        elif what == "end":
+        elif kind == "end":
             self._ended(number)
         else:
             self._made = max(self._made, number)
@@ -273,7 +281,10 @@ class RunningRanks:
         self._idleness.look()
 
     def _ended(self, rank: int) -> None:
-        """A rank has ended, and says which round is the last that is committed; raises its error."""
+        """Take note that a rank has ended. Its result is the last committed round, or None after a loss.
+
+        Raises the rank's error, if it ended with one.
+        """
         last: int | None = result(self.pool.client, self._ranks[rank])
         if last is not None:
             self._made = max(self._made, last)

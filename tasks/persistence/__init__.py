@@ -1,1 +1,1 @@
-"""The steps of rounds with a pen: reading what they need from the store, and keeping what they gave."""
+"""The steps of rounds with the store: what they need is read before, and what they gave is written after."""

@@ -1,6 +1,6 @@
-"""Reading what a round's steps need, and keeping what they gave: the one place where a run's store is written.
+"""Tasks of a round that read from the store what a pure step needs, call it, and write what it gave.
 
-Each function is the whole of a task, with the pure step in its middle: nothing is shipped to where it is kept.
+Updates are written by the process that computed them. They need not travel to be stored.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ from tasks.rounds.steps import (
 
 
 def read_outcome(job: Job, round: int) -> Outcome:
-    """The outcome of a committed round, verified; made again where its state is not stored."""
+    """The outcome of a committed round, verified; it is recomputed if its state is not stored."""
     return recomputed(job.work, job.attempt.open(), round)
 
 
 def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
-    """The examples of a block's partitions under a split, of which is kept which example went where."""
+    """Load the examples of a block's partitions under split `number`, and store the split.
+
+    Block 0 stores which example is in which partition, unless the data came in partitions.
+    """
     partitions = job.work.partitions
     if block == 0 and not partitions.source.partitioned:
         job.attempt.open().splits.write(number, partitions.assignment)
@@ -57,55 +60,61 @@ def load_and_keep(job: Job, number: int, block: int) -> list[Partition]:
 
 
 def load_block(job: Job, number: int, block: int) -> list[Partition]:
-    """The examples of a block's partitions under a split."""
+    """Load the examples of a block's partitions under split `number`, and store nothing."""
     return [job.work.partitions.load(number, partition) for partition in job.plan.span(block)]
 
 
 Again = Callable[[Callable[[], Mapped]], Mapped]
-"""Has a partition mapped once more, as its map raised."""
+"""Runs a map once more after it raised: in this process, on another worker, or by other means."""
 
 
 def here(map_again: Callable[[], Mapped]) -> Mapped:
-    """In this process."""
+    """Run a map once more in this process."""
     return map_again()
 
 
 Keep = Callable[[int, Mapped, float], Callable[[], UpdateRecord]]
-"""Stores the update of a round, which took so many seconds; gives what waits for its record."""
+"""Stores an update: called with the round, the update, and the seconds that its map took.
+
+It returns a function that waits until the update is written, and gives its record.
+"""
 
 
 class Rank(Protocol):
-    """How a process reads and stores its part of a network: all of it, or what it has in a team."""
+    """How a process reads and stores its part of a network: the whole, or its share of one that ranks share."""
 
     @property
     def job(self) -> Job:
-        """The work on its part of the network, and where it is kept."""
+        """The job on this part of the network."""
         ...
 
     def read_outcome(self, round: int) -> Outcome:
-        """The outcome of a committed round, verified."""
+        """This part of the outcome of a committed round, verified."""
         ...
 
     def read_carry(self, source: int | None, partition: int) -> Mapping[str, Vectors]:
-        """What a partition carried away from a round, vectors (element,) by slot; nothing from none."""
+        """What a partition carried away from round `source`, vectors (element,) by slot; empty for no round."""
         ...
 
     def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
-        """The map's result once it is settled whether it is refused."""
+        """The final result of a map: mapped once more if it raised, and refused if it is on any rank."""
         ...
 
     def keeping(self) -> AbstractContextManager[Keep]:
-        """Within, updates are stored, by what it gives."""
+        """A context that gives the function to store updates with. When it ends, all are written."""
         ...
 
     def keep_state(self, after: Outcome) -> Mapping[str, str] | None:
-        """Store the state after a round; the digests of its tensors, None where it is stored with the commit."""
+        """Store the state after a round, and return the digests of its tensors.
+
+        None means that nothing is done yet: `commit_round` stores the state.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class WholeNetwork:
-    """A process that has the whole network; `again` maps a partition once more whose map raised."""
+    """A process that has the whole network. `again` maps a partition once more if its map raised."""
 
     job: Job
     again: Again = here
@@ -117,7 +126,6 @@ class WholeNetwork:
         return read_carry(self.job, source, partition)
 
     def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
-        """Refused where the map raises again."""
         return (
             self.again(partial(map_again, self.job, before, mapped.partition, examples))
             if mapped.raised
@@ -126,7 +134,7 @@ class WholeNetwork:
 
     @contextmanager
     def keeping(self) -> Iterator[Keep]:
-        """Within, updates of large states and far stores are written beside the next maps."""
+        """A context in which updates are stored; if they are large or the store is far, during the next maps."""
         store = self.job.attempt.open()
         with beside(store.place, store.tensors.state_bytes) as keep:
             yield lambda round, mapped, seconds: keep(_keep, store, round, mapped, seconds).result
@@ -138,14 +146,17 @@ class WholeNetwork:
 def map_and_keep(
     job: Job, before: Outcome, data: Sequence[Partition], block: int, again: Again = here
 ) -> BlockResult:
-    """Map, keep and fold a block with the whole network; `again` maps a partition once more whose map raised."""
+    """Map a block with the whole network, store its updates, and fold them.
+
+    `again` maps a partition once more if its map raised.
+    """
     return map_keep_fold(WholeNetwork(job, again), before, data, block)
 
 
 def map_keep_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block: int) -> BlockResult:
-    """Map a block's partitions, keep their updates, refuse those that are unsound, and fold the others.
+    """Map a block's partitions, store their updates, refuse those that are unsound, and fold the others.
 
-    Refused updates are kept where they have the right shape.
+    `data` are the examples of the block's partitions. Refused updates of the right shape are stored, too.
     """
     job = rank.job
     check_machine(job)
@@ -157,8 +168,8 @@ def map_keep_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block:
     with generators_kept(), rank.keeping() as keep:
         for group in map_groups(job.work, before.state, zip(span, data, carries, strict=True)):
             seconds = (time.perf_counter() - began) / len(group)
-            for found in group:
-                mapped = rank.settled(before, found, data[found.partition - span.start])
+            for each in group:
+                mapped = rank.settled(before, each, data[each.partition - span.start])
                 records[mapped.partition] = keep(round, mapped, seconds)
                 updates[mapped.partition] = None if mapped.refused else mapped.update
             began = time.perf_counter()
@@ -167,14 +178,14 @@ def map_keep_fold(rank: Rank, before: Outcome, data: Sequence[Partition], block:
 
 
 def map_again(job: Job, before: Outcome, partition: int, examples: Partition) -> Mapped:
-    """Map one partition of a round, wherever that is."""
+    """Map one partition of a round once more, in whichever process this is called."""
     check_machine(job)
     carry = read_carry(job, before.carry_from.get(partition), partition)
     return map_partition(job.work, before.state, before.state.round + 1, partition, examples, carry)
 
 
 def check_machine(job: Job) -> None:
-    """Raise `NumericsMismatch` on a machine, or in a Roundweave, that would compute other bits than the run."""
+    """Raise `NumericsMismatch` if this machine, or its Roundweave, may compute other bits than the run."""
     where = f"worker process {os.getpid()} on {_host()}"
     if job.work.source:
         check_source(job.work.source, source_digest(), where)
@@ -183,18 +194,18 @@ def check_machine(job: Job) -> None:
 
 
 def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:
-    """What a partition carried away from a round, vectors (element,) by slot; nothing from none."""
+    """What a partition carried away from round `source`, vectors (element,) by slot; empty for no round."""
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
 def _keep(store: RoundStore, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
-    """Write an update, and give what the commit is to say of it."""
+    """Write an update, and return its record for the commit."""
     store.tensors.write_update(round, mapped.partition, mapped.update)
     return record_of(mapped, seconds)
 
 
 def record_of(mapped: Mapped, seconds: float, digest: str | None = None) -> UpdateRecord:
-    """What the commit is to say of an update that took so many seconds to map; its digest may be known."""
+    """The commit's record of an update whose map took `seconds`; the digest is computed unless it is given."""
     metrics = {name: float(value) for name, value in mapped.update.metrics.items() if _is_number(value)}
     return UpdateRecord(
         digest=update_digest(mapped.update) if digest is None else digest,
@@ -219,17 +230,17 @@ def _is_number(value: Any) -> bool:
 
 
 def fold_round(job: Job, round: int, blocks: Sequence[BlockResult]) -> BlockResult:
-    """What neighbouring blocks of a round give, on its way to the reduce, as one of them would."""
+    """Fold the results of neighbouring blocks into one result, as if they were one block."""
     return fold_results(job.work, round, job.plan.partitions, blocks)
 
 
 def reduce_round(job: Job, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
-    """The outcome of a round from its blocks; it is kept with the commit."""
+    """The outcome of a round from its blocks' results. Nothing is written: `commit_round` does it."""
     return reduce_apply(job.work, before, blocks)
 
 
 def score_outcome(job: Job, after: Outcome, data: Sequence[Partition]) -> list[Tally]:
-    """Score the state after a round on the held-out examples of a block; the sums are kept with the commit."""
+    """Score the state after a round on the held-out examples of a block; `commit_round` stores the score."""
     return score_block(job.work, after.state, data)
 
 
@@ -243,11 +254,12 @@ def commit_round(
     process_group: ProcessGroupRecord | None = None,
     digests: Mapping[str, str] | None = None,
 ) -> Commit:
-    """Keep the state and make its round exist; does nothing once an earlier one of this attempt ended it.
+    """Write a round's state and its commit, after which the round exists.
 
-    Where it is the `closing` one of a window, the next begins from its state, which is stored. `updates` are
-    those, by partition, that were not kept when they were mapped. `process_group` says what its ranks took, and
-    `digests` are of the tensors of a state that is kept already.
+    Does nothing if the attempt has stopped at the `previous` commit, and returns that one. `closing` is true for
+    the last round of a window: its state is always stored, since the next window begins from it. `updates`, by
+    partition, are those that were not stored when they were mapped. `process_group` says what its ranks sent and
+    held. `digests` are those of the state's tensors, if the state is stored already.
     """
     store, state, attempt = job.attempt.open(), after.state, job.attempt
     previous = previous or store.log.read(state.round - 1)
@@ -281,9 +293,9 @@ def commit_round(
 
 
 def _keep_state(store: RoundStore, after: Outcome, stored: bool) -> None:
-    """Write the state after a round where it is to be `stored`, and its matches, unless the round is committed."""
+    """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
     round = after.state.round
-    # Where this process made the round before, nobody else is at work, unless it takes over just now.
+    # If this process committed the round before, no other is at work, or one is just taking over.
     if store.log.follows(round) or not store.log.has(round):
         if stored:
             store.tensors.write_state(after.state)
@@ -293,14 +305,14 @@ def _keep_state(store: RoundStore, after: Outcome, stored: bool) -> None:
 
 @functools.lru_cache(maxsize=2)
 def _split(partitions: Partitions, number: int) -> SplitRecord | None:
-    """What a round's commit says of its split; once for each process and split, not for each round."""
+    """The commit's record of a split. It is cached, as it is the same for all rounds of the split."""
     if partitions.source.partitioned:
         return None
     return split_record(number, partitions.assignment(number))
 
 
 def _with_best(attempt: Attempt, commit: Commit, previous: Commit) -> Commit:
-    """Keep count of the best loss, and say so where the run ends here."""
+    """Add to a commit the best loss so far, the number of scores since then, and why the run stops, if it does."""
     best, since_best = previous.best, previous.since_best
     if commit.score is not None:
         better = best is None or commit.score.loss < best

@@ -1,4 +1,4 @@
-"""What surrounds the steps of asynchronous rounds: turns, the server's rounds, and how they are kept."""
+"""Tasks of asynchronous rounds: they map what partitions push, serve rounds, and commit them."""
 
 from __future__ import annotations
 
@@ -28,77 +28,80 @@ from tasks.rounds.steps import Mapped, Outcome
 from tasks.when import ServerRound
 
 Ref = tuple[Sequence[Pushed], int]
-"""One of the updates that were pushed together, by its place among them."""
+"""A push in the list of those that one task has mapped, and its index in the list."""
 
 Due = tuple[int, InFlight, Outcome, Ref | int | None]
-"""A map to run: whose, what is in flight, the version that was fetched, and what the partition carries.
+"""A map to run: the partition, what is in flight of it, the fetched outcome, and where to find its carry.
 
-The last is its push before, else the round whose update has it, None for nothing.
+The carry is in its push before; or it is read from the store, from the update of the round given; None for none.
 """
 
 
 def make_pushes(job: Job, data: Sequence[Partition], dues: Sequence[Due], again: Again = here) -> list[Pushed]:
-    """What partitions of a block with these examples push at their turns, one after the other."""
-    return [_take_due(job, data, *due, again=again) for due in dues]
+    """Map partitions of one block, one after the other, and return their pushes.
+
+    `data` are the examples of all partitions of the block.
+    """
+    return [_push_due(job, data, *due, again=again) for due in dues]
 
 
-def _take_due(
+def _push_due(
     job: Job,
     data: Sequence[Partition],
     partition: int,
-    item: InFlight,
+    in_flight: InFlight,
     fetched: Outcome,
     before: Ref | int | None,
     again: Again,
 ) -> Pushed:
     examples = data[partition - _first(job, partition)]
     carry = read_carry(job, before, partition) if before is None or isinstance(before, int) else at(before).carry
-    return make_push(job, fetched.state, item, partition, examples, carry, again)
+    return make_push(job, fetched.state, in_flight, partition, examples, carry, again)
 
 
 def at(ref: Ref) -> Pushed:
-    """The update itself."""
     pushed, place = ref
     return pushed[place]
 
 
 def _first(job: Job, partition: int) -> int:
-    """The first partition of the block that a partition is of."""
+    """The first partition of the block in which a partition is."""
     return next(span.start for span in map(job.plan.span, range(job.plan.blocks)) if partition in span)
 
 
 def make_push(
     job: Job,
     fetched: State,
-    item: InFlight,
+    in_flight: InFlight,
     partition: int,
     examples: Partition,
     carry: Mapping[str, Vectors],
     again: Again = here,
 ) -> Pushed:
-    """What a partition pushes at its turn; it is kept when it has landed, since its round is known only then.
+    """Map a partition for the push that is in flight, with what it carries, vectors (element,) by slot.
 
-    Who raises takes the turn `again`.
+    The update is not stored here, because its round is known only once it arrives at the server. If the map
+    raises, `again` runs it once more.
     """
     started = time.perf_counter()
-    map_it = partial(_map_turn, job, fetched, item, partition, examples, carry)
+    map_it = partial(_map_checked, job, fetched, in_flight, partition, examples, carry)
     mapped = map_it()
     if mapped.raised:
         mapped = again(map_it)
     record = record_of(mapped, time.perf_counter() - started)
-    began, kept = (item.push, item.version), Update({}, carry=carried(job.work, item, carry))
+    began, kept = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
     return Pushed(partition, mapped.update, record, kept, began, job.work.code)
 
 
-def _map_turn(job: Job, *turn: Any) -> Mapped:
+def _map_checked(job: Job, *arguments: Any) -> Mapped:
     check_machine(job)
-    return map_version(job.work, *turn)
+    return map_version(job.work, *arguments)
 
 
 def serve_rounds(
     job: Job, before: Outcome, rounds_taken: Sequence[ServerRound], pushed: Sequence[Sequence[Ref]]
 ) -> Outcome:
-    """The outcome of several rounds, from what was pushed in each."""
+    """The outcome after several rounds of the server, from the pushes that each of them applies."""
     for taken_in, refs in zip(rounds_taken, pushed, strict=True):
         before = serve(job.work, before, taken_in, list(map(at, refs)))
     return before
@@ -112,9 +115,9 @@ def commit_server_rounds(
     tallies: Sequence[Sequence[Sequence[Tally]]],
     last: int,
 ) -> list[Commit]:
-    """Serve rounds again from the first one on, and keep each; ends early where a commit says stop.
+    """Serve rounds once more, from round `first` on, and commit each. Ends early after a commit that says to stop.
 
-    `last` is the last round of the window.
+    `last` is the last round of the window. The lists have one entry for each round.
     """
     outcome, commits = read_outcome(job, first - 1), list[Commit]()
     for taken_in, refs, scores in zip(rounds_taken, pushed, tallies, strict=True):
@@ -136,9 +139,6 @@ def commit_pushes(
     previous: Commit | None,
     closing: bool,
 ) -> Commit:
-    """Keep the updates that landed in a round and the state after it, and make the round exist.
-
-    `closing` is as in `commit_round`.
-    """
+    """Store the updates that a round applied, and commit it; the other arguments are those of `commit_round`."""
     updates = {each.partition: each.update for each in pushed}
     return commit_round(job, after, tallies, previous, closing, updates)

@@ -1,4 +1,4 @@
-"""The outcome of a committed round: read where its state is stored, else made again from stored updates."""
+"""The outcome of a committed round: read if its state is stored, else recomputed from stored updates."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tasks.rounds.job import Work
 from tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
 
 MOST = 3
-"""So many outcomes that were made again a process remembers: going through rounds in order costs an apply each."""
+"""How many recomputed outcomes a process remembers, so that going through rounds in order takes one apply each."""
 
 
 class Remembered:
-    """The last outcomes that were made again, by the chains of their records, which vouch for all before."""
+    """The last recomputed outcomes, by the chain of their round's record, which covers all rounds before it."""
 
     def __init__(self) -> None:
         self._outcomes: OrderedDict[str, Outcome] = OrderedDict()
         self._lock = Lock()
 
     def get(self, chain: str) -> Outcome | None:
-        """The outcome of the record with this chain, if it is remembered."""
+        """The outcome of the round with this chain, None if it is not remembered."""
         with self._lock:
             return self._outcomes.get(chain)
 
@@ -47,10 +47,11 @@ REMEMBERED = Remembered()
 
 
 def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
-    """The outcome of a committed round by the work that made it, verified.
+    """The outcome of a committed round, verified, if needed recomputed by the work that made it.
 
-    Where the state is not stored, updates are reduced and applied again since the last one that is. Raises
-    `RoundMissing`, `RoundPruned`, `StoreDamaged`, and `RoundFailed` where another state comes out.
+    If its state is not stored, the stored updates of all rounds since the last stored state are reduced and
+    applied again. Raises `RoundMissing`, `RoundPruned` or `StoreDamaged` if something of this cannot be read, and
+    `RoundFailed` if the result has another digest than the commit says.
     """
     nearest, outcome = _nearest(store, round)
     for later in range(nearest + 1, round + 1):
@@ -60,12 +61,12 @@ def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
 
 
 def remember(store: RoundStore, outcome: Outcome) -> None:
-    """Have this process remember the outcome of a committed round for a while."""
+    """Remember the outcome of a committed round in this process for a while."""
     REMEMBERED.put(store.log.chain(outcome.state.round), outcome)
 
 
 def _nearest(store: RoundStore, round: int) -> tuple[int, Outcome]:
-    """The last round up to this one whose state is stored, or whose outcome is remembered, and the outcome."""
+    """The last round up to this one whose state is stored or remembered, and its outcome."""
     pruned = store.tensors.pruned()
     for earlier in range(round, 0, -1):
         if there(store.log, pruned, earlier):
@@ -73,7 +74,7 @@ def _nearest(store: RoundStore, round: int) -> tuple[int, Outcome]:
         if outcome := REMEMBERED.get(store.log.chain(earlier)):
             return earlier, outcome
         if not pruned.has_update(earlier):
-            return round, _read(store, round)  # which raises, and tells what is there
+            return round, _read(store, round)  # this raises an error that says what is stored
     return 0, _read(store, 0)
 
 
@@ -83,7 +84,7 @@ def _read(store: RoundStore, round: int) -> Outcome:
 
 
 def _again(work: Work, store: RoundStore, before: Outcome, commit: Commit) -> Outcome:
-    """The outcome of a round from that of the one before and its stored updates."""
+    """Recompute the outcome of a round from that of the round before and its stored updates."""
     records = {partition: replace(record, match=None) for partition, record in commit.updates.items()}
     updates = {p: None if r.refused else store.tensors.read_update(commit, p) for p, r in records.items()}
     state = reduce_again(work, before, commit, records, updates).state
@@ -102,7 +103,10 @@ def reduce_again(
     records: Mapping[int, UpdateRecord],
     updates: Mapping[int, Update | None],
 ) -> Outcome:
-    """A recorded round's outcome from that of the one before and its updates, None for those that are refused."""
+    """Reduce and apply the updates of a recorded round again; `updates` has None for those that are refused.
+
+    `before` is the outcome of the round before. The updates' `records` may differ from those of the commit.
+    """
     if commit.server is None:
         nodes = fold_block(work, before.state.round + 1, [(0, len(records))], updates)
         return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])

@@ -1,6 +1,6 @@
-"""Reading and storing whole tensors of which each rank has a part: some rows at a time.
+"""Reading and storing a network that several ranks share, some rows of a tensor at a time.
 
-All ranks call each function together; the first one writes.
+All ranks must call each function together. Rank 0 writes whole tensors from the shares of all.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from tasks.rounds.job import Job
 from tasks.rounds.steps import Mapped, MapRaised, Outcome
 
 PART_BYTES = 1 << 20
-"""Bytes of a cut tensor that are in one place at a time, or those of one row where it has more."""
+"""How many bytes of a shared tensor are in one process at a time; or one row, if it is larger."""
 
 
 def rows_at_once(spec: TensorSpec) -> int:
-    """Rows of a whole tensor that are in one place at a time."""
+    """How many rows of a shared tensor are in one process at a time."""
     itemsize: int = getattr(torch, spec.dtype).itemsize
     return max(1, PART_BYTES * spec.shape[0] // max(1, spec.size * itemsize))
 
 
 @dataclass(frozen=True)
 class Rows(Record):
-    """Rows of a tensor on their way to the rank that writes, (row, *)."""
+    """Some rows of a tensor that are sent to the rank that writes, (row, *)."""
 
     values: torch.Tensor
 
 
 @dataclass(frozen=True)
 class InShares:
-    """A rank with those that share its network: `job` is of its share, `whole` of all of it.
+    """How a rank reads and stores its share of a network: `job` has its share, `whole` has the whole network.
 
-    What is written goes by a `line` of its own to the rank that writes.
+    `group` are the ranks that share the network. `line` are the same ranks; through this communicator they send to
+    rank 0 what it writes.
     """
 
     job: Job
@@ -60,7 +61,7 @@ class InShares:
 
     @classmethod
     def of(cls, job: Job, group: Communicator, line: Communicator) -> InShares:
-        """That of a rank, which is in a process of its own."""
+        """The share of the rank that `group` says, for a rank in a process of its own."""
         work, shares = job.work, job.work.compute.shares
         assert shares is not None
         objective = ShareObjective.of(work.objective, shares, group, apart=True)
@@ -68,7 +69,7 @@ class InShares:
         return cls(replace(job, work=share), job, shares, group, line)
 
     def read_outcome(self, round: int) -> Outcome:
-        """The rank's part of the outcome of a committed round, verified; recomputed where it is not stored."""
+        """The rank's share of the outcome of a committed round, verified; recomputed if it is not stored."""
         store, rank = self.job.attempt.open(), self.group.rank
         if not there(store.log, store.tensors.pruned(), round):
             whole = recomputed(self.whole.work, store, round)
@@ -79,7 +80,7 @@ class InShares:
         return Outcome(state, carry_from=commit.carry_from, server=commit.server)
 
     def _read(self, commit: Commit, path: str, into: torch.Tensor) -> None:
-        """Read the rank's part of a tensor of a committed state, of which some rows are in memory at a time."""
+        """Read the rank's share of a tensor of a committed state, with only some rows in memory at a time."""
         tensors, spec, rank = (
             self.job.attempt.open().tensors,
             self._specs[self._name(path)],
@@ -104,7 +105,7 @@ class InShares:
 
     @functools.cached_property
     def _frozen(self) -> dict[str, str]:
-        """The digests of the tensors that no round changes."""
+        """The digests of the frozen tensors, which no round changes."""
         tensors = self.job.attempt.open().log.read(0).tensors if self.shares.layout.frozen else {}
         return {path: digest for path, digest in tensors.items() if path.startswith("frozen/")}
 
@@ -113,7 +114,7 @@ class InShares:
 
     @contextmanager
     def keeping(self) -> Iterator[Keep]:
-        """Within, updates are written as they come; the records are whole on the first rank alone."""
+        """A context in which updates are written at once. Only on rank 0 do the records have digests."""
 
         def keep(round: int, mapped: Mapped, seconds: float) -> Callable[[], UpdateRecord]:
             record = self._keep(round, mapped, seconds)
@@ -122,7 +123,7 @@ class InShares:
         yield keep
 
     def keep_state(self, after: Outcome) -> dict[str, str]:
-        """Write the state after a round where it is to be stored; on the first rank the digests of its tensors."""
+        """Write the state after a round if it is to be stored. Only on rank 0 are the digests complete."""
         state, store = after.state, self.job.attempt.open()
         stored = self.job.attempt.stores_state(state.round) and not store.log.has(state.round)
         digests = dict(self._frozen)
@@ -133,18 +134,20 @@ class InShares:
         return digests
 
     def settled(self, before: Outcome, mapped: Mapped, examples: Partition) -> Mapped:
-        """The same, refused where it is on any rank, and nothing of it where one has nothing that can be kept.
+        """The map's result, refused on all ranks if one refuses it.
 
-        Where this rank's map raised, the others wait for it in theirs: none can go on.
+        If the update of any rank has not the shape to be stored, nothing of it is stored. Raises `MapRaised` if
+        the map raised: the other ranks wait for this one within their maps, so none can go on.
         """
         if mapped.raised:
             raise MapRaised(str(mapped.refused))
-        told = self.group.all_gather((mapped.refused, mapped.update is not NOTHING))
-        refused = next((reason for reason, _ in told if reason), None)
-        return replace(mapped, refused=refused, update=mapped.update if all(kept for _, kept in told) else NOTHING)
+        of_all = self.group.all_gather((mapped.refused, mapped.update is not NOTHING))
+        refused = next((reason for reason, _ in of_all if reason), None)
+        can_be_stored = all(there for _, there in of_all)
+        return replace(mapped, refused=refused, update=mapped.update if can_be_stored else NOTHING)
 
     def _keep(self, round: int, mapped: Mapped, seconds: float) -> UpdateRecord:
-        """Write an update, and give what the commit is to say of it."""
+        """Write an update, and return its record for the commit."""
         digests: dict[str, dict[str, str]] = {}
         for group, vectors in update_groups(mapped.update).items():
             specs = self.shares.layout.buffers if group == "updates/buffers" else self.shares.layout.params
@@ -156,7 +159,7 @@ class InShares:
     def _keep_vector(
         self, group: str, dtype: str, specs: Specs, vectors: Vectors, round: int, mapped: Mapped
     ) -> str:
-        """Write a vector of an update, (element,), in which tensors follow each other; its digest."""
+        """Write one vector of an update, (element,), which holds several tensors, and return its digest."""
         own = tuple(self.shares.spec(spec, self.group.rank) for spec in specs)
         named = views([spec for spec in own if spec.dtype == dtype], {dtype: vectors[dtype]})
         parts = (part for spec in specs if spec.dtype == dtype for part in self._parts(spec, named[spec.name]))
@@ -170,7 +173,10 @@ class InShares:
         parts: Iterator[np.ndarray],
         stored: bool = True,
     ) -> str:
-        """Write a tensor, (*shape), from its parts, and give its digest; ranks but the first only give theirs."""
+        """Write a whole tensor, (*shape), from its parts, and return its digest, on rank 0.
+
+        Other ranks only send their shares, and return an empty text.
+        """
         if self.group.rank == 0:
             return self.job.attempt.open().tensors.stream(path, index, shape, parts, stored)
         for _ in parts:
@@ -178,7 +184,7 @@ class InShares:
         return ""
 
     def _parts(self, spec: TensorSpec, own: torch.Tensor) -> Iterator[np.ndarray]:
-        """A whole tensor, some rows at a time, on the first rank; the others give it their parts of these."""
+        """Yield a whole tensor, some rows at a time, on rank 0. Other ranks send it their shares of the rows."""
         cut, line = self.shares.cuts.get(spec.name), self.line
         if cut is None:
             yield to_numpy(own)
@@ -196,6 +202,6 @@ class InShares:
                 yield to_numpy(whole)
 
     def _name(self, path: str) -> str:
-        """The name of the tensor that a state has at a path."""
+        """The name of the tensor at a path of a state, such as ``params/NAME`` or ``memory/SLOT/NAME``."""
         kind, _, rest = path.partition("/")
         return rest.partition("/")[2] if kind == "memory" else rest

@@ -1,1 +1,1 @@
-"""Processes that stay and talk to each other: rounds of milliseconds."""
+"""Process groups: ranks that stay for a whole run and exchange values directly, for rounds of milliseconds."""

@@ -1,4 +1,4 @@
-"""How messages pass between ranks: through memory that they share on one machine, or over the network."""
+"""How ranks exchange messages: through shared memory on one machine, or else over the network."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from tasks.process_group.messages import Message, read_message
 
 @dataclass(frozen=True)
 class Handle:
-    """How another process of this machine opens a memory, which has no name in any folder."""
+    """What another process of this machine needs to open a memory: the owner's process id and file descriptor.
+
+    The memory is an anonymous file, which has no name in any folder.
+    """
 
     process: int
     file: int
 
 
 class OwnMemory:
-    """Memory that this process writes; raises `OSError` where the system has no such memory, or not enough."""
+    """Shared memory that this process writes. Raises `OSError` if the system has no such memory, or too little."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("roundweave", os.MFD_CLOEXEC)
@@ -32,7 +35,7 @@ class OwnMemory:
         self.handle = Handle(os.getpid(), self._file)
 
     def view(self, size: int) -> memoryview:
-        """At least so many bytes of it, (byte,): it grows where it is too small."""
+        """A view of at least `size` bytes, (byte,); the memory grows if it is too small."""
         if self._memory is None or len(self._memory) < size:
             room = size + size // 4
             os.posix_fallocate(self._file, 0, room)
@@ -44,14 +47,14 @@ class OwnMemory:
 
 
 class OtherMemory:
-    """Memory that another process writes; raises `OSError` where it cannot be reached."""
+    """Shared memory that another process writes. Raises `OSError` if it cannot be opened."""
 
     def __init__(self, handle: Handle) -> None:
         self._file = os.open(f"/proc/{handle.process}/fd/{handle.file}", os.O_RDONLY)
         self._memory: mmap.mmap | None = None
 
     def view(self, room: int) -> memoryview:
-        """The memory, (byte,), which has so many bytes by now."""
+        """A view of the memory, (byte,); `room` is the size that it has by now."""
         if self._memory is None or len(self._memory) != room:
             self._memory = mmap.mmap(self._file, room, prot=mmap.PROT_READ)
         return memoryview(self._memory)
@@ -61,23 +64,23 @@ class OtherMemory:
 
 
 class Channel(Protocol):
-    """Passes one message of each rank at a time; all ranks call each function together."""
+    """A way to exchange messages among ranks. All ranks must call each function at the same time."""
 
     def exchange(self, message: Message) -> Iterator[Any]:
-        """The values of all ranks, in their order; of this one None."""
+        """Send a message to all ranks, and yield the values of all ranks in their order, None for this rank."""
         ...
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """The value that each rank, in their order, has for this one, which has one for each; of this one None."""
+        """Send one message to each rank, and yield the value from each rank in their order, None for this rank."""
         ...
 
     def close(self) -> None:
-        """Free the memory that it uses."""
+        """Free the memory of the channel."""
         ...
 
 
 class SharedMemory:
-    """Messages in memory that ranks of one machine share; each stays until its rank writes the next."""
+    """A channel through memory that ranks of one machine share. A message stays until its rank writes the next."""
 
     def __init__(
         self, rank: int, own: OwnMemory, others: list[OtherMemory | None], all_ranks: Collectives
@@ -89,7 +92,7 @@ class SharedMemory:
 
     @classmethod
     def among(cls, rank: int, all_ranks: Collectives) -> SharedMemory | None:
-        """A channel of all ranks; None where one of them cannot open the memory of another."""
+        """A channel of all ranks; None if some rank cannot open the memory of another."""
         own, others = None, list[OtherMemory | None]()
         with suppress(OSError, AttributeError):  # not every system has such memory
             own = OwnMemory()
@@ -100,14 +103,13 @@ class SharedMemory:
         return cls(rank, own, others, all_ranks) if own and reached else None
 
     def exchange(self, message: Message) -> Iterator[Any]:
-        """The values of all ranks, copied out of their memory; of this one None."""
         memory = self._own.view(message.size)
         message.write(memory)
         for other, room in zip(self._others, self._all_ranks.numbers(len(memory)), strict=True):
             yield other and read_message(other.view(room))
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """What each rank has for this one; a rank writes its messages in a row after their offsets."""
+        # A rank writes the offsets of its messages, 8 bytes each, and then the messages one after the other.
         begins = [8 * len(messages)]
         for message in messages:
             begins.append(begins[-1] + message.size)
@@ -125,12 +127,12 @@ class SharedMemory:
 
 
 def _from(memory: memoryview, number: int) -> memoryview:
-    """A memory from where the message of this number begins."""
+    """The part of a memory, (byte,), that begins with the message of this number."""
     return memory[int(memory[8 * number : 8 * number + 8].cast("q")[0]) :]
 
 
 class Network:
-    """Messages over the network, for ranks of several machines."""
+    """A channel over the network, for ranks on several machines."""
 
     def __init__(self, rank: int, all_ranks: Collectives) -> None:
         self._rank = rank
@@ -144,7 +146,7 @@ class Network:
 
     def scatter(self, messages: Sequence[Message]) -> Iterator[Any]:
         sizes = [0 if rank == self._rank else message.size for rank, message in enumerate(messages)]
-        received = [int(told[self._rank]) for told in self._all_ranks.tensors(torch.tensor(sizes))]
+        received = [int(each[self._rank]) for each in self._all_ranks.tensors(torch.tensor(sizes))]
         sent = torch.empty(sum(sizes), dtype=torch.uint8)
         for part, size, message in zip(sent.split(sizes), sizes, messages, strict=True):
             if size:
@@ -153,4 +155,4 @@ class Network:
             yield read_message(part.numpy().data) if len(part) else None
 
     def close(self) -> None:
-        """Nothing is held between messages."""
+        pass

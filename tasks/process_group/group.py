@@ -1,7 +1,7 @@
-"""A process group: how its ranks meet, and how each sends values to all.
+"""A process group: how its ranks meet, and how they exchange values.
 
-Built on torch.distributed with gloo; between processes of one machine the bytes go through memory that they share,
-and gloo tells when they are there.
+It uses torch.distributed with gloo. Between processes of one machine, values go through shared memory, and gloo
+only tells the others when they are there.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tasks.process_group.collectives import Broken, Collectives
 from tasks.process_group.messages import Message
 
 FORMING_SECONDS = 60
-"""How long ranks wait for each other to come."""
+"""Seconds that ranks wait for each other when they meet."""
 
 LOOK_SECONDS = 0.2
-"""How often a rank that waits for others looks whether it still should."""
+"""Seconds after which a rank that waits for others checks whether it was halted."""
 
 FOREVER = timedelta(days=365)
-"""A map may take any time: who is lost is known by its connection."""
+"""The timeout of exchanges: a map may take any time, and a lost rank is noticed by its connection."""
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where ranks meet: this is number `rank` of `ranks`, and the first one listens at `host` and `port`."""
+    """Where ranks meet: rank 0 listens at `host` and `port`. This process is number `rank` of `ranks`."""
 
     rank: int
     ranks: int
@@ -45,14 +45,14 @@ class Rendezvous:
 
 
 def open_rendezvous(host: str) -> TCPStore:
-    """Listen for ranks at a free port of this machine, under this host name, as long as the result is kept."""
+    """Listen for ranks at a free port of this machine, with this host name, until the result is deleted."""
     with socket.create_server((host, 0)) as listening:
         port, file = listening.getsockname()[1], listening.detach()
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=file)
 
 
 class Group:
-    """A communicator of several ranks that have met; `joined` and `part` make one."""
+    """The communicator of several ranks that have met; `joined` and `part` make it."""
 
     def __init__(self, rank: int, process_group: Any = None) -> None:
         self._all_ranks = Collectives(process_group)
@@ -64,25 +64,23 @@ class Group:
         self._parts: list[Group] = []
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order; raises `Broken` where one is gone."""
         message = Message.of(value)
         self.sent += message.size * (self.ranks - 1)
         received = self._channel().exchange(message)
         return [value if rank == self.rank else other for rank, other in enumerate(received)]
 
     def scatter(self, values: Sequence[Any]) -> list[Any]:
-        """The value that each rank has for this one, in their order; raises `Broken` where one is gone."""
         messages = [Message.of(None if rank == self.rank else value) for rank, value in enumerate(values)]
         self.sent += sum(message.size for rank, message in enumerate(messages) if rank != self.rank)
         received = self._channel().scatter(messages)
         return [values[rank] if rank == self.rank else other for rank, other in enumerate(received)]
 
     def part(self, parts: Sequence[Sequence[int]]) -> Group | Alone:
-        """The part that this rank is in; all ranks call it with the same `parts`, and each is in one of them."""
+        """The group of the part that this rank is in. All ranks must call it with the same `parts`."""
         mine: Group | Alone = Alone()
         for ranks in parts:
             if len(ranks) > 1:
-                # All ranks make all parts, also those that they are not in.
+                # Torch demands that all ranks make all parts, also those that they are not in.
                 process_group = dist.new_group([*ranks], timeout=FOREVER, backend="gloo")
                 if self.rank in ranks:
                     mine = Group(ranks.index(self.rank), process_group)
@@ -98,13 +96,13 @@ class Group:
         self._all_ranks.close()
 
     def _channel(self) -> Channel:
-        """Channels alternate: a message may still be read from one while the next is written to another."""
+        """The next channel. Two alternate, as others may still read from one while the next message is written."""
         self._number += 1
         return self._channels[self._number % len(self._channels)]
 
 
 def _channels(rank: int, all_ranks: Collectives) -> list[Channel]:
-    """Two in shared memory where all ranks can open it, else the network."""
+    """Two channels in shared memory if all ranks can open it, else one over the network."""
     shared = [SharedMemory.among(rank, all_ranks) for _ in range(2)]
     whole: list[Channel] = [channel for channel in shared if channel]
     return whole if len(whole) == len(shared) else [Network(rank, all_ranks)]
@@ -114,9 +112,10 @@ def _channels(rank: int, all_ranks: Collectives) -> list[Channel]:
 def joined(
     meeting: Rendezvous, halted: Callable[[], bool], opened: TCPStore | None = None
 ) -> Iterator[Group | Alone]:
-    """Within, this process is a rank of a group; raises `Broken` where the others do not come, or once halted.
+    """Make this process a rank of a group until the context ends.
 
-    The first rank passes what it `opened` with `open_rendezvous`.
+    Rank 0 passes `opened`, the result of `open_rendezvous`. Raises `Broken` if the other ranks do not come within
+    a minute, or if `halted` returns true while it waits.
     """
     if meeting.ranks == 1:
         yield Alone()
@@ -140,7 +139,7 @@ def _connected(meeting: Rendezvous) -> TCPStore:
 
 
 def _meet(store: TCPStore, meeting: Rendezvous, halted: Callable[[], bool]) -> None:
-    """Wait until all ranks are there."""
+    """Wait until all ranks are there; raises `Broken` if they do not come."""
     store.set(f"here/{meeting.rank}", "yes")
     waited_for = [f"here/{rank}" for rank in range(meeting.ranks)]
     deadline = time.monotonic() + FORMING_SECONDS
@@ -160,7 +159,7 @@ INTERFACE = "GLOO_SOCKET_IFNAME"
 
 @contextmanager
 def _interface_chosen(meeting: Rendezvous) -> Iterator[None]:
-    """Within, gloo speaks from the network that leads to where the ranks meet, and not from the host's name."""
+    """Have gloo use the network interface that leads to the ranks' host, and not that of this host's name."""
     before = os.environ.get(INTERFACE)
     if before is None and (interface := _interface(meeting.host)):
         os.environ[INTERFACE] = interface
@@ -172,7 +171,7 @@ def _interface_chosen(meeting: Rendezvous) -> Iterator[None]:
 
 
 def _interface(host: str) -> str | None:
-    """The network interface from which this machine reaches a host."""
+    """The name of the network interface by which this machine reaches a host; None if it is not known."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         here = probe.getsockname()[0]

@@ -1,4 +1,4 @@
-"""Values as they pass between ranks: one run of bytes, in which the memory of tensors is copied once each way."""
+"""Values as bytes that pass between ranks. The memory of tensors is copied once to send and once to receive."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Message:
-    """A value on its way: what it is, and the memory of its tensors, (byte,) each."""
+    """A value to be sent: its pickle, and then the memory of each of its tensors, (byte,) each.
+
+    In bytes it is the number of pieces, the size of each (8 bytes each, little-endian), and the pieces.
+    """
 
     pieces: tuple[memoryview, ...]
 
     @classmethod
     def of(cls, value: Any) -> Message:
-        """The message of a value whose tensors are in records (see `storage.values.tensors`)."""
+        """The message of a value, whose tensors must be in records (see `storage.values.tensors`)."""
         try:
             return cls._of(value, pickle.dumps)
-        except (pickle.PicklingError, AttributeError):  # a class of a notebook's, which only this one sends
+        except (pickle.PicklingError, AttributeError):  # a class defined in a notebook
             return cls._of(value, cloudpickle.dumps)
 
     @classmethod
@@ -33,11 +36,11 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """How many bytes `write` writes."""
         return 8 * (1 + len(self.pieces)) + sum(piece.nbytes for piece in self.pieces)
 
     def write(self, to: memoryview) -> None:
-        """Write it to the beginning of a memory, (byte,)."""
+        """Write the message to the beginning of a memory, (byte,)."""
         head = np.array([len(self.pieces), *(piece.nbytes for piece in self.pieces)], dtype="<i8")
         at = 0
         for piece in (head.data.cast("B"), *self.pieces):
@@ -46,7 +49,7 @@ class Message:
 
 
 def read_message(memory: memoryview) -> Any:
-    """The value whose message begins a memory, (byte,), which may change afterwards."""
+    """Read the value of the message at the beginning of a memory, (byte,), of which the value keeps a copy."""
     body, *buffers = _pieces(memory)
     return pickle.loads(body, buffers=[bytearray(buffer) for buffer in buffers])
 

@@ -1,6 +1,6 @@
-"""Reducing in shares: each rank reduces its share of all elements, and tells the others what comes of it.
+"""Reducing in shares (reduce-scatter): each rank reduces its share of the elements, and sends the result to all.
 
-A rank then receives about twice the state and not the updates of all others.
+A rank then receives about twice the size of the state, instead of the updates of all other ranks.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from tasks.rounds.job import Job
 from tasks.rounds.steps import BlockResult, Outcome, apply_reduced, reduce_blocks
 
 LEAST_BYTES = 4 << 20
-"""What it must spare each rank of what it receives: there is a message more to wait for."""
+"""Bytes that a rank must receive less for reducing in shares to pay, as it costs one more exchange."""
 
 
 def in_shares(job: Job, ranks: int) -> bool:
-    """Whether so many ranks reduce in shares: a mean, whose nodes can be cut, of a state that is not small."""
+    """Whether ranks reduce a job in shares: the reduce is a mean, and the state is large enough."""
     return type(job.work.algorithm.reduce) is Mean and pays(job.attempt.open().tensors.state_bytes, ranks)
 
 
 def pays(size: int, ranks: int) -> bool:
-    """Whether so many ranks are spared enough by reducing a state of so many bytes in shares."""
+    """Whether reducing in shares saves each rank at least `LEAST_BYTES`, for a state of `size` bytes."""
     return (ranks - 1) * size - 2 * (ranks - 1) * size // ranks >= LEAST_BYTES
 
 
 def block_share(block: BlockResult, share: int, shares: int) -> BlockResult:
-    """What a block gives of one share of all elements."""
+    """A block's result with one share of the elements; `share` is its number, from 0."""
     return replace(block, nodes={node: _node_share(value, share, shares) for node, value in block.nodes.items()})
 
 
 def reduce_in_shares(job: Job, before: Outcome, blocks: Sequence[BlockResult], group: Communicator) -> Outcome:
-    """A round's outcome from this rank's share of what all blocks give; all ranks have it, to the same bits."""
+    """A round's outcome, from this rank's share of the results of all `blocks`. All ranks get the same bits."""
     part = state_share(before.state, group.rank, group.ranks)
     parts = group.all_gather(reduce_blocks(job.work, part, blocks))
     return apply_reduced(job.work, before, blocks, lambda: joined_update(parts))
 
 
 def state_share(state: State, share: int, shares: int) -> State:
-    """The part of a state, vectors (element,), that a rank reduces; buffers and what is frozen are the first's."""
+    """One share of a state, vectors (element,). Share 0 has all buffers and frozen tensors."""
     first = share == 0
     return replace(
         state,
@@ -56,7 +56,7 @@ def state_share(state: State, share: int, shares: int) -> State:
 
 
 def joined_update(parts: Sequence[Update]) -> Update:
-    """The update, vectors (element,), of which these are the shares in order."""
+    """Put an update, vectors (element,), together from all its shares in order."""
     return replace(
         parts[0],
         direction=_joined([part.direction for part in parts]),
@@ -65,7 +65,7 @@ def joined_update(parts: Sequence[Update]) -> Update:
 
 
 def _node_share(node: Update | WeightedSum | None, share: int, shares: int) -> Update | WeightedSum | None:
-    """What goes to a rank: a span of each vector, (element,); buffers go to the first, what is carried to none."""
+    """One share of a node, vectors (element,). Share 0 has all buffers; no share has what partitions carry."""
     if node is None:
         return None
     return replace(
@@ -77,7 +77,7 @@ def _node_share(node: Update | WeightedSum | None, share: int, shares: int) -> U
 
 
 def _span(vectors: Vectors, share: int, shares: int) -> Vectors:
-    """The part of vectors, (element,), that a rank reduces."""
+    """One share of each vector, (element,)."""
     return {
         name: vector[len(vector) * share // shares : len(vector) * (share + 1) // shares]
         for name, vector in vectors.items()
@@ -85,5 +85,5 @@ def _span(vectors: Vectors, share: int, shares: int) -> Vectors:
 
 
 def _joined(parts: Sequence[Vectors]) -> Vectors:
-    """The vectors, (element,), of which these are the parts of all ranks in order."""
+    """Put vectors, (element,), together from all their shares in order."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,1 +1,1 @@
-"""What a round does, step by step, in whatever process."""
+"""The steps of a round, which every executor runs, and the plan, work and timing of rounds."""

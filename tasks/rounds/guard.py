@@ -1,4 +1,4 @@
-"""Nothing fails silently: an update that must not be averaged is refused, by name and with the reason."""
+"""Checks of what a map returned. An update that must not be averaged is refused, and the reason recorded."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from storage.values.state import Update
 from storage.values.tensors import Specs, Vectors, check_sizes, views
 
 NOTHING = Update({}, weight=0)
-"""What is kept of an update that does not have the shape to be stored."""
+"""Takes the place of an update that does not have the shape to be stored."""
 
 
 LEFT_OUT = "left out when the round was reduced again"
-"""What is recorded of a sound update of a partition that was not to take part."""
+"""The recorded reason to refuse a sound update, when a round was reduced again without its partition."""
 
 
 def checked(
-    layout: Layout, found: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
+    layout: Layout, returned: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
 ) -> tuple[Update, str | None]:
-    """What a map returned as it can be kept, and why it must be refused (None if it is sound).
+    """Check what a map returned: the update as it can be stored, and why it is refused, None if it is sound.
 
-    Refused are those that are misshapen, have other slots than the map declares, hold non-finite numbers (but for
-    those of the `buffers`, (element,) by dtype, that the map was given), or have no positive integer weight, or
-    report a metric under a name that cannot be stored.
+    An update is refused if it is misshapen, has other slots of `carry` or `extras` than the map declares, holds
+    numbers that are not finite, has no positive integer as weight, or reports a metric under a name that cannot be
+    stored. Numbers of `buffers`, vectors (element,) by dtype, that were not finite before the map may stay so.
     """
-    if not isinstance(found, Update):
-        return NOTHING, f"the map returned {type(found).__name__}, not an Update"
-    for kind, slots, declared in (("carry", found.carry, carry), ("extras", found.extras, extras)):
+    if not isinstance(returned, Update):
+        return NOTHING, f"the map returned {type(returned).__name__}, not an Update"
+    for kind, slots, declared in (("carry", returned.carry, carry), ("extras", returned.extras, extras)):
         if sorted(slots) != sorted(declared):
             return NOTHING, f"{kind} has slots {sorted(slots)}, the map declares {sorted(declared)}"
     groups: dict[str, tuple[Specs, Vectors]] = {
-        "direction": (layout.params, found.direction),
-        "buffers": (layout.buffers, found.buffers),
-        **{f"extras/{name}": (layout.params, vectors) for name, vectors in found.extras.items()},
-        **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in found.carry.items()},
+        "direction": (layout.params, returned.direction),
+        "buffers": (layout.buffers, returned.buffers),
+        **{f"extras/{name}": (layout.params, vectors) for name, vectors in returned.extras.items()},
+        **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in returned.carry.items()},
     }
     for name, group in groups.items():
         if reason := misshapen(*group):
             return NOTHING, f"{name} is misshapen: {reason}"
-    misnamed = next(filter(None, map(metric_problem, found.metrics)), None)
+    misnamed = next(filter(None, map(metric_problem, returned.metrics)), None)
     if misnamed:
-        found = replace(found, metrics={})
-    weight = _positive(found.weight)
+        returned = replace(returned, metrics={})
+    weight = _positive(returned.weight)
     if weight is None:
-        return replace(found, weight=0), f"weight {found.weight!r} is no positive integer"
+        return replace(returned, weight=0), f"weight {returned.weight!r} is no positive integer"
     before = {"buffers": buffers}
     reasons = (
         f"{name} of {bad}"
         for name, group in groups.items()
         if (bad := non_finite(*group, before=before.get(name, {})))
     )
-    return replace(found, weight=weight), misnamed or next(reasons, None)
+    return replace(returned, weight=weight), misnamed or next(reasons, None)
 
 
 def misshapen(specs: Specs, vectors: Vectors) -> str | None:
-    """In what vectors do not have the types and sizes of the specs, None if they have."""
+    """Why vectors do not have the types and sizes of the specs; None if they do."""
     if not isinstance(vectors, Mapping) or not all(isinstance(v, torch.Tensor) for v in vectors.values()):
         return f"{type(vectors).__name__} is no mapping from dtypes to tensors"
     try:
@@ -77,11 +77,11 @@ def misshapen(specs: Specs, vectors: Vectors) -> str | None:
 
 
 def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) -> str | None:
-    """The first tensor with a number that is not finite, None if there is none.
+    """Name the first tensor with a number that is not finite, and count such numbers; None if there is none.
 
-    A number that is as it was `before`, (element,) by dtype, may be: a causal mask holds -inf.
+    Numbers that are the same in `before`, vectors (element,) by dtype, are allowed: a causal mask holds -inf.
     """
-    # One pass over each vector; names are looked for only where it finds something.
+    # One pass over each vector. Tensor names are looked up only if it finds something.
     if all(map(_is_finite, vectors.values())):
         return None
     wrong = {dtype: _wrong(vector, (before or {}).get(dtype)) for dtype, vector in vectors.items()}
@@ -93,12 +93,12 @@ def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) ->
 
 
 def _is_finite(vector: torch.Tensor) -> bool:
-    """Whether all numbers (element,) are finite: where their sum is, which takes a tenth of the time, they are."""
+    """Whether all numbers (element,) are finite. If their sum is, they are; it takes a tenth of the time."""
     return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())
 
 
 def _wrong(vector: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
-    """Which numbers (element,) are not finite, and new."""
+    """Which numbers (element,) are not finite and were not the same before; bool (element,)."""
     wrong = ~torch.isfinite(vector)
     if before is None:
         return wrong

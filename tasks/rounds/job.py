@@ -1,4 +1,4 @@
-"""A run as its rounds see it: the work, which decides the bits, and the attempt, which does not."""
+"""What rounds need to know of a run: the work, which decides bits, and the attempt, which does not."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from tasks.when import Order
 
 @dataclass(frozen=True)
 class Work(WithCode):
-    """What decides the bits of a round besides the state before it.
+    """All that decides the bits of a round, besides the state before it.
 
-    `fingerprint` None accepts any machine, and an empty `source` any version of Roundweave.
-
-    `code` is the user's code that its values are made of. So many rounds `before` the first, of another run, count
-    for randomness, splits and schedules.
+    A `fingerprint` of None accepts any machine, and an empty `source` any version of Roundweave. `code` is the
+    user's code in the other fields. `before` is the number of rounds of an earlier run that this one goes on from:
+    randomness, splits and schedules count them. `quorum` is how many sound updates a round needs.
     """
 
     objective: Objective
@@ -42,37 +41,42 @@ class Work(WithCode):
 
     @property
     def threads(self) -> int:
-        """How many threads torch has in a map."""
+        """How many threads torch uses in a map."""
         return self.compute.threads
 
     @property
     def mapper(self) -> Mapper:
-        """What computes the map of partitions."""
+        """The object that maps partitions: one by one, stacked, or on several ranks."""
         return self.compute.mapper(self.algorithm.map)
 
-    def map_seed(self, turn: int, partition: int) -> int:
-        """What a map's randomness is drawn from, by the partition's turn; of the reduce, -1, by the round."""
-        return derive_seed(self.seed, self.before + turn, partition)
+    def map_seed(self, number: int, partition: int) -> int:
+        """The seed of a map, from the number of its round, or of its push if the run is asynchronous.
+
+        The reduce of a round has -1 for its `partition`.
+        """
+        return derive_seed(self.seed, self.before + number, partition)
 
     def split(self, round: int) -> int:
-        """The number of the split that a round uses."""
+        """The number of the split that a round uses, from 0."""
         return self.partitions.split.number(self.before + round)
 
     def counted(self, state: State) -> State:
-        """A state as the algorithm sees it, with the rounds before."""
+        """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""
         return replace(state, round=self.before + state.round)
 
     def numbered(self, state: State) -> State:
-        """A state that the algorithm gave, by its round of this run."""
+        """A state from the algorithm, with its round counted from the beginning of this run."""
         return replace(state, round=state.round - self.before)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One writer's go at a run: where it keeps the rounds, how far it goes, and when it ends early.
+    """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
 
-    `token` and `epoch` are of the lease; `started` is in seconds since the epoch. Of every `state_every`-th round
-    the state is stored. `executor` is what runs the rounds.
+    `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
+    is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`, and
+    their states stored every `state_every` rounds. The attempt ends early at `target_accuracy`, or after
+    `patience` scores without a better loss. `executor` is the name of what runs the rounds.
     """
 
     store: str
@@ -88,19 +92,19 @@ class Attempt:
     started: float = field(default_factory=time.time)
 
     def open(self) -> RoundStore:
-        """The run's store, opened once per process."""
+        """The run's store, which a process opens only once."""
         return open_store(self.store, self.token, self.fsync)
 
     def scored(self, round: int) -> bool:
-        """Whether the network is scored after a round."""
+        """Whether the network is scored after this round."""
         return round % self.evaluate_every == 0 or round == self.rounds
 
     def stores_state(self, round: int) -> bool:
-        """Whether the state of a round is stored, wherever its window ends; runs stop at scored rounds."""
+        """Whether the state of a round is stored wherever windows end. Scored rounds are: a run may stop there."""
         return round % self.state_every == 0 or self.scored(round)
 
     def stop_reason(self, commit: Commit) -> str | None:
-        """Why the run ends with this round, None where it goes on."""
+        """Why the run stops after this commit; None if it goes on."""
         accuracy = commit.score.accuracy if commit.score else None
         if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
             return f"accuracy {accuracy:.4f} has reached the target {self.target_accuracy}"
@@ -113,7 +117,7 @@ class Attempt:
 class Job:
     """What an executor is given: the work, the attempt, and the plan of a round.
 
-    `order` is the one in which updates arrive at a server where that is not left to the workers.
+    `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor.
     """
 
     work: Work
@@ -123,7 +127,7 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many processes work on one partition together."""
+        """How many ranks map one partition together."""
         return self.work.compute.ranks
 
     def split(self, round: int) -> int:
@@ -131,5 +135,5 @@ class Job:
         return self.work.split(round)
 
     def run_by(self, executor: str) -> Job:
-        """The same, as an executor runs it."""
+        """The job with the name of the executor that runs it, which commits record."""
         return replace(self, attempt=replace(self.attempt, executor=executor))

@@ -1,4 +1,4 @@
-"""The plan of a round: the tree over partitions, and the blocks in which they are mapped. It does no work."""
+"""The plan of a round: the tree over partitions, and the blocks in which they are mapped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tasks.reduces.tree import cover
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Partitions in blocks of neighbours; a block is what one task maps, `one_by_one` or as many as can.
+    """How partitions are divided into blocks of neighbours; one task maps a block.
 
-    Neither changes bits.
+    With `one_by_one` each block is mapped after the one before, else all at once. The plan does not change bits.
     """
 
     partitions: int
@@ -22,12 +22,12 @@ class RoundPlan:
 
     @classmethod
     def over(cls, partitions: int, workers: int) -> RoundPlan:
-        """A block for each worker, as long as there are partitions."""
+        """A plan with a block for each worker, but not more blocks than partitions."""
         return cls(partitions, min(workers, partitions))
 
     @property
     def root(self) -> tuple[int, int]:
-        """The root of the tree over partitions."""
+        """The root of the tree over partitions: the first, and one after the last."""
         return 0, self.partitions
 
     def span(self, block: int) -> range:
@@ -38,14 +38,15 @@ class RoundPlan:
         )
 
     def nodes(self, block: int) -> list[tuple[int, int]]:
-        """The nodes of the tree that a block computes."""
+        """The nodes of the tree over partitions that a block computes: the fewest that cover it."""
         span = self.span(block)
         return cover(*self.root, span.start, span.stop)
 
     def folds(self, fan_in: int) -> Iterator[list[range]]:
-        """Which results become one on the way to a reduce of at most `fan_in`: neighbours, level by level.
+        """Which neighbouring results are folded into one, level by level, until at most `fan_in` are left.
 
-        The first level is of blocks, each other one of what the level before gives.
+        The numbers of the first level are those of blocks; those of each later level count the results of the
+        level before.
         """
         results = self.blocks
         while results > fan_in:
@@ -55,20 +56,20 @@ class RoundPlan:
 
 
 WINDOW_SECONDS, LONG_SECONDS = 1.0, 10.0
-"""Seconds of rounds submitted at once, and of those that take long to be kept: the next window waits for it."""
+"""Seconds of rounds in a window; the second number is for rounds that take long to be stored."""
 
 LARGEST_WINDOW, LARGEST_OF_SERVER = 50, 1000
-"""Rounds of a window at most; those of a server are not submitted at once, nor done again together."""
+"""The most rounds in a window; a parameter server may have more, as its rounds are not all submitted at once."""
 
 
 def window_size(
     wanted: int | None, seconds_per_round: float | None, long: bool = False, largest: int = LARGEST_WINDOW
 ) -> int:
-    """How many rounds to submit at once: as wanted, else about a second of them, and one to begin with.
+    """How many rounds to submit at once: as many as `wanted`, or else as many as take about a second.
 
-    A window spares short rounds the way to the client and back. It is a `long` one where the store is far away or
-    the state large, as only within a window a round is kept beside the next. The death of a worker costs the
-    window so far.
+    Without known `seconds_per_round` it is one. Within a window, rounds do not wait for the client, and one is
+    stored while the next is computed; therefore a window is `long` if the store is far away or the state large.
+    The death of a worker costs at most the rounds of the window.
     """
     if wanted is not None:
         return wanted
@@ -79,11 +80,14 @@ def window_size(
 
 
 REPLAYED_AT_ONCE = 32
-"""Rounds of a window that is replayed: it keeps the workers of a cluster busy, and a bar moving."""
+"""How many rounds are replayed at once: enough to keep workers busy, few enough for a progress bar to move."""
 
 
 def replay_windows(rounds: Sequence[int], split: Callable[[int], int]) -> Iterator[list[int]]:
-    """Rounds as they are replayed at once: those of one split, so that its examples are held and no others."""
+    """Divide rounds into windows that are replayed at once.
+
+    All rounds of a window have the same split, so that workers hold the examples of one split only.
+    """
     for _, group in groupby(rounds, split):
         same = list(group)
         for first in range(0, len(same), REPLAYED_AT_ONCE):

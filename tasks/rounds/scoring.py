@@ -1,6 +1,7 @@
-"""How good a network is on held-out examples: what each batch of them gives, and the score that they make.
+"""The score of a network on held-out examples, from the tallies of their batches.
 
-The batches are the same whatever the partitions, and are put together in their order: so are the bits of a score.
+The batches do not depend on the partitions, and their tallies are added in order, so a score always has the same
+bits.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from tasks.user_code import Code
 
 @dataclass(frozen=True)
 class Tally:
-    """What a batch of held-out examples gives.
+    """What a batch of held-out examples adds to the score.
 
-    `sums` has the sum and the number of the items of what is a mean, ``loss`` among them; `metrics` the states of
-    those of torchmetrics; `gathered` the outputs and targets where something is a function of all of them.
+    `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items. `metrics` has
+    the states of torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of
+    those of all examples.
     """
 
     examples: int
@@ -37,7 +39,7 @@ class Tally:
 
 
 def tally(objective: Objective, network: torch.nn.Module, held_out: Examples) -> list[Tally]:
-    """What each batch of held-out inputs and targets (examples, *) gives, in order."""
+    """The tally of each batch of held-out examples, in order; their inputs and targets are (examples, *)."""
     tallies = []
     for first in range(0, len(held_out), SCORE_BATCH):
         inputs = held_out.inputs[first : first + SCORE_BATCH]
@@ -56,20 +58,20 @@ def _tally(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor) -
             if not items.ndim and len(outputs) > 1:
                 raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
             sums[name] = _sum(items), items.numel()
-    # A view would be sent with all that it is a view of.
+    # Copies, because a view would be sent together with the whole tensor that it belongs to.
     gathered = Examples(outputs.clone(), targets.clone()) if objective.whole else None
     return Tally(len(outputs), sums, metrics, gathered)
 
 
 def _sum(items: torch.Tensor) -> float:
-    """The sum of items (items,), of whole numbers exact."""
+    """The sum of items, (items,); it is exact for integers."""
     return items.to(torch.float64 if items.is_floating_point() else torch.int64).sum().item()
 
 
 def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score | None:
-    """The loss and scores of all batches in their order; None where no batch has a loss.
+    """The loss and scores of all batches, from their tallies in order; None if no batch has a finite loss.
 
-    A batch whose loss is no finite number is left out.
+    A batch whose loss is not finite is left out.
     """
     tallies = [tally for tally in tallies if _has_loss(tally)]
     if not tallies:
@@ -86,12 +88,14 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
 def _has_loss(tally: Tally) -> bool:
     if "loss" in tally.sums:
         return math.isfinite(tally.sums["loss"][0])
-    found = tally.gathered
-    return found is not None and all(bool(part.isfinite().all()) for part in (found.inputs, found.targets))
+    gathered = tally.gathered
+    return gathered is not None and all(
+        bool(part.isfinite().all()) for part in (gathered.inputs, gathered.targets)
+    )
 
 
 def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
-    """What is no mean: metrics that are merged, and functions of all outputs."""
+    """The scores that are no means: torchmetrics' metrics, and functions of the outputs for all examples."""
     judges = objective.judges
     values = {
         name: merged(judge, [tally.metrics[name] for tally in tallies])
@@ -101,8 +105,8 @@ def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
     parts = [tally.gathered for tally in tallies if tally.gathered]
     if parts:
         outputs, targets = torch.cat([p.inputs for p in parts]), torch.cat([p.targets for p in parts])
-        found = {name: score_items(judges[name], outputs, targets) for name in objective.whole}
-        values |= {name: items.to(torch.float64).mean().item() for name, items in found.items()}
+        scored = {name: score_items(judges[name], outputs, targets) for name in objective.whole}
+        values |= {name: items.to(torch.float64).mean().item() for name, items in scored.items()}
     return values
 
 

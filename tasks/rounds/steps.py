@@ -1,6 +1,6 @@
-"""The steps of a round as pure functions: values in, values out, with no store and no clock.
+"""The steps of a round as pure functions: map, fold, reduce, apply and score, without a store or a clock.
 
-A step that is run again, elsewhere, or on values that were stored gives the same bits.
+A step gives the same bits when it is run again, in another process, or on values that were stored.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tasks.rounds.timing import mapping
 from tasks.user_code import Code, WithCode
 
 Nodes = Mapping[tuple[int, int], Node | None]
-"""Nodes of the tree over partitions by (first, last); None where no partition of it has a sound update."""
+"""Nodes of the tree over partitions, by (first, one after the last); None if all updates below it are refused."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The state after a round, what its commit says of the updates, and how the reduce matched their units.
+    """The state after a round, the records of its updates for the commit, and the matches that the reduce found.
 
     `carry_from` and `server` are as in `Commit`.
     """
@@ -50,9 +50,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class BlockResult(WithCode):
-    """What a block's maps give: nodes of the tree for the reduce, records of its updates for the commit.
+    """The result of mapping a block: nodes of the tree for the reduce, and records of its updates for the commit.
 
-    `code` is the user's code whose classes the nodes may be of.
+    `code` is the user's code that may define the classes of the nodes.
     """
 
     nodes: Nodes
@@ -62,7 +62,7 @@ class BlockResult(WithCode):
 
 @dataclass(frozen=True)
 class Mapped:
-    """One partition's update as it can be kept, and why it is refused (None where it is sound)."""
+    """The update of one partition as it can be stored, and why it is refused; None if it is sound."""
 
     partition: int
     update: Update
@@ -70,20 +70,20 @@ class Mapped:
 
     @property
     def raised(self) -> bool:
-        """Whether there is no update, as the map raised."""
+        """Whether the map raised, so that there is no update."""
         return UpdateRecord("", 0, self.refused).raised
 
 
 class MapRaised(RoundweaveError):
-    """A map raised something of its own; its text is the reason to refuse the partition."""
+    """A map raised an error of its own. The text is the reason to refuse its partition."""
 
 
 LONGEST = 300
-"""Characters that are kept of what a map raised."""
+"""How many characters of the text of a map's error are recorded."""
 
 
 Given = tuple[int, Partition, Mapping[str, Vectors]]
-"""What a map is given of a partition: its number, its examples, and what it carries."""
+"""What a map gets of a partition: its number, its examples, and what it carries, vectors (element,) by slot."""
 
 
 def map_block(
@@ -93,14 +93,17 @@ def map_block(
     data: Iterable[Partition],
     carries: Iterable[Mapping[str, Vectors]],
 ) -> Iterator[Mapped]:
-    """Map partitions, each from the state, its examples and what it carries; as many at once as the map stacks."""
+    """Map partitions from a state, with the `data` and the `carries` of each; as many at once as are stacked.
+
+    They may be yielded in another order than they were given.
+    """
     return chain.from_iterable(map_groups(work, state, zip(partitions, data, carries, strict=True)))
 
 
 def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[list[Mapped]]:
-    """The same, those that are mapped at once together."""
+    """Map partitions as `map_block` does, and yield those that were mapped at once in one list."""
     together = work.compute.stacked
-    if together > 1:  # those with as many examples have batches of the same lengths
+    if together > 1:  # partitions with equally many examples have batches of the same lengths
         given = sorted(given, key=lambda each: len(each[1].train))
     remaining = iter(given)
     while group := list(islice(remaining, together)):
@@ -108,31 +111,31 @@ def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[lis
 
 
 def map_partition(
-    work: Work, state: State, turn: int, partition: int, examples: Partition, carry: Mapping[str, Vectors]
+    work: Work, state: State, number: int, partition: int, examples: Partition, carry: Mapping[str, Vectors]
 ) -> Mapped:
-    """Map one partition at its own turn, from which its randomness is drawn; where all wait, it is the round."""
-    return map_together(work, state, turn, [(partition, examples, carry)])[0]
+    """Map one partition. Its randomness comes from `number`: the round, or its push if the run is asynchronous."""
+    return map_together(work, state, number, [(partition, examples, carry)])[0]
 
 
-def map_together(work: Work, state: State, turn: int, given: Sequence[Given]) -> list[Mapped]:
-    """Map some partitions at the same turn, as many as the map stacks or fewer; who raises gives no update.
+def map_together(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
+    """Map some partitions, at most as many as are stacked; one whose map raises gets an empty update.
 
-    Of several, each is then mapped alone: that changes no bits.
+    `number` is the round, or that of the push. If one of several raises, each is mapped alone, to the same bits.
     """
     try:
-        return _mapped(work, state, turn, given)
+        return _mapped(work, state, number, given)
     except MapRaised as error:
         if len(given) > 1:
-            return [mapped for each in given for mapped in map_together(work, state, turn, [each])]
+            return [mapped for each in given for mapped in map_together(work, state, number, [each])]
         return [Mapped(given[0][0], NOTHING, str(error))]
 
 
-def _mapped(work: Work, state: State, turn: int, given: Sequence[Given]) -> list[Mapped]:
+def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
     round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
     partitions, data, carries = zip(*given, strict=True)
-    seeds = [work.map_seed(turn, partition) for partition in partitions]
+    seeds = [work.map_seed(number, partition) for partition in partitions]
     with pinned(seeds[0], work.threads):
-        with failing_as(partial(_told, round, partitions)), mapping(round, partitions[0]):
+        with failing_as(partial(_map_error, round, partitions)), mapping(round, partitions[0]):
             examples = [each.train for each in data]
             updates = work.mapper(work.objective, work.counted(state), examples, carries, seeds)
         return [
@@ -141,34 +144,37 @@ def _mapped(work: Work, state: State, turn: int, given: Sequence[Given]) -> list
         ]
 
 
-def _told(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
-    """What a map raised as a reason to refuse it; `RoundFailed` for what is no fault of the map's."""
+def _map_error(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
+    """What a map raised, as `MapRaised`; as `RoundFailed` if it is an interrupt or a lack of memory."""
     if isinstance(error, KeyboardInterrupt | MemoryError):
         return RoundFailed(
             f"round {round}: the map of partition {listed(partitions)} failed with {located(error)}"
         )
     try:
-        said = located(error)
-    except Exception:  # noqa: BLE001 - the user's, too: an exception that cannot tell its text
-        said = type(error).__name__
-    return MapRaised(RAISED + said[:LONGEST])
+        text = located(error)
+    except Exception:  # noqa: BLE001 - the exception is the user's, and to get its text may fail
+        text = type(error).__name__
+    return MapRaised(RAISED + text[:LONGEST])
 
 
 def own_code(round: int, what: str) -> AbstractContextManager[None]:
-    """Within, what the user's code raises is told as `RoundFailed`."""
+    """A context in which errors of the user's code become `RoundFailed`; `what` names the step."""
     return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {located(error)}"))
 
 
 def fold_block(
     work: Work, round: int, nodes: Iterable[tuple[int, int]], updates: Mapping[int, Update | None]
 ) -> Nodes:
-    """Nodes of a round's tree from the updates of their partitions, None for one that is refused."""
+    """Compute nodes of a round's tree from the updates of their partitions, which are None if refused."""
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
         return {node: fold_updates(work.algorithm.reduce, node, updates) for node in nodes}
 
 
 def fold_results(work: Work, round: int, partitions: int, blocks: Sequence[BlockResult]) -> BlockResult:
-    """What neighbouring blocks give as one: the fewest nodes that make up their partitions, of so many in all."""
+    """Fold the results of neighbouring blocks into one, with the fewest nodes that cover their partitions.
+
+    `partitions` is the number of all partitions of the round.
+    """
     records = {partition: record for block in blocks for partition, record in block.records.items()}
     given = {node: value for block in blocks for node, value in block.nodes.items()}
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
@@ -180,12 +186,18 @@ def fold_results(work: Work, round: int, partitions: int, blocks: Sequence[Block
 
 
 def reduce_apply(work: Work, before: Outcome, blocks: Sequence[BlockResult]) -> Outcome:
-    """A round's outcome from that of the one before; `RoundFailed` below the quorum or for an unsound state."""
+    """A round's outcome, from that of the round before and the results of all blocks.
+
+    Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
+    """
     return apply_reduced(work, before, blocks, lambda: _root_update(work, before.state, blocks))
 
 
 def reduce_blocks(work: Work, before: State, blocks: Sequence[BlockResult]) -> Update:
-    """A round's update, of all elements or of a share of them; `RoundFailed` below the quorum."""
+    """Reduce the results of all blocks to one update, of all elements or of a share of them, vectors (element,).
+
+    Raises `RoundFailed` if fewer updates than the quorum are sound.
+    """
     round = before.round + 1
     _accepted(work, _records(blocks), round)
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
@@ -205,7 +217,10 @@ def _records(blocks: Sequence[BlockResult]) -> dict[int, UpdateRecord]:
 def apply_reduced(
     work: Work, before: Outcome, blocks: Sequence[BlockResult], update: Callable[[], Update]
 ) -> Outcome:
-    """A round's outcome from its update and the records of its blocks; raises as `reduce_apply`."""
+    """A round's outcome from its reduced update, which `update` computes, and the records of its blocks.
+
+    Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
+    """
     round, rules, records = before.state.round + 1, work.algorithm, _records(blocks)
     accepted = _accepted(work, records, round)
     with own_code(round, "the reduce or apply"), pinned(work.map_seed(round, -1), work.threads):
@@ -219,7 +234,7 @@ def apply_reduced(
 
 
 def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> list[int]:
-    """The partitions with sound updates; raises `RoundFailed` when they are fewer than the quorum."""
+    """The partitions with sound updates; raises `RoundFailed` if they are fewer than the quorum."""
     accepted = [partition for partition, record in records.items() if record.refused is None]
     if len(accepted) < work.quorum:
         partition, reason = next((p, record.refused) for p, record in records.items() if record.refused)
@@ -261,7 +276,7 @@ def check_state(layout: Layout, state: State, before: State) -> None:
 
 
 def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tally]:
-    """Score the network of a state on the held-out examples of some partitions."""
+    """Tally the network of a state on the held-out examples of some partitions, batch by batch."""
 
     def scored(objective: Objective, state: State) -> list[Tally]:
         network = objective.network(state).eval()
@@ -272,6 +287,6 @@ def score_block(work: Work, state: State, data: Sequence[Partition]) -> list[Tal
 
 
 def judge_round(work: Work, round: int, tallies: Sequence[Tally]) -> Score | None:
-    """The score of a round from what all batches of held-out examples gave, in their order."""
+    """The score of a round, from the tallies of all batches of held-out examples in order; None without a loss."""
     with own_code(round, "scoring"):
         return score(work.objective, tallies, work.threads)

@@ -1,4 +1,4 @@
-"""The timing of maps in this process, and which of them are stragglers. It decides no bits."""
+"""The timing of maps, and which of them are stragglers. It does not change bits."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from contextvars import copy_context
 from dataclasses import dataclass
 
 Notice = Callable[[str], None]
-"""Tells the user one line, while work is waited for."""
+"""Called with one line for the user, while a run goes on."""
 
 log_notice: Notice = logging.getLogger("roundweave").warning
 
 MUCH_LONGER = 5
-"""How many times as long as the others a map may take before it is told."""
+"""How many times as long as the others a map may take before it counts as a straggler."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The map under way, its partition None for none, for so many seconds; `took` is what the last one took."""
+    """The timing of the maps of one process.
+
+    `round`, `partition` and `seconds` are those of the map under way; the partition is None if there is none.
+    `took` are the seconds of the last map that ended.
+    """
 
     round: int = 0
     partition: int | None = None
@@ -36,8 +40,8 @@ _took: float | None = None
 
 @contextmanager
 def mapping(round: int, partition: int) -> Iterator[None]:
-    """Within, this process maps a partition; there is one map at a time."""
-    global _under_way, _took  # noqa: PLW0603 (it is of the process)
+    """Measure a map, which runs within this context. A process runs one map at a time."""
+    global _under_way, _took  # noqa: PLW0603 (there is one for the process)
     began = time.perf_counter()
     _under_way = round, partition, began
     try:
@@ -48,7 +52,7 @@ def mapping(round: int, partition: int) -> Iterator[None]:
 
 
 def timing() -> Timing:
-    """The map under way in this process, and what the last one took."""
+    """The timing of this process."""
     if _under_way is None:
         return Timing(took=_took)
     round, partition, began = _under_way
@@ -56,26 +60,26 @@ def timing() -> Timing:
 
 
 class Stragglers:
-    """Notifies of maps under way for `patience` seconds and much longer than others took.
+    """Notifies of stragglers: maps that have run for `patience` seconds, and much longer than others took.
 
-    It notifies again of each whenever its time has doubled.
+    It notifies again of a straggler each time its seconds have doubled.
     """
 
     def __init__(self, patience: float, notice: Notice) -> None:
         self.patience = patience
         self.notice = notice
-        self._told: dict[tuple[int, int], float] = {}
+        self._notified: dict[tuple[int, int], float] = {}
 
     def look(self, timings: Sequence[Timing]) -> None:
-        """Look at the timing of each process, and notify of stragglers."""
+        """Notify of the stragglers among the timings of all processes."""
         others = [each.took for each in timings if each.took is not None]
         took = statistics.median(others) if others else None
         for each in timings:
             if each.partition is None:
                 continue
-            told = self._told.get((each.round, each.partition))
-            if each.seconds >= (2 * told if told else max(self.patience, MUCH_LONGER * (took or 0.0))):
-                self._told[each.round, each.partition] = each.seconds
+            before = self._notified.get((each.round, each.partition))
+            if each.seconds >= (2 * before if before else max(self.patience, MUCH_LONGER * (took or 0.0))):
+                self._notified[each.round, each.partition] = each.seconds
                 compared = "none has ended yet" if took is None else f"the others took {_seconds(took)} s"
                 self.notice(
                     f"round {each.round}: partition {each.partition} has been mapping for "
@@ -85,7 +89,7 @@ class Stragglers:
 
 @contextmanager
 def watched(patience: float, notice: Notice) -> Iterator[None]:
-    """Within, stragglers among the maps of this process are looked for."""
+    """Notify of stragglers among the maps of this process while the context lasts, from a thread of its own."""
     done = threading.Event()
 
     def look() -> None:

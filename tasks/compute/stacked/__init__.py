@@ -1,1 +1,1 @@
-"""Replicas of a network that are trained side by side, each as if it were alone."""
+"""Stacked training: several partitions are trained as one batched network, each as if it were alone."""

@@ -1,4 +1,4 @@
-"""What replicas have before them, and in which order it is taken: steps of batches of one length together."""
+"""The batches of each replica, and in which order replicas take them: those of one length together."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tasks.data.examples import Examples
 from tasks.maps.batches import passes
 
 AHEAD = 1 << 24
-"""Bytes of inputs that are drawn at once, if they are more than those of one step."""
+"""How many bytes of inputs are copied at once for the next steps; at least those of one step."""
 
 
 @dataclass
 class Course:
-    """A replica's batches: its examples, their rows one batch after the other, and how long each batch is.
+    """The batches of one replica, of which the first `taken` are done.
 
-    So many of the batches are `taken`.
+    `rows` are indices of the examples, (row,), for one batch after the other; `lengths` is how many rows each
+    batch has.
     """
 
     examples: Examples
@@ -30,24 +31,27 @@ class Course:
 
     @property
     def following(self) -> int:
-        """How long the next batch is, 0 where none is left."""
+        """The length of the next batch, 0 if none is left."""
         return self.lengths[self.taken] if self.taken < len(self.lengths) else 0
 
     @property
     def alike(self) -> int:
-        """How many of the next batches are as long as the next one."""
+        """How many of the next batches in a row have the length of the next one."""
         length, left = self.following, self.lengths[self.taken :]
         return next((count for count, other in enumerate(left) if other != length), len(left))
 
 
 def course(examples: Examples, size: int | None, steps: int, seed: int) -> Course:
-    """The batches that `batches` would give."""
+    """The course of a replica with the same batches that `tasks.maps.batches` would draw.
+
+    `size` is that of a batch, None for all examples.
+    """
     rows = torch.cat(list(passes(len(examples), size, steps, seed)))
     return Course(examples, rows, lengths_of(len(examples), size, steps))
 
 
 def lengths_of(examples: int, size: int | None, steps: int) -> list[int]:
-    """How long each batch is."""
+    """The length of each batch, for as many `steps`; `size` is that of a full batch, None for all examples."""
     size = min(size or examples, examples)
     whole, rest = divmod(examples, size)
     return list(islice(cycle([*repeat(size, whole), *repeat(rest, rest > 0)]), steps))
@@ -55,9 +59,10 @@ def lengths_of(examples: int, size: int | None, steps: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps that some replicas, by number, take together: batches (place, example, *), a place for each.
+    """Steps that some replicas (`members`, by number) take together, one batch (place, example, *) for each step.
 
-    Places beyond them hold copies of the first, so that there are always as many.
+    The first places are those of the members. The other places hold copies of the first member's examples, so that
+    the number of places is always the same.
     """
 
     members: Sequence[int]
@@ -65,7 +70,11 @@ class Phase:
 
 
 def phases(courses: Sequence[Course], places: int) -> Iterator[Phase]:
-    """All steps of up to so many replicas, first those whose length most of them have before them."""
+    """Divide all steps of up to `places` replicas into phases.
+
+    A phase is for the replicas whose next batch has the most common length, and lasts while their lengths stay
+    equal.
+    """
     while any(each.following for each in courses):
         common = Counter(each.following for each in courses if each.following)
         length = max(common, key=lambda each: (common[each], each))
@@ -86,12 +95,12 @@ def _next_rows(each: Course, steps: int, length: int) -> torch.Tensor:
 
 
 def _drawn(chosen: Sequence[tuple[torch.Tensor, torch.Tensor]], places: int, steps: int) -> list[torch.Tensor]:
-    """Rows (row,) of tensors (examples, *), for each step (place, example, *)."""
+    """Copy rows (row,) of each tensor (examples, *) into one batch (place, example, *) for each step."""
     first, count = chosen[0][0], len(chosen[0][1])
     drawn = first.new_empty((places, count, *first.shape[1:]))
     for place, (tensor, rows) in enumerate(chosen):
         torch.index_select(tensor, 0, rows, out=drawn[place])
     drawn[len(chosen) :] = drawn[0]
-    # In memory of its own, as where it begins may decide bits, and not at what steps others are.
+    # Each batch gets its own memory: the alignment of a slice depends on the step, and may change bits.
     each = drawn.unflatten(1, (steps, -1)).unbind(1)
     return [batch.clone(memory_format=torch.contiguous_format) for batch in each]

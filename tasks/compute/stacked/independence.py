@@ -1,4 +1,4 @@
-"""Whether replicas can be trained side by side, to the bits that each has anywhere: tried, not assumed."""
+"""Try whether stacked replicas get the same bits in any place and beside any others."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
 
 RATE = 1 / 7
-"""The learning rate of a step that is tried: no type of numbers holds it, so its rounding shows."""
+"""The learning rate of the steps that are tried. No floating-point type holds it, so rounding shows up."""
 
 RANDOM = "it draws random numbers, as dropout does"
 
 
 def check_stackable(stacked: Stacked, examples: Examples) -> None:
-    """Raise `ModelError` for networks that cannot be trained side by side on examples, or not to the same bits.
+    """Raise `ModelError` for networks that cannot be trained as one batched network, or not to the same bits.
 
-    Tried are a step of one network, and the same step of replicas with other parameters each.
+    It tries a step of one network, and the same step of replicas that have different parameters.
     """
     objective, count = stacked.objective, stacked.count
     with failing_as(lambda error: refusal(objective, f"they fail with {one_line(error)}")):
@@ -37,9 +37,9 @@ def check_stackable(stacked: Stacked, examples: Examples) -> None:
 
 
 def _check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
-    """Raise unless the bits of a replica's step depend neither on its place nor on its neighbours.
+    """Raise `ModelError` if the bits of a replica's step depend on its place or on the other replicas.
 
-    Tried is a step of the network, which is as before in the end, on a batch (replica, example, *).
+    It tries steps of the network on a batch (replica, example, *), and restores the network's parameters.
     """
     places = torch.arange(stacked.count)
     order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
@@ -58,7 +58,10 @@ def _check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
 def _stepped(
     stacked: Stacked, network: Replicas, batch: Examples, places: torch.Tensor, seed: int
 ) -> list[torch.Tensor]:
-    """Losses and parameters after a step of the replicas of some places, with a seed for the generators."""
+    """The losses and parameters after a step in which place i has the parameters and examples of `places[i]`.
+
+    The generators start from `seed`. The network's parameters are restored.
+    """
     parameters = list(network.trained.values())
     before = [parameter.detach().clone() for parameter in parameters]
     with pinned(seed, torch.get_num_threads()):
@@ -73,7 +76,7 @@ def _stepped(
 
 
 def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -> None:
-    """Raise for a network whose step changes more than its parameters, or draws random numbers."""
+    """Raise `ModelError` for a network that changes its buffers in training, or draws random numbers."""
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
     losses = []
     for seed in (0, 1):  # the generators are not compared: other threads of a worker draw from them, too
@@ -87,18 +90,18 @@ def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -
 
 
 def _check_agreement(stacked: Stacked, alone: nn.Module, network: Replicas, batch: Examples) -> None:
-    """Raise unless the first replica's gradient is that of the network alone, up to rounding."""
+    """Raise `ModelError` unless the first replica's gradient is that of a single network, up to rounding."""
     objective, own = stacked.objective, dict(alone.named_parameters())
     for name, parameter in network.trained.items():
         own[name].data.copy_(parameter[0])
     alone.zero_grad()
     backprop(stacked, network, batch)
     objective.value(alone(batch.inputs[0]), batch.targets[0]).backward()
-    wanted = torch.cat([_flat(own[name], own[name].grad) for name in network.trained])
-    found = torch.cat(
+    single = torch.cat([_flat(own[name], own[name].grad) for name in network.trained])
+    replica = torch.cat(
         [_flat(own[name], p.grad if p.grad is None else p.grad[0]) for name, p in network.trained.items()]
     )
-    if (found - wanted).norm() > wanted.norm() * torch.finfo(wanted.dtype).eps ** 0.5:
+    if (replica - single).norm() > single.norm() * torch.finfo(single.dtype).eps ** 0.5:
         raise refusal(objective, "the gradient of one is another one than alone")
 
 
@@ -107,7 +110,7 @@ def _flat(parameter: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tenso
 
 
 def _scatter(network: Replicas) -> None:
-    """Give each replica parameters of its own."""
+    """Multiply the parameters of each replica by different random factors near 1."""
     generator = torch.Generator().manual_seed(derive_seed("replicas"))
     for parameter in network.trained.values():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -115,7 +118,7 @@ def _scatter(network: Replicas) -> None:
 
 
 def refusal(objective: Objective, why: str, advice: str = "") -> ModelError:
-    """That networks cannot be stacked, and why."""
+    """The error that an objective's networks cannot be stacked, with the reason and what to do."""
     model = objective.model.model
     name = model.reference if isinstance(model, Code) else model
     return ModelError(f"replicas of model {name} cannot be stacked: {why}; leave stacked at 1{advice}")

@@ -1,4 +1,4 @@
-"""Partitions that are trained side by side, as one batched network."""
+"""The mapper that trains several partitions as one batched network."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tasks.networks.objective import Objective
 
 @dataclass(frozen=True)
 class StackedMapper(Mapper):
-    """Trains up to `stacked` partitions by plain SGD from a shared start, each as if it were alone.
+    """Trains up to `stacked` partitions by plain SGD from the same state, each as if it were alone.
 
-    The bits of an update depend on that number, and on no other partition: where fewer are mapped, the others'
-    places hold copies.
+    The bits of an update depend on the number `stacked`, but not on the other partitions. If fewer are mapped at
+    once, copies fill the other places.
     """
 
     map: LocalSteps
@@ -32,11 +32,13 @@ class StackedMapper(Mapper):
 
     @property
     def at_once(self) -> int:
-        """As many as are stacked."""
         return self.stacked
 
     def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
-        """Raise `ModelError` where such networks cannot be stacked, tried at each length that batches have."""
+        """Raise `ModelError` if such networks cannot be stacked. Batches of each length that occurs are tried.
+
+        `sizes` are the numbers of examples that partitions have.
+        """
         local = self.map
         lengths = {n for size in {*sizes} for n in lengths_of(size, local.batch_size, local.count(size))}
         for length in sorted(lengths or {len(examples)}, reverse=True):
@@ -52,7 +54,7 @@ class StackedMapper(Mapper):
         carries: Sequence[Mapping[str, Vectors]],
         seeds: Sequence[int],
     ) -> list[Update]:
-        """The update of each partition; directions are one vector (elements,) per dtype."""
+        """The update of each partition, whose direction is one vector (element,) for each dtype."""
         counts = [self.map.count(len(each)) for each in examples]
         courses = [
             course(each, self.map.batch_size, steps, seed)

@@ -1,4 +1,4 @@
-"""Replicas of a network side by side, as one network with a loss for each."""
+"""Replicas of a network as one batched network, with a loss for each replica."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.networks.objective import Objective
 
 
 class Replicas(nn.Module):
-    """Networks of one kind: what is trained has a leading axis (replica, *shape), all else they share."""
+    """Several networks of one kind. Trained parameters are (replica, *shape); the replicas share all else."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -22,11 +22,11 @@ class Replicas(nn.Module):
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
-        """What is trained by its name in one network, (replica, *shape) each."""
+        """The trained parameters, (replica, *shape), by their name in a single network."""
         return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(replica, examples, *) -> (replica, examples, *)."""
+        """Map inputs (replica, example, *) to outputs (replica, example, *)."""
         outputs: torch.Tensor = vmap(self._one)(self.trained, inputs)
         return outputs
 
@@ -37,13 +37,13 @@ class Replicas(nn.Module):
 
 @dataclass(frozen=True)
 class Stacked:
-    """An objective of so many replicas at once, each with its own examples."""
+    """An objective for `count` replicas at once, each with its own examples."""
 
     objective: Objective
     count: int
 
     def network(self, state: State) -> Replicas:
-        """Replicas of their own that all start from a state, in training mode."""
+        """New replicas that all start from a state, in training mode."""
         network = self.objective.network(state)
         for parameter in network.parameters():
             if parameter.requires_grad:
@@ -51,6 +51,6 @@ class Stacked:
         return Replicas(network)
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean loss of each replica, (replica,), of outputs and targets (replica, examples, *)."""
+        """The mean loss of each replica, (replica,), from outputs and targets (replica, example, *)."""
         losses: torch.Tensor = vmap(self.objective.value)(outputs, targets)
         return losses.view(self.count)

@@ -1,4 +1,4 @@
-"""Plain SGD of several replicas at once."""
+"""Train several replicas at once by plain SGD."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from tasks.maps.backprop import backprop, descend
 
 @dataclass(frozen=True)
 class Arrived:
-    """Where replicas arrive: their parameters, (replica, element) by dtype, and the sums of their losses."""
+    """Replicas after training: their parameters, (replica, element) by dtype, and their losses.
+
+    `losses`, (replica,), are the sums over all steps.
+    """
 
     params: Vectors
     losses: torch.Tensor
 
 
 def train(stacked: Stacked, state: State, courses: Sequence[Course], lr: float) -> Arrived:
-    """Train up to `count` replicas from a state, each along its course.
+    """Train up to `count` replicas from a state with learning rate `lr`, each on the batches of its course.
 
-    Where a replica arrives depends, to the bit, neither on its place nor on the others, nor on how many there
-    are: steps are always those of `count`. `check_stackable` tries whether that holds for a network.
+    The bits of a replica do not depend on its place, on the other replicas, or on how many there are: each step is
+    always one of `count` replicas. `check_stackable` tries whether that holds for a network.
     """
     network = stacked.network(state)
     parameters = list(network.trained.values())
@@ -50,7 +53,7 @@ def train(stacked: Stacked, state: State, courses: Sequence[Course], lr: float) 
 
 
 def _packed(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> Vectors:
-    """Named tensors (replica, *shape) as (replica, element) by dtype, as `pack` does for one."""
+    """Join named tensors (replica, *shape) to (replica, element) by dtype, in the order that `pack` has."""
     by_dtype = sorted(specs, key=lambda spec: spec.dtype)
     return {
         dtype: torch.cat([tensors[spec.name].flatten(1) for spec in group], 1)

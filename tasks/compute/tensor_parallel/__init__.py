@@ -1,1 +1,1 @@
-"""One model's weights over several ranks."""
+"""Tensor parallelism: several ranks share one network, and each has a part of the weights of some layers."""

@@ -1,4 +1,4 @@
-"""Attention of which each rank has a share of the heads (Shoeybi et al. 2019, section 3)."""
+"""Attention whose heads are divided among ranks (Shoeybi et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ PROJECTIONS = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight
 
 
 class Attention(nn.MultiheadAttention):
-    """Attention with a rank's share of the heads, from the unit `first` on, of what all have and give."""
+    """Multi-head attention with a rank's share of the heads. All ranks have the same inputs and outputs.
+
+    `first` is the first unit of the rank's share: its first head times the width of a head.
+    """
 
     line: Line
     first: int
@@ -31,9 +34,9 @@ class Attention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As torch's; the weights of single heads are those of the rank's own."""
-        turned = not self.batch_first and query.dim() == 3
-        q, k, v = self._projected((query, key, value), turned)
+        """Compute what `nn.MultiheadAttention` does. Weights that are not averaged are of this rank's heads."""
+        time_first = not self.batch_first and query.dim() == 3
+        q, k, v = self._projected((query, key, value), time_first)
         causal = is_causal and not need_weights and key_padding_mask is None
         mask = None if causal else self._mask(q, attn_mask, key_padding_mask)
         dropout = self.dropout if self.training else 0.0
@@ -49,11 +52,14 @@ class Attention(nn.MultiheadAttention):
         outputs = summed(own, self.line, self.out_proj.bias)
         if weights is not None and average_attn_weights:
             weights = summed(weights.sum(-3), self.line) / self.num_heads
-        return (outputs.transpose(0, 1) if turned else outputs), weights
+        return (outputs.transpose(0, 1) if time_first else outputs), weights
 
-    def _projected(self, inputs: Sequence[torch.Tensor], turned: bool) -> list[torch.Tensor]:
-        """Query, key and value of the rank's heads, (…, heads, time, width of a head)."""
-        # Where the three are one tensor, its gradient is added up over the ranks once.
+    def _projected(self, inputs: Sequence[torch.Tensor], time_first: bool) -> list[torch.Tensor]:
+        """Query, key and value of the rank's heads, (…, heads, time, width of a head).
+
+        With `time_first` the inputs are (time, example, width) instead of (example, time, width).
+        """
+        # If several inputs are one tensor, its gradient must be added up over the ranks only once.
         shared = {id(tensor): tensor for tensor in inputs}
         shared = {name: begun(tensor, self.line) for name, tensor in shared.items()}
         self.line.go_apart()
@@ -61,19 +67,19 @@ class Attention(nn.MultiheadAttention):
         separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         weights = self.in_proj_weight.chunk(3) if packed else separate
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        made = []
+        by_head = []
         for tensor, weight, bias in zip(inputs, weights, biases, strict=True):
-            given = shared[id(tensor)].transpose(0, 1) if turned else shared[id(tensor)]
-            projected = functional.linear(given, weight, bias)
-            made.append(projected.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2))
-        return made
+            batch_first = shared[id(tensor)].transpose(0, 1) if time_first else shared[id(tensor)]
+            projected = functional.linear(batch_first, weight, bias)
+            by_head.append(projected.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2))
+        return by_head
 
     def _mask(
         self, query: torch.Tensor, mask: torch.Tensor | None, padding: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """What is added to the scores (…, heads, time, time) of a query (…, heads, time, width)."""
+        """Both masks as one to add to the scores (…, heads, time, time) of a query (…, heads, time, width)."""
         mask, padding = _additive(mask, query.dtype), _additive(padding, query.dtype)
-        if mask is not None and mask.dim() == 3:  # one for each example and head
+        if mask is not None and mask.dim() == 3:  # a mask for each example and head
             every = mask.reshape(*query.shape[:-3], self.num_heads, *mask.shape[-2:])
             mask = every.narrow(-3, self.first // self.head_dim, query.shape[-3])
         if padding is None:
@@ -83,14 +89,14 @@ class Attention(nn.MultiheadAttention):
 
 
 def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """A mask (*shape) as numbers to add: minus infinity where a bool one says that something is left out."""
+    """A mask (*shape) as numbers to add to scores; where a bool mask leaves something out, minus infinity."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
 
 
 def attention_of(network: nn.Module, tensor: str, axis: int, heads: int) -> str | None:
-    """The attention of so many heads of which they are an axis of a tensor; None where they are not."""
+    """The name of the attention module whose `heads` an axis of a tensor holds; None if it holds no heads."""
     owner, _, name = tensor.rpartition(".")
     parent, _, child = owner.rpartition(".")
     out = (child, name, axis) == ("out_proj", "weight", 1)
@@ -102,7 +108,7 @@ def attention_of(network: nn.Module, tensor: str, axis: int, heads: int) -> str 
 
 
 def unfuse(network: nn.Module) -> None:
-    """Keep torch from its fused path for encoder layers in evaluation, which reads weights past their layers."""
+    """Turn off torch's fused path for encoder layers in evaluation: it uses weights without calling the layers."""
     for module in network.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0

@@ -1,7 +1,8 @@
-"""Which units of a network the ranks can have shares of.
+"""Find the unit groups of a network that ranks can divide among them.
 
-`tasks.matching` says which axes of which tensors belong together. Of these groups of units, those are shared that
-linear layers make and linear layers alone take, with nothing between that mixes them; whether that is so is tried.
+`tasks.matching` finds the unit groups: which axes of which tensors belong together. A group can be divided if
+linear layers make its units and only linear layers take them, and nothing between these layers mixes units.
+Whether something does is tried in `trying`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from tasks.matching.units import find_units
 from tasks.networks.objective import layout_of
 
 PER_UNIT = (nn.modules.batchnorm._BatchNorm, nn.PReLU)
-"""Layers with parameters that treat each unit for itself."""
+"""Layers with parameters that treat each unit independently of the others."""
 
 Role = Literal["into", "out", "heads", "between"]
 
 
 def candidates(network: nn.Module, inputs: torch.Tensor, ranks: int) -> dict[str, Shares]:
-    """By the name of a group of units, how it alone is shared; raises `ModelError` where none can be.
+    """The unit groups that ranks may divide, by name, each with the shares if only this group is divided.
 
-    Whether the network's function stays the same is not tried; `inputs` are (examples, *).
+    `inputs` are (example, *). Raises `ModelError` if there is none. Whether the network still computes the same
+    function is not tried here.
     """
     units, layout = find_units(network, (inputs,)), layout_of(network)
     shared = {name: _shares(network, layout, units, name, ranks) for name in units.groups}
@@ -46,7 +48,7 @@ def candidates(network: nn.Module, inputs: torch.Tensor, ranks: int) -> dict[str
 
 
 def _shares(network: nn.Module, layout: Layout, units: UnitGroups, group: str, ranks: int) -> Shares | None:
-    """How a group is shared; None where it is too small, or other layers than linear ones have its units."""
+    """The shares if one group is divided; None if it is too small, or if its layers cannot be divided."""
     size = units.groups[group].size
     if units.groups[group].parents or size < ranks:
         return None
@@ -71,7 +73,11 @@ def _shares(network: nn.Module, layout: Layout, units: UnitGroups, group: str, r
 
 
 def _place(network: nn.Module, tensor: str, axis: int, size: int) -> tuple[str, Role] | None:
-    """Of which layer an axis of so many units is, and what it is to them; None where they cannot be shared."""
+    """The layer to which an axis of `size` units of a tensor belongs, and its role; None if it cannot be divided.
+
+    The role is ``into`` for layers that make the units, ``out`` for layers that take them, ``heads`` for attention
+    that does both, and ``between`` for what treats each unit alone.
+    """
     owner, _, name = tensor.rpartition(".")
     module = network.get_submodule(owner)
     if isinstance(module, PER_UNIT):
@@ -85,7 +91,10 @@ def _place(network: nn.Module, tensor: str, axis: int, size: int) -> tuple[str, 
 def _cut(
     pieces: Sequence[Piece], group: str, axis: int, shape: tuple[int, ...], size: int, ranks: int
 ) -> tuple[Cut, bool]:
-    """Where a group's units lie on an axis, cut in equal shares; and whether they are all that there is."""
+    """How an axis of a tensor is cut so that ranks get equal shares of a group's units.
+
+    Returns the cut, and whether the whole axis belongs to the group. Indices of other groups go to all ranks.
+    """
     unit = np.full(shape[axis], -1)
     stride = prod(shape[axis + 1 :])
     for piece in pieces:
@@ -103,16 +112,19 @@ def _cut(
     return Cut(axis, spans), bool((unit >= 0).all())
 
 
-def _spans(kept: np.ndarray) -> Spans:
-    """The spans of what is kept of an axis, bool (index,)."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
+def _spans(mask: np.ndarray) -> Spans:
+    """The spans of true values in a mask, bool (index,), over the indices of an axis."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return tuple((int(first), int(end)) for first, end in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _counts(
     network: nn.Module, into: Iterable[str], size: int, units: UnitGroups, group: str, ranks: int
 ) -> Iterator[Count]:
-    """What counts heads, or the units of all heads, in the modules that have the layers as parts."""
+    """Yield the integer attributes that count heads, or the units of all heads, and differ on each rank.
+
+    They are those of the modules around the layers `into`.
+    """
     inner = [g.size for g in units.groups.values() if g.parents == (group,)]
     if not inner:
         return
@@ -124,13 +136,13 @@ def _counts(
 
 
 LARGE = 16
-"""A layer in no group is sliced if it has more than one in so many of a network's elements."""
+"""A layer outside all groups is sliced if it has more than 1 / LARGE of a network's elements."""
 
 
 def sliced(network: nn.Module, shares: Shares) -> Shares:
-    """The same, with slices of the inputs of large linear layers that all ranks would have otherwise.
+    """Add slices of the inputs of large linear layers, which every rank would have as a whole otherwise.
 
-    Those before ranks have the whole batch are left out, and weights that other layers have, too.
+    Layers of which ranks have different examples are left out, and so are weights that several layers share.
     """
     specs = {spec.name: spec for spec in (*shares.layout.params, *shares.layout.frozen)}
     least = sum(spec.size for spec in specs.values()) / LARGE
@@ -146,12 +158,12 @@ def sliced(network: nn.Module, shares: Shares) -> Shares:
 
 
 def best(fitting: Mapping[str, Shares]) -> Shares:
-    """Of groups that cut one tensor on two axes only one can be shared: those that cut most elements."""
+    """Divide the groups that cut the most elements. Of groups that meet in one tensor, only one can be divided."""
     return together([fitting[name] for name in _chosen(tuple(fitting), fitting)])
 
 
 def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
-    """The groups of these names; raises `UsageError` for one that cannot be shared, alone or with the others."""
+    """Divide the groups of these names; raises `UsageError` if one cannot be divided, or not with the others."""
     for name in names:
         if name not in fitting:
             raise UsageError(
@@ -165,7 +177,7 @@ def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
 
 
 def together(parts: Sequence[Shares]) -> Shares:
-    """Several groups shared at once."""
+    """The shares if several groups are divided at once, from the shares of each alone."""
     first = parts[0]
     return replace(
         first,
@@ -179,17 +191,17 @@ def together(parts: Sequence[Shares]) -> Shares:
 
 
 def largest(fitting: Mapping[str, Shares]) -> Shares:
-    """The group that alone cuts the most elements."""
+    """The shares of the single group that cuts the most elements."""
     return max(fitting.values(), key=_elements)
 
 
 def _elements(shares: Shares) -> int:
-    """How many elements of parameters are cut."""
+    """How many elements of parameters are in tensors that are cut."""
     return sum(spec.size for spec in shares.layout.params if spec.name in shares.cuts)
 
 
 def _chosen(names: tuple[str, ...], fitting: Mapping[str, Shares]) -> tuple[str, ...]:
-    """Of these groups those that do not meet in a tensor and cut the most elements."""
+    """The names of the groups that together cut the most elements, and of which no two meet in one tensor."""
     sizes = {name: _elements(shares) for name, shares in fitting.items()}
 
     def elements(chosen: tuple[str, ...]) -> int:
@@ -201,7 +213,7 @@ def _chosen(names: tuple[str, ...], fitting: Mapping[str, Shares]) -> tuple[str,
             return ()
         first, *rest = left
         clear = tuple(name for name in rest if not fitting[name].cuts.keys() & fitting[first].cuts.keys())
-        taken = (first, *choose(clear))
-        return taken if len(clear) == len(rest) else max(taken, choose(tuple(rest)), key=elements)
+        with_first = (first, *choose(clear))
+        return with_first if len(clear) == len(rest) else max(with_first, choose(tuple(rest)), key=elements)
 
     return choose(names)

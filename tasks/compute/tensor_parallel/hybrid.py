@@ -1,4 +1,4 @@
-"""Data parallel before the shared layers, and each rank's units in them (Krizhevsky 2014)."""
+"""Hybrid parallelism: ranks divide the batch before the shared layers, and units within them (Krizhevsky 2014)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tasks.compute.tensor_parallel.shares import Shares
 
 
 def joined(network: nn.Module, inputs: torch.Tensor, shares: Shares) -> Shares:
-    """The same, with a share of the examples on each rank up to the first of the shared layers.
+    """Add to shares that ranks divide the examples of a batch up to the first of the shared layers.
 
-    Raises `ModelError` where there is nothing to train before it, or examples interact there.
+    `inputs` are (example, *). Raises `ModelError` if nothing is trained before that layer, or examples interact
+    there, or if the layer cannot take the divided batch.
     """
     order: list[tuple[str, torch.Tensor | None]] = []
 
@@ -40,7 +41,7 @@ def joined(network: nn.Module, inputs: torch.Tensor, shares: Shares) -> Shares:
 
 
 def _reached(network: nn.Module, features: torch.Tensor) -> frozenset[str]:
-    """The names of the parameters that features are computed with."""
+    """The names of the trained parameters from which features were computed."""
     named = {name: p for name, p in network.named_parameters() if p.requires_grad}
     if not features.requires_grad:
         return frozenset()

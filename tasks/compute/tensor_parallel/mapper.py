@@ -1,4 +1,4 @@
-"""Partitions that are each mapped by several ranks which share the network."""
+"""The mapper with which several ranks share the network of a partition, and the search for their shares."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from tasks.networks.objective import Objective
 T = TypeVar("T")
 
 EXAMPLES = 8
-"""On so many examples at most a step of shares is compared with that of the whole network."""
+"""How many examples, at most, are used to compare a step of shares with a step of the whole network."""
 
 
 @dataclass(frozen=True)
 class TensorParallel(Mapper):
-    """Has each partition mapped by several ranks, of which each has some units of some layers (Dean et al. 2012).
+    """Maps each partition on several ranks, each of which has some units of some layers (Dean et al. 2012).
 
-    Where it is called, the ranks are in this process, one at a time.
+    When it is called, all ranks run in this process, one at a time; `size` is how many there are. `shares` says
+    what each has, and is None before that is known.
     """
 
     size: int = 2
@@ -40,7 +41,7 @@ class TensorParallel(Mapper):
 
     @property
     def ranks(self) -> int:
-        """How many ranks share a network."""
+        """How many ranks share a network, which is `size`."""
         return self.size
 
     def __call__(
@@ -51,9 +52,9 @@ class TensorParallel(Mapper):
         carries: Sequence[Mapping[str, Vectors]],
         seeds: Sequence[int],
     ) -> list[Update]:
-        """The updates of the whole network, vectors (element,), whose parts the ranks have made."""
-        given = zip(examples, carries, seeds, strict=True)
-        return [self._update(objective, state, *each) for each in given]
+        """The updates of the whole network, vectors (element,), put together from those of the ranks."""
+        partitions = zip(examples, carries, seeds, strict=True)
+        return [self._update(objective, state, *each) for each in partitions]
 
     def _update(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
@@ -67,13 +68,16 @@ class TensorParallel(Mapper):
         return shares.joined(self._each(objective, of_rank))
 
     def scored(self, objective: Objective, state: State, function: Callable[[Objective, State], T]) -> T:
-        """What a function of objective and state gives where ranks share the network: the first rank's."""
+        """Call a function with objective and state on all ranks, and return the result of rank 0."""
         return self._each(
             objective, lambda share: function(share, self.known_shares.state(state, share.group.rank))
         )[0]
 
     def compare(self, objective: Objective, inputs: torch.Tensor, state: State) -> None:
-        """Raise `RoundFailed` where a step from a state, on inputs (examples, *), is not the whole network's."""
+        """Raise `RoundFailed` if a step of the ranks from a state differs from a step of the whole network.
+
+        `inputs` are (example, *).
+        """
         if differing := difference(objective, _enough(inputs, self.ranks), self.known_shares, state):
             raise RoundFailed(
                 f"round {state.round}: ranks that share units {', '.join(self.known_shares.units)} train another "
@@ -82,7 +86,7 @@ class TensorParallel(Mapper):
 
     @property
     def known_shares(self) -> Shares:
-        """What each rank has; raises `UsageError` before that is known."""
+        """What each rank has of the network; raises `UsageError` before that is known."""
         if self.shares is None:
             raise UsageError("ranks must be told their shares of the run's network before its first round")
         return self.shares
@@ -99,16 +103,17 @@ class TensorParallel(Mapper):
 def find_shares(
     objective: Objective, inputs: torch.Tensor, ranks: int, units: Sequence[str] = (), hybrid: bool = False
 ) -> Shares:
-    """How so many ranks share a network, tried on inputs (examples, *); raises `ModelError` where they cannot.
+    """Find out how ranks can share a network, and try it on inputs (example, *).
 
-    Of the groups that are not named, those are left out whose shares give another function; large layers in none
-    of them are shared by their inputs.
+    `units` names the unit groups to divide. Without names, groups are left out with which the network would
+    compute another function, and the inputs of large layers outside all groups are divided, too. If `hybrid`, the
+    batch is divided before the shared layers. Raises `ModelError` if the network cannot be shared so.
     """
     inputs = _enough(inputs, ranks)
     network = objective.network(objective.initial())
     fitting = candidates(network, inputs, ranks)
     if not units and not hybrid and is_sound(objective, inputs, all_of_it := sliced(network, best(fitting))):
-        return all_of_it  # what is sound at once, as most networks are, is tried once
+        return all_of_it  # most networks are sound at once, and are tried only once
     shares = _grouped(objective, inputs, fitting, units)
     if hybrid:
         shares = joined(network, inputs, shares)
@@ -121,7 +126,10 @@ def find_shares(
 def _grouped(
     objective: Objective, inputs: torch.Tensor, fitting: Mapping[str, Shares], units: Sequence[str]
 ) -> Shares:
-    """The shares of groups that are named, or of the best, that leave the function as it is."""
+    """The shares of the named groups, or else of the best groups, that do not change the network's function.
+
+    Raises `ModelError` if there are none.
+    """
     shares = named(fitting, units) if units else best(fitting)
     if is_sound(objective, inputs, shares):
         return shares
@@ -137,5 +145,5 @@ def _grouped(
 
 
 def _enough(inputs: torch.Tensor, ranks: int) -> torch.Tensor:
-    """Inputs (examples, *), as many at least as there are ranks."""
+    """Inputs (example, *), repeated until there are at least as many as ranks."""
     return torch.cat([inputs] * -(-ranks // len(inputs)))

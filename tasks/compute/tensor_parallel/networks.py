@@ -1,4 +1,4 @@
-"""A rank's part of a network, as a map and a score see it: an objective like any other."""
+"""A rank's share of a network as an objective, with which maps and scores work as with any other."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from tasks.networks.objective import ModelSpec, Objective, bound_network
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ShareObjective(Objective):
-    """An objective of which a rank has a share; states and layouts are the rank's."""
+    """A rank's share of an objective: its states, layouts and networks have only what this rank has."""
 
     shares: Shares
     group: Communicator
     apart: bool = False
-    """Whether the rank is a process of its own, in which no whole network is to be."""
+    """Whether the rank is a process of its own, which then never builds the whole network in memory."""
 
     @classmethod
     def of(cls, objective: Objective, shares: Shares, group: Communicator, apart: bool = False) -> ShareObjective:
-        """A rank's share of an objective."""
+        """The share of an objective for the rank that `group` says."""
         whole = {f.name: getattr(objective, f.name) for f in fields(Objective)}
         return cls(**whole, shares=shares, group=group, apart=apart)
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """Where each tensor lies in the rank's vectors."""
+        """Where each tensor of the rank's share lies in its vectors."""
         return self.shares.layout_of(self.group.rank)
 
     def initial(self) -> State:
-        """The rank's part of the state before the first round."""
+        """The rank's share of the state before the first round."""
         return self.shares.state(super().initial(), self.group.rank)
 
     def network(self, state: State) -> nn.Module:
-        """The rank's part of a network, over a copy of its part of the state, in training mode."""
+        """The rank's share of a network in training mode, with a copy of its share of a state."""
         skeleton = _skeleton(self.model) if self.apart else self.built
         network = bound_network(skeleton, self.layout, state)
         line, shares = Line(self.group), self.shares
@@ -66,7 +66,7 @@ class ShareObjective(Objective):
 
     @property
     def _kinds(self) -> dict[type[nn.Module], tuple[str, ...]]:
-        """What the layers with shares become."""
+        """The class that each shared layer becomes, with the names of the layers."""
         shares = self.shares
         return {
             ColumnParallel: shares.column,
@@ -78,20 +78,20 @@ class ShareObjective(Objective):
 
 @functools.lru_cache(maxsize=4)
 def _skeleton(model: ModelSpec) -> nn.Module:
-    """A network as it is built, without values of parameters: their memory is asked for and not touched."""
+    """A network whose parameters have no values yet: their memory is reserved, but not touched."""
     with _Unfilled():
         network = model.build()
-    kept = network.state_dict(keep_vars=True)
-    # What is built beside the state may be made of anything drawn before.
-    return network if all(name in kept for name, _ in network.named_buffers()) else model.build()
+    saved = network.state_dict(keep_vars=True)
+    # A buffer outside the state may depend on values that were not drawn: then the network is built with them.
+    return network if all(name in saved for name, _ in network.named_buffers()) else model.build()
 
 
 _memory: Any = torch.utils.deterministic
-"""A module that torch does not declare the attributes of."""
+"""Typed as `Any`, because torch does not declare the attributes of this module."""
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leaves out what fills parameters in their place, and what deterministic algorithms fill new memory with."""
+    """Skips operations that fill parameters in place, and that deterministic algorithms fill new memory."""
 
     def __enter__(self) -> Self:
         self._filling = _memory.fill_uninitialized_memory
@@ -104,9 +104,9 @@ class _Unfilled(TorchFunctionMode):
         super().__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
-        # Functions of `torch.nn.init` give theirs by name.
-        filled, name = args[0] if args else named.get("tensor"), getattr(func, "__name__", "")
+        by_name = kwargs or {}
+        # Functions of `torch.nn.init` pass the tensor by its name.
+        filled, name = args[0] if args else by_name.get("tensor"), getattr(func, "__name__", "")
         if isinstance(filled, nn.Parameter) and name.endswith("_") and not name.endswith("__"):
-            return filled if name != "requires_grad_" else func(*args, **named)
-        return func(*args, **named)
+            return filled if name != "requires_grad_" else func(*args, **by_name)
+        return func(*args, **by_name)

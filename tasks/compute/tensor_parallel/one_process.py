@@ -1,4 +1,4 @@
-"""Ranks that work on one partition together, and how they all run in one process."""
+"""Run all ranks that share a network in one process: in threads, of which one runs at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ T = TypeVar("T")
 
 
 def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
-    """What each rank gives, all of them in this process; raises the first one's error.
+    """Call a function as each rank, in this process, and return the results in their order.
 
-    One rank runs at a time, in their order and from one exchange to the next, each with generators as they
-    would be in a process of its own: so the bits are the same wherever the ranks are.
+    The function gets the rank's communicator. One rank runs at a time, in order, from one exchange to the next.
+    Each has the random generators that it would have in a process of its own, so that the bits are the same as
+    those of ranks in separate processes. Raises the first error of a rank.
     """
     turns = _Turns(ranks)
     results: list[Any] = [None] * ranks
@@ -49,7 +50,7 @@ def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
 
 
 def _globals() -> tuple[Generators, int]:
-    """What is of the process, and each rank has for itself: generators, and whether bits are to be the same."""
+    """Global state of the process that each rank has for itself: generators, and the deterministic mode."""
     return generators(), torch.get_deterministic_debug_mode()
 
 
@@ -59,34 +60,34 @@ def _set_globals(state: tuple[Generators, int]) -> None:
 
 
 class _Ended(Exception):
-    """Another rank has failed."""
+    """Ends a rank's thread because another rank has failed."""
 
 
 class _Turns:
-    """Whose turn it is, what the ranks have told each other, and the global state of each."""
+    """Which rank may run, the values that ranks have sent, and the global state of each rank."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.error: BaseException | None = None
         self._condition = threading.Condition()
         self._turn = 0
-        self._told: list[dict[int, Any]] = [{} for _ in range(ranks)]
+        self._sent: list[dict[int, Any]] = [{} for _ in range(ranks)]
         self._globals = [_globals()] * ranks
         self._settings = torch.is_grad_enabled(), torch.get_num_threads()
         self._done: set[int] = set()
 
     def exchange(self, rank: int, number: int, value: Any) -> list[Any]:
-        """Tell a value, the rank's so-manieth, and have those of all."""
-        self._told[rank][number] = value
-        self._told[rank].pop(number - 2, None)
+        """Send the rank's value in exchange `number`, and return the values of all ranks in their order."""
+        self._sent[rank][number] = value
+        self._sent[rank].pop(number - 2, None)
         self.leave(rank)
         self.enter(rank)
-        if any(number not in told for told in self._told):
+        if any(number not in sent for sent in self._sent):
             raise RoundweaveError(f"rank {rank} waits for ranks that have ended; do all take the same steps?")
-        return [told[number] for told in self._told]
+        return [sent[number] for sent in self._sent]
 
     def enter(self, rank: int) -> None:
-        """Wait for this rank's turn."""
+        """Wait until this rank may run, and set its global state."""
         with self._condition:
             self._condition.wait_for(lambda: self._turn == rank or self.error is not None)
         if self.error is not None:
@@ -94,7 +95,7 @@ class _Turns:
         _set_globals(self._globals[rank])
 
     def leave(self, rank: int) -> None:
-        """The turn of the next rank that has not ended."""
+        """Save this rank's global state, and let the next rank run that has not ended."""
         self._globals[rank] = _globals()
         with self._condition:
             after = [(rank + step) % self.ranks for step in range(1, self.ranks + 1)]
@@ -103,28 +104,28 @@ class _Turns:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Within, torch's settings that each thread has for itself are those of the thread that waits for all."""
+        """A context with the torch settings of the waiting thread: torch keeps some of them for each thread."""
         grad, threads = self._settings
         with lent(), torch.set_grad_enabled(grad):
             torch.set_num_threads(threads)
             yield
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
-        """The rank has ended; with an error all others do."""
+        """Note that a rank has ended. If it ended with an error, all others end, too."""
         self._done.add(rank)
         if error is not None and not isinstance(error, _Ended):
             self.error = self.error or error
         self.leave(rank)
 
     def finish(self) -> None:
-        """Leave global state as the first rank has it; raises the first error."""
+        """Set the global state of rank 0, or raise the first error of a rank."""
         if self.error is not None:
             raise self.error
         _set_globals(self._globals[0])
 
 
 class _InTurn:
-    """A rank whose group is all in one process."""
+    """The communicator of a rank whose whole group runs in one process."""
 
     def __init__(self, turns: _Turns, rank: int) -> None:
         self.rank, self.ranks, self.sent = rank, turns.ranks, 0

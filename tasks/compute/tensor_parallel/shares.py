@@ -1,6 +1,6 @@
 """What each rank has of a network's tensors: a share of the units of some layers, and all of the rest.
 
-A tensor is cut along one axis at most, so whole tensors and shares are made of each other by copying.
+A tensor is cut along one axis at most. Shares are therefore copied out of whole tensors, and back.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from storage.values.state import State, Update
 from storage.values.tensors import Specs, TensorSpec, Vectors, pack, views
 
 Spans = tuple[tuple[int, int], ...]
-"""Indices of an axis, ascending: from the first of each span to before its second."""
+"""Indices of an axis, ascending, as pairs of the first index and one after the last."""
 
 
 def even(size: int, ranks: int) -> list[tuple[int, int]]:
-    """So many indices in equal shares: the first of each rank's, and one after its last."""
+    """Divide `size` indices evenly: the first index of each rank, and one after its last."""
     return list(pairwise(size * rank // ranks for rank in range(ranks + 1)))
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Which indices of an axis of a tensor each rank has; some may be with all of them."""
+    """Which indices of an axis of a tensor each rank has. Several ranks may have the same index."""
 
     axis: int
     spans: tuple[Spans, ...]
 
     def size(self, rank: int) -> int:
-        """How many of the indices a rank has."""
+        """How many indices a rank has."""
         return sum(last - first for first, last in self.spans[rank])
 
     def share(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
-        """A rank's part of a whole tensor, (*shape), in memory of its own."""
+        """A copy of a rank's part of a whole tensor, (*shape)."""
         parts = [tensor.narrow(self.axis, first, last - first) for first, last in self.spans[rank]]
         return torch.cat([tensor.narrow(self.axis, 0, 0), *parts], self.axis)
 
     def place(self, whole: torch.Tensor, part: torch.Tensor, rank: int) -> None:
-        """Copy a rank's part to where it belongs in a whole tensor, (*shape)."""
+        """Copy a rank's part into the whole tensor, (*shape), where it belongs."""
         at = 0
         for first, last in self.spans[rank]:
             whole.narrow(self.axis, first, last - first).copy_(part.narrow(self.axis, at, last - first))
             at += last - first
 
     def rows(self, first: int, end: int) -> Cut:
-        """The cut of these rows of the tensor, (rows, *), alone."""
+        """The cut of a tensor that consists of the rows from `first` to before `end` of this one."""
         if self.axis:
             return self
         within = (
@@ -58,7 +58,7 @@ class Cut:
         return Cut(0, tuple(within))
 
     def rows_of(self, rank: int, first: int, end: int) -> tuple[int, int]:
-        """Where these rows of the whole tensor are in a rank's part."""
+        """Where the rows from `first` to before `end` of the whole tensor are in a rank's part."""
         if self.axis:
             return first, end
         return self.rows(0, first).size(rank), self.rows(0, end).size(rank)
@@ -66,7 +66,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Count:
-    """An integer attribute of a module that counts units, such as heads, and what it is on each rank."""
+    """An integer attribute of a module that counts units, such as heads, and its value on each rank."""
 
     module: str
     attribute: str
@@ -75,13 +75,16 @@ class Count:
 
 @dataclass(frozen=True)
 class Shares:
-    """How a network of a `layout` is shared by so many ranks.
+    """How `ranks` ranks share a network with this `layout`.
 
-    `cuts` are by the tensor's name. The modules `into` begin with inputs that all ranks have and give each rank
-    its units; those `out` give sums over all units. The modules `heads` are attention and do both; those `sliced`
-    take each rank's slice of inputs that all ranks have, and give sums. From the module `joins` on, the first of
-    those `into`, the ranks have the whole batch, and before it each has a share of the examples; None where they
-    always have it.
+    `cuts` has the cut of each tensor that is divided, by name. `column`, `row`, `heads` and `sliced` are names of
+    modules: `column` modules take inputs that all ranks have, and compute each rank's units; `row` modules take
+    these units, and sum their outputs over the ranks; `heads` are attention, and do both; `sliced` modules take
+    each rank's slice of inputs that all ranks have, and sum their outputs. `counts` are attributes that differ
+    between ranks, and `units` the names of the unit groups that are divided.
+
+    If `joins` names a module, the first of `column`, ranks divide the batch before it and have the whole batch
+    from it on; `before` names the parameters before it. If it is None, all ranks always have the whole batch.
     """
 
     ranks: int
@@ -97,24 +100,24 @@ class Shares:
     before: frozenset[str] = field(default_factory=frozenset)
 
     def layout_of(self, rank: int) -> Layout:
-        """Where each tensor lies in a rank's vectors."""
+        """Where each tensor of a rank's part lies in its vectors."""
         whole = self.layout
         params, buffers, frozen = (self._specs(s, rank) for s in (whole.params, whole.buffers, whole.frozen))
         return replace(whole, params=params, buffers=buffers, frozen=frozen)
 
     def first(self, module: str, rank: int) -> int:
-        """The first index that a rank has of the weight of a layer with shares."""
+        """The first index that a rank has of the cut axis of a layer's weight."""
         name = f"{module}.weight".removeprefix(".")
         cut = self.cuts[name if name in self.cuts else f"{module}.out_proj.weight".removeprefix(".")]
         return cut.spans[rank][0][0]
 
     def share(self, name: str, tensor: torch.Tensor, rank: int) -> torch.Tensor:
-        """A rank's part of a whole tensor, (*shape); the tensor itself where all have it."""
+        """A rank's part of a whole tensor, (*shape); the tensor itself if it is not cut."""
         cut = self.cuts.get(name)
         return tensor if cut is None else cut.share(tensor, rank)
 
     def state(self, state: State, rank: int) -> State:
-        """A rank's part of a whole state."""
+        """A rank's part of the state of the whole network."""
         return replace(
             state,
             params=self.vectors(self.layout.params, state.params, rank),
@@ -124,18 +127,21 @@ class Shares:
         )
 
     def slots(self, slots: Mapping[str, Vectors], rank: int) -> dict[str, Vectors]:
-        """A rank's part of vectors (element,) that are shaped as the parameters."""
+        """A rank's part of vectors, (element,) by slot and dtype, that have the layout of the parameters."""
         return {slot: self.vectors(self.layout.params, vectors, rank) for slot, vectors in slots.items()}
 
     def vectors(self, specs: Specs, vectors: Vectors, rank: int) -> Vectors:
-        """A rank's part of vectors (element,) of whole tensors."""
+        """A rank's part of vectors, (element,) by dtype, that hold the whole tensors of `specs`."""
         if not vectors:
             return {}
         shares = {name: self.share(name, tensor, rank) for name, tensor in views(specs, vectors).items()}
         return pack(specs, shares)
 
     def joined(self, parts: Sequence[Update]) -> Update:
-        """The update of the whole network from those of all ranks; what is not a tensor is the first one's."""
+        """Put the update of the whole network together from those of all ranks.
+
+        Weight and metrics are those of rank 0.
+        """
         first = parts[0]
         params = self.layout.params
         return replace(
@@ -147,7 +153,7 @@ class Shares:
         )
 
     def _joined(self, specs: Specs, parts: Sequence[Vectors]) -> Vectors:
-        """Whole vectors (element,) from those of all ranks."""
+        """Put whole vectors, (element,) by dtype, together from those of all ranks."""
         if not parts[0]:
             return {}
         named = [views(self._specs(specs, rank), part) for rank, part in enumerate(parts)]
@@ -166,7 +172,7 @@ class Shares:
         return tuple(self.spec(spec, rank) for spec in specs)
 
     def spec(self, spec: TensorSpec, rank: int) -> TensorSpec:
-        """A tensor as a rank has it."""
+        """The name, dtype and shape of a rank's part of a tensor."""
         cut = self.cuts.get(spec.name)
         if cut is None:
             return spec

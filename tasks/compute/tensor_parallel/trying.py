@@ -1,4 +1,4 @@
-"""Whether a network whose units are shared computes, in training and in scoring, what it computes as a whole."""
+"""Try whether ranks that share a network compute what the whole network does, in training and in scoring."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 
 LARGE = 8.0
-"""So many times larger parameters are tried, too: they reach what clips, or saturates."""
+"""The factor of the larger parameters that are tried, too, as they reach operations that clip or saturate."""
 
 Numbers = dict[str, dict[str, torch.Tensor]]
-"""Tensors of a step by kind and name."""
+"""Tensors of a step by kind, such as ``output``, and name."""
 
 
 def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool:
-    """Whether a step on inputs (examples, *) is that of the whole network.
+    """Whether a step of the ranks on inputs (example, *) is that of the whole network.
 
-    Tried are the network's own parameters, others drawn at random, and larger ones. Raises `ModelError` where the
-    network as a whole has no float64.
+    It tries the network's own parameters, random ones, and larger ones. Raises `ModelError` if the whole network
+    cannot compute in float64.
     """
     return all(difference(objective, inputs, shares, state) is None for state in _states(objective))
 
@@ -51,12 +51,13 @@ def _states(objective: Objective) -> Iterator[State]:
 
 
 def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state: State) -> str | None:
-    """What of a step in float64 from a state, on inputs (examples, *), is not as in the whole network.
+    """What differs between a step of the ranks and one of the whole network, from a state; None if nothing does.
 
-    Compared are outputs and buffers in training, the gradients of outputs that are weighed at random, and outputs
-    in scoring; random numbers are all the same, as ranks draw others, and only that ranks draw equally many for
-    what all of them have is compared. None where all is the same up to rounding, or nothing can be told since the
-    whole network gives numbers that are not finite.
+    The steps are in float64, on inputs (example, *). It compares outputs and buffers in training, the gradients of
+    randomly weighted outputs, and outputs in scoring, up to rounding. Ranks draw other random numbers than the
+    whole network, so all random numbers are replaced by one constant; it only compares that all ranks draw equally
+    many where they should draw the same. If the whole network gives numbers that are not finite, nothing can be
+    said, and the result is None.
     """
     doubled, state, batch = _doubled(objective, state, inputs)
     shares = replace(shares, layout=doubled.layout)
@@ -74,7 +75,7 @@ def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state
     with pinned(0, torch.get_num_threads()):
         try:
             parts, generators = zip(*in_turn(shares.ranks, of_rank), strict=True)
-        except Exception as error:  # noqa: BLE001 - whatever a network makes of sizes that do not fit: it counts the units
+        except Exception as error:  # noqa: BLE001 - a network that counts its units may raise anything on a share
             return f"a step of a share fails with {one_line(error)}"
     if not all(torch.equal(generators[0], other) for other in generators):
         return "ranks draw unlike many random numbers"
@@ -89,7 +90,7 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
         for name, tensor in numbers.items():
             for rank, part in enumerate(parts):
                 share, here = shares.share(name, tensor, rank), part[kind].get(name)
-                # A gradient may be zero in truth, and others give the scale.
+                # A gradient may really be zero, so the scale is that of all tensors of its kind.
                 if (
                     here is None
                     or here.shape != share.shape
@@ -100,7 +101,7 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
 
 
 def _doubled(objective: Objective, state: State, inputs: torch.Tensor) -> tuple[Objective, State, torch.Tensor]:
-    """An objective in float64, with a state and inputs for it."""
+    """The objective, the state and the inputs, converted to float64."""
     doubled = replace(objective, model=replace(objective.model, dtype="float64"))
 
     def of(specs: Specs, vectors: Vectors, into: Specs) -> Vectors:
@@ -117,7 +118,7 @@ def _doubled(objective: Objective, state: State, inputs: torch.Tensor) -> tuple[
 
 
 class _Alike(TorchDispatchMode):
-    """All random numbers are one, so that as many are as good as more."""
+    """Replaces all random numbers by one constant, so that it does not matter which or how many are drawn."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         drawn = func(*args, **(kwargs or {}))
@@ -127,7 +128,7 @@ class _Alike(TorchDispatchMode):
 
 
 def _numbers(network: nn.Module, inputs: torch.Tensor) -> Numbers:
-    """What a step of a network makes of inputs (examples, *), and a score after it."""
+    """The outputs, gradients and buffers of a step on inputs (example, *), and the outputs in scoring."""
     generator = torch.Generator().manual_seed(1)
     with _Alike():
         outputs = tensors_in(network(inputs))

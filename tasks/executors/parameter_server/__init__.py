@@ -1,1 +1,1 @@
-"""Executors of a parameter server: who takes a turn, and in which order updates are taken in."""
+"""Parameter servers for each executor: which partition is mapped when, and in which order pushes are applied."""

@@ -1,4 +1,4 @@
-"""What a server's client submits: turns, rows to fetch, rounds taken in, and the tasks that make them."""
+"""What the client of a parameter server submits to Dask: maps, versions to fetch, closed rounds, their tasks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tasks.executors.pool import Key
 from tasks.when import Asynchronous, ServerRound
 
 PRIORITY = {"read": 3, "serve": 3, "commit": 1, "score": 0, "turn": 0, "turns": 0}
-"""What others wait for overtakes."""
+"""Dask's priority by the kind of task: the tasks that others wait for go first."""
 
 Result = Any
-"""A future, or the key of a task of the graph that is being made."""
+"""A future, or the key of a task that is not submitted yet."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """A row that can be fetched, and its outcome."""
+    """A version of the state that partitions may fetch: its round, and the result that has its outcome."""
 
     version: int
     outcome: Result
@@ -30,9 +30,10 @@ class Base:
 
 @dataclass(frozen=True)
 class Turn:
-    """A partition's turn: what it began from, and what it pushes.
+    """One push of a partition that is in flight or has arrived: its number, and the version that it began from.
 
-    What several partitions push together is one result, in which each has its `place`.
+    `pushed` is the result of the task that maps it. The task may map several partitions, and gives a list; `place`
+    is the index of this push in it.
     """
 
     number: int
@@ -43,7 +44,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Begin:
-    """A turn that is to begin: whose, its number, from what, and what has what the partition carries."""
+    """A map that is to begin: its partition, the number of its push, and the version that it begins from.
+
+    `before` says where to find what the partition carries: ``[result, place]`` of its last push, or the round in
+    which that was stored, or None if there is none.
+    """
 
     partition: int
     number: int
@@ -52,33 +57,43 @@ class Begin:
 
     @property
     def due(self) -> list[Any]:
-        """The same as the worker is told, where results are to be found in lists."""
+        """The arguments of this map on the worker (see `tasks.persistence.pushes.Due`).
+
+        They are lists, because Dask replaces keys by results in lists and not within our own classes.
+        """
         return [self.partition, InFlight(self.number, self.base.version), self.base.outcome, self.before]
 
 
 SHORT = 0.02
-"""Seconds of a turn below which those of one worker are taken in one task, as a task costs some milliseconds.
+"""Maps that take fewer seconds are short: those of one worker become one task, as a task costs some milliseconds.
 
-Of 10 partitions on 2 workers, digits, about 1.7 times as many updates a second come from it (2 cores, busy).
+For 10 partitions of the digits on 2 workers this gives about 1.7 times as many updates a second (2 busy cores).
 """
 
 
 def next_turn(partition: int, done: Turn, when: Asynchronous, head: Base, carries: bool) -> Begin:
-    """The turn of a partition after one that has landed, from the server's last state where it fetches."""
+    """The map of a partition after the push that is `done`.
+
+    If it is time to fetch, it begins from `head`, the server's newest state, else from the version as before.
+    `carries` says whether the algorithm's maps carry anything from one to the next.
+    """
     number = done.number + 1
     before = [done.pushed, done.place] if carries else None
     return Begin(partition, number, head if when.fetches(number) else done.base, before)
 
 
 def is_short(seconds: Mapping[int, float], partition: int) -> bool:
-    """Whether a partition's turns are known to be short."""
+    """Whether the maps of a partition are known to be short; `seconds` are those of the last one, by partition."""
     return seconds.get(partition, SHORT) < SHORT
 
 
 def grouped(
     begins: Sequence[Begin], blocks: Mapping[int, int], seconds: Mapping[int, float]
 ) -> Iterator[list[Begin]]:
-    """Turns that are taken in one task: the short ones of a block; `seconds` tells of those that are known."""
+    """Yield the maps that go into one task: all short ones of a block together, and each other one alone.
+
+    `blocks` has the block of each partition. `seconds` are those of the last map, where it is known.
+    """
     together: dict[int, list[Begin]] = {}
     for begin in begins:
         if is_short(seconds, begin.partition):
@@ -90,20 +105,20 @@ def grouped(
 
 @dataclass(frozen=True)
 class Closed:
-    """A round that has closed: what it takes in, and the turns, by partition, whose updates landed."""
+    """A round that is closed: what the server does in it, and the pushes that it applies, by partition."""
 
     taken_in: ServerRound
     turns: Mapping[int, Turn]
 
     @property
     def pushed(self) -> list[Result]:
-        """The updates."""
-        turns = map(self.turns.__getitem__, self.taken_in.partitions)
-        return [[turn.pushed, turn.place] for turn in turns]
+        """The pushes as tasks are given them: ``[result, place]`` for each, in the order of the partitions."""
+        pushes = map(self.turns.__getitem__, self.taken_in.partitions)
+        return [[push.pushed, push.place] for push in pushes]
 
 
 def fetching_last(closed: Sequence[Closed], begin: Iterable[int]) -> list[Closed]:
-    """Rounds that are taken in at once, where partitions that begin now fetch the state after the last."""
+    """Add the partitions in `begin`, which begin now, to those that fetch the state of the last closed round."""
     if not closed:
         return []
     taken_in = closed[-1].taken_in
@@ -112,7 +127,7 @@ def fetching_last(closed: Sequence[Closed], begin: Iterable[int]) -> list[Closed
 
 @dataclass(frozen=True)
 class Taken:
-    """A round that was taken in and is not committed yet: its updates, and its scores, where it has any."""
+    """A round that is closed and not committed yet: its pushes, and the results that have its scores, if any."""
 
     round: int
     taken_in: ServerRound
@@ -122,20 +137,20 @@ class Taken:
 
 @dataclass
 class Tasks:
-    """Tasks that are submitted together: what they do, and the workers that some prefer."""
+    """Tasks that are submitted together: a Dask graph, and the workers on which some of them had better run."""
 
     graph: dict[Key, Any] = field(default_factory=dict)
     places: dict[Key, str] = field(default_factory=dict)
 
     def add(self, key: Key, worker: str | None, *task: Any) -> Key:
-        """Add a task; its key."""
+        """Add a task, which runs on `worker` if it can, and return its key."""
         self.graph[key] = task
         if worker is not None:
             self.places[key] = worker
         return key
 
     def submit(self, client: Client) -> dict[Key, Future[Any]]:
-        """Have them done; the future of each."""
+        """Submit all tasks, and return the future of each by its key."""
         keys, places = list(self.graph), self.places
         with annotate(
             workers=lambda key: [places[key]] if key in places else [],
