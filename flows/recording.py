@@ -21,7 +21,7 @@ from tasks.rounds.job import Work
 
 
 def recorded_config(config: TrainConfig) -> Mapping[str, Any] | None:
-    """The configuration that the store of this run has recorded, as JSON values; None where there is no run yet."""
+    """The configuration that this run's store has recorded, as JSON values; None where there is no run yet."""
     address = config.address or run_address(config.root, config.name or "")
     return RoundStore(address).attributes["config"] if is_run(address) else None
 
@@ -38,9 +38,9 @@ def create_run(
     """Create a run at an address and commit its initial state as round 0.
 
     Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
-    taken. `carried` has the updates with which partitions bring a carry from another run (see `RoundStore.create`).
-    `attributes` are recorded besides those of every run, such as ``parent``. Raises `ExperimentDiffers` where
-    something lies at the address already.
+    taken. `carried` has the updates with which partitions bring a carry from another run (see
+    `RoundStore.create`). `attributes` are recorded besides those of every run, such as ``parent``. Raises
+    `ExperimentDiffers` where something lies at the address already.
     """
     algorithm, model = work.algorithm, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)

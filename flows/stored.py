@@ -33,8 +33,8 @@ class Round(round.Round):
         """Build the network and load the parameters and buffers after this round.
 
         Args:
-            trust: Whether code stored in the run may be executed. A run under your own root does not need this; one
-                from elsewhere does where its network is built by a function of its author.
+            trust: Whether code stored in the run may be executed. A run under your own root does not need this;
+                one from elsewhere does where its network is built by a function of its author.
 
         Returns:
             The module, in evaluation mode.
@@ -220,7 +220,8 @@ class Run(run.Run):
 
         Args:
             round: The round to reduce again, as for `Run.round`; all rounds where None.
-            reduce: Another reduce: a name, a function or a value such as ``rw.Median()``. By default the run's own.
+            reduce: Another reduce: a name, a function or a value such as ``rw.Median()``. By default the run's
+                own.
             apply: Another apply, in the same forms. By default the run's own.
             without: The partitions whose updates are left out.
             save: The name of a new run to write the result to; by default nothing is written.

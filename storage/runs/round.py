@@ -135,7 +135,8 @@ class Round:
             partition: The number of the partition, from 0.
 
         Returns:
-            The update, with one vector, (element,), for each dtype; `update_tensors` splits it into tensors by name.
+            The update, with one vector, (element,), for each dtype; `update_tensors` splits it into tensors by
+            name.
 
         Raises:
             RoundMissing: The partition took no part in the round.

@@ -237,7 +237,8 @@ class Run:
         """Read every file of the run as it is now, and compare it with the commit records.
 
         Args:
-            expect: A chain (see `chain`) that you noted down earlier, to prove that the history up to it is the same.
+            expect: A chain (see `chain`) that you noted down earlier, to prove that the history up to it is the
+                same.
 
         Returns:
             What was read, and a finding for each file that is damaged, missing or foreign.
@@ -285,9 +286,9 @@ class Run:
     def tree(self) -> xr.DataTree:
         """Everything stored of the committed rounds, in groups; tensors are read when their values are used.
 
-        Besides the state and the numbers there are the groups ``updates``, ``arrived`` (the buffers that partitions
-        sent), ``extras``, ``carry``, ``permutations`` and ``similarities``, whose arrays are (round, partition, …),
-        and ``partitions``, which says what partition each example went to. What is absent is NaN.
+        Besides the state and the numbers there are the groups ``updates``, ``arrived`` (the buffers that
+        partitions sent), ``extras``, ``carry``, ``permutations`` and ``similarities``, whose arrays are (round,
+        partition, …), and ``partitions``, which says what partition each example went to. What is absent is NaN.
         """
         return self._arrays(self.committed, self.absent).data_tree()
 
@@ -485,7 +486,7 @@ class Run:
 
     @property
     def plot(self) -> Plots:
-        """Plots of the run: ``run.plot.history(ax=None)``, and `divergence`, `changes`, `refusals`, `staleness`."""
+        """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
         return Plots(self)
 
     def __repr__(self) -> str:
