@@ -188,7 +188,7 @@ class Schema:
 
     @property
     def block(self) -> int:
-        """How many rounds a chunk of numbers has: those that fit `METRIC_BYTES` with a number for each partition."""
+        """How many rounds one chunk of numbers has, so that a number for each partition fits `METRIC_BYTES`."""
         return min(METRIC_ROWS, max(1, METRIC_BYTES // (8 * self.partitions)))
 
     def tensors(self, rows: int) -> dict[str, ArraySpec]:
