@@ -191,7 +191,7 @@ class CommitLog:
         return [round for round in rounds if round > after or round not in whole]
 
     def quarantine(self, after: int) -> list[int]:
-        """Rename the records of rounds later than `after` and those that are not whole, so that the log has neither.
+        """Rename the records of rounds later than `after` and damaged ones to take them out of the log.
 
         Returns the rounds. The records stay under other names, as evidence.
         """

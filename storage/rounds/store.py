@@ -143,7 +143,7 @@ def _sound(place: Place, value: Any) -> Schema:
 
 
 def _not_a_run(place: Place) -> NotARun:
-    """The error for a place without readable attributes. It differs where there are commit records all the same."""
+    """The error for a place without readable attributes. It says more where there are commit records."""
     if not numbered(place.names("commits")):
         return NotARun(f"{place} is not a run of Roundweave; `roundweave runs` lists them")
     what = "damaged" if place.has(NAME) else "missing"

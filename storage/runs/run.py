@@ -490,15 +490,15 @@ class Run:
         return Plots(self)
 
     def __repr__(self) -> str:
-        return printable(f"<Run {self.name} · {self.status} · {self._told()}>")
+        return printable(f"<Run {self.name} · {self.status} · {self._line()}>")
 
     def _repr_html_(self) -> str:
         names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
         last = {f"round {self.done}": " · ".join(score_parts(self._commit(self.done).score)) or "not scored"}
         facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
-        return run_card(self.name, self.status, self._told(), facts, self._store.schema.layout)
+        return run_card(self.name, self.status, self._line(), facts, self._store.schema.layout)
 
-    def _told(self) -> str:
+    def _line(self) -> str:
         """The run in one line: rounds, algorithm, partitions and sizes."""
         return run_line(self._store, self.rounds, self.done, self.algorithm, self.pruned)
 
