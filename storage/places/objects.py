@@ -90,8 +90,8 @@ class ObjectPlace:
     def names(self, prefix: str = "") -> list[str]:
         """The names directly under ``prefix/``, ascending. Takes one request for each thousand."""
         client, path = self._at(prefix)
-        there = obstore.list_with_delimiter(client, path)
-        keys = [*there["common_prefixes"], *(each["path"] for each in there["objects"])]
+        listing = obstore.list_with_delimiter(client, path)
+        keys = [*listing["common_prefixes"], *(each["path"] for each in listing["objects"])]
         names = {key.rpartition("/")[2] for key in keys}
         return sorted(name for name in names if not name.endswith(PARTIAL))
 
@@ -128,8 +128,8 @@ class ObjectPlace:
         """The size in bytes of each object by key. Takes one request for each thousand."""
         client, path = self._at("")
         start = len(path) + 1 if path else 0
-        there = [each for page in obstore.list(client, path) for each in page]
-        return dict(sorted((each["path"][start:], each["size"]) for each in there))
+        objects = [each for page in obstore.list(client, path) for each in page]
+        return dict(sorted((each["path"][start:], each["size"]) for each in objects))
 
     @telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
@@ -154,9 +154,9 @@ class ObjectPlace:
     def delete(self, prefix: str) -> None:
         """Delete an object and all objects under ``prefix/``."""
         client, path = self._at(prefix)
-        there = [each["path"] for page in obstore.list(client, path) for each in page]
+        keys = [each["path"] for page in obstore.list(client, path) for each in page]
         with suppress(FileNotFoundError):
-            obstore.delete(client, [*there, path])
+            obstore.delete(client, [*keys, path])
 
     @telling("write")
     def sweep(self) -> None:
@@ -224,13 +224,13 @@ class ObjectPlace:
         if self.create(MAKING, token):
             return False
         about = self._about(MAKING)
-        taken = PlaceTaken(f"{self} is being made by another process, or one was killed; wait three minutes")
+        busy = PlaceTaken(f"{self} is being made by another process, or one was killed; wait three minutes")
         if about is None or self._now() - about["last_modified"] < PATIENCE:
-            raise taken
+            raise busy
         try:
             obstore.put(*self._at(MAKING), token, use_multipart=False, mode={"e_tag": about["e_tag"]})
         except PreconditionError:
-            raise taken from None
+            raise busy from None
         return True
 
     def _now(self) -> datetime:

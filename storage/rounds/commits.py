@@ -149,7 +149,8 @@ class Commit:
     lowest loss so far, and `since_best` counts the scores since then. `stop` is the reason to end the run after
     this round. Where the state was not `stored`, it can be recomputed from the last stored one and the updates
     since. `seconds` is the duration of the round and `time` its end in seconds since the epoch. `executor` names
-    what ran the round (empty for round 0), and `process_group` is None unless ranks ran it.
+    what ran the round, empty for round 0 and for rounds that a run was given. `process_group` is None unless ranks
+    ran the round.
     """
 
     __pydantic_config__ = EXACTLY

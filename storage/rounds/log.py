@@ -138,12 +138,12 @@ class CommitLog:
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
         """The error for a round that is not among the committed `rounds`."""
         if not rounds:
-            there = "it has none"
+            what_is_there = "it has none"
         elif rounds[0] < round < rounds[-1]:
-            there = f"{_key(round)} is missing, and the round is lost"
+            what_is_there = f"{_key(round)} is missing, and the round is lost"
         else:
-            there = f"it has rounds {rounds[0]} to {rounds[-1]}"
-        return RoundMissing(f"no committed round {round} in {self.place}; {there}")
+            what_is_there = f"it has rounds {rounds[0]} to {rounds[-1]}"
+        return RoundMissing(f"no committed round {round} in {self.place}; {what_is_there}")
 
     def whole(self, rounds: Sequence[int]) -> list[int]:
         """The rounds whose records are whole and match the chain in the record after them; see `links`."""
@@ -176,13 +176,13 @@ class CommitLog:
         if self.place.create(_key(commit.round), content.encode(), durable=fsync):
             self._ours = commit.round
             return commit
-        kept = self.read(commit.round)
-        if kept.epoch > commit.epoch or kept.identity() != commit.identity():
+        existing = self.read(commit.round)
+        if existing.epoch > commit.epoch or existing.identity() != commit.identity():
             raise WriterFenced(
-                f"round {commit.round} of {self.place} was committed by another writer ({kept.token}); "
+                f"round {commit.round} of {self.place} was committed by another writer ({existing.token}); "
                 "this one stops"
             )
-        return kept
+        return existing
 
     def unfit(self, after: int) -> list[int]:
         """The rounds whose records `quarantine` moves: those later than `after`, and those that are not whole."""

@@ -164,12 +164,12 @@ class History:
             chunks = together(self.log.place, lambda spec: read_chunk(self.log.place, spec, (index,)), specs)
         except StoreDamaged:
             return {}
-        there = {spec.path: chunk for spec, chunk in zip(specs, chunks, strict=True) if chunk is not None}
-        if len(there) < len(specs) or "committed" not in there:
+        stored = {spec.path: chunk for spec, chunk in zip(specs, chunks, strict=True) if chunk is not None}
+        if len(stored) < len(specs) or "committed" not in stored:
             return {}
         # Rounds that were copied after the file was written are read from their records, which may be gone now.
-        there["committed"][max(self._copied.round + 1 - index * self.schema.block, 0) :] = False
-        return there
+        stored["committed"][max(self._copied.round + 1 - index * self.schema.block, 0) :] = False
+        return stored
 
 
 class Numbers:
@@ -197,8 +197,8 @@ class Numbers:
         self.place.delete(KEY)
         self._chunks, self._since, self.last = {}, {}, -1
         written = self._copy(commits)
-        there = (f"{group}/{name}" for group in REPORTED for name in self.place.names(group))
-        reported = set(filter(_is_reported, there))
+        paths = (f"{group}/{name}" for group in REPORTED for name in self.place.names(group))
+        reported = set(filter(_is_reported, paths))
         for path in reported.union(NUMBERS) - {"round"}:
             if path in reported and path not in self._since:
                 self.place.delete(path)

@@ -28,11 +28,11 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
             store.place.delete(key)
     forget_pruned(store.log, last)
     unfit = store.log.unfit(last)
-    kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
+    commits = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
     store.tensors.describe()
-    store.splits.drop(kept)
+    store.splits.drop(commits)
     # Records are moved last: numbers without a record would look as if somebody had deleted the record.
-    store.numbers.rebuild(kept)
+    store.numbers.rebuild(commits)
     aside = store.log.quarantine(last)
     store.place.flush()
     return last, aside

@@ -68,12 +68,12 @@ class Arrays:
     def data_set(self) -> xr.Dataset:
         """The state and the numbers, by short names where `SHORT` says so, and otherwise by path."""
         variables = self.state() | self.numbers()
-        taken = {*self.coordinates(), *(dim for variable in variables.values() for dim in variable.dims)}
+        taken_names = {*self.coordinates(), *(dim for variable in variables.values() for dim in variable.dims)}
         named = {}
         for path in sorted(variables, key=_rank):
             short = path.partition("/")[2]
-            name = path if short in taken or _rank(path) == len(SHORT) else short
-            taken.add(name)
+            name = path if short in taken_names or _rank(path) == len(SHORT) else short
+            taken_names.add(name)
             named[name] = variables[path]
         return xr.Dataset(named, self.coordinates())
 

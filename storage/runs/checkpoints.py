@@ -69,9 +69,9 @@ def check_checkpoint(
     """
     _check_names(place, tensors, expected)
     for name, tensor in tensors.items():
-        given, wanted = _described(tensor), _described(expected[name])
-        if given != wanted:
-            raise CheckpointError(f"{place}: {name!r} is {given}, but {wanted} in the network; {WHOSE}")
+        actual, wanted = _described(tensor), _described(expected[name])
+        if actual != wanted:
+            raise CheckpointError(f"{place}: {name!r} is {actual}, but {wanted} in the network; {WHOSE}")
         dtype = expected[name].dtype
         broken = _not_finite(tensor, dtype)
         if broken:

@@ -85,8 +85,8 @@ def stored_round(place: Where) -> tuple[str, WhichRound] | None:
     None for any other text, and for the path of an existing file.
     """
     parts = STORED_ROUND.fullmatch(str(place))
-    there = parts is None or not (scheme_of(place) or not Path(place).exists())
-    return None if parts is None or there else (parts[1], which_round(parts[2]))
+    is_other = parts is None or not (scheme_of(place) or not Path(place).exists())
+    return None if parts is None or is_other else (parts[1], which_round(parts[2]))
 
 
 def which_round(text: str) -> WhichRound:
@@ -105,8 +105,8 @@ def find_run(run: Where, root: Where | None = None) -> str:
     The run may be damaged. Raises `NotARun`, with a hint, where nothing is found.
     """
     named = run_address(root, run)
-    there = stored_names(above(named))
-    if last_name(named) in there:
+    folders = stored_names(above(named))
+    if last_name(named) in folders:
         return named
     for address in (joined(root or default_root(), run), address_of(run)):
         if contents := place_of(address).names():
@@ -114,7 +114,7 @@ def find_run(run: Where, root: Where | None = None) -> str:
                 hint = f"it holds {_names(runs)}; name one, as {joined(address, runs[0])}"
                 raise NotARun(f"{address} is not a run of Roundweave; {hint}")
             return address
-    hint = nearest(str(run), map(run_name, there), f"there are {_names(there)}")
+    hint = nearest(str(run), map(run_name, folders), f"there are {_names(folders)}")
     if stored := stored_round(run):
         hint = f"that is a round; name its run, {stored[0]}, with --round {stored[1]} where one round is meant"
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")

@@ -17,11 +17,11 @@ from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 def numbers(stored: Stored) -> Looked:
     """Compare each chunk of numbers with the records. The newest rounds may not be copied yet."""
-    there, looks = _there(stored), [_coordinates(stored), _left_out(stored)]
+    stored_paths, looks = _stored_arrays(stored), [_coordinates(stored), _left_out(stored)]
     copied = last_copied(stored)
-    for index in sorted({*there, *(round // stored.store.schema.block for round in stored.commits)}):
+    for index in sorted({*stored_paths, *(round // stored.store.schema.block for round in stored.commits)}):
         recorded = _recorded(stored, index)
-        for path in sorted(there.get(index, set()) | recorded.keys()):
+        for path in sorted(stored_paths.get(index, set()) | recorded.keys()):
             looks.append(_look_at(stored, path, index, recorded.get(path), copied))
     return Looked(
         frozenset(key for look in looks for key in look.keys),
@@ -39,18 +39,18 @@ def _left_out(stored: Stored) -> Looked:
     return Looked(findings=tuple(Finding(KEY, f"it leaves out {path}") for path in out[:1]))
 
 
-def _there(stored: Stored) -> dict[int, set[str]]:
+def _stored_arrays(stored: Stored) -> dict[int, set[str]]:
     """The arrays that have a chunk of a block of rounds, by block, without arrays that no record knows."""
     known = {path for commit in stored.commits.values() for path in numbers_of(commit)}
     known |= {"committed", *(path for path in NUMBERS if "/" in path)}
-    there: dict[int, set[str]] = {}
+    arrays: dict[int, set[str]] = {}
     for key in stored.sizes:
         parts = CHUNK.fullmatch(key)
         if parts and parts[1] in known and int(parts[2]) * stored.store.schema.block <= stored.store.rounds:
             index = int(parts[2])
             if key == chunk_key(_spec(stored, parts[1]), (index,)):
-                there.setdefault(index, set()).add(parts[1])
-    return there
+                arrays.setdefault(index, set()).add(parts[1])
+    return arrays
 
 
 def _spec(stored: Stored, path: str) -> ArraySpec:
@@ -78,7 +78,9 @@ def last_copied(stored: Stored) -> int:
     It is the last one in the array `committed`, which is written last, or the one in ``commits/copied.json``.
     """
     spec, statement = _spec(stored, "committed"), read_copied(stored.store.log)
-    for index in sorted((index for index, paths in _there(stored).items() if spec.path in paths), reverse=True):
+    for index in sorted(
+        (index for index, paths in _stored_arrays(stored).items() if spec.path in paths), reverse=True
+    ):
         chunk = _read(stored, spec, index)
         if isinstance(chunk, np.ndarray) and chunk.any():
             return max(int(_rounds(stored, index)[chunk][-1]), statement.round if statement else -1)
