@@ -187,7 +187,7 @@ class StoredTensors:
         return update
 
     def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
-        """The carry of a partition after a round, vectors (element,) by slot and dtype. It is not verified."""
+        """The carry of a partition after a round, (element,) by slot and dtype; only checksums are verified."""
         return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
 
     def _vectors(self, group: str, round: int, partition: int) -> Vectors:
