@@ -1,4 +1,4 @@
-"""How a new run is recorded: its configuration, and what it stands for; and what an older one has recorded."""
+"""Create the store of a new run with its attributes, and read the configuration that an older one recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.rounds.job import Work
 
 
 def recorded_config(config: TrainConfig) -> Mapping[str, Any] | None:
-    """The configuration that the run has recorded that goes on, None where it is new."""
+    """The configuration that this run's store has recorded, as JSON values; None where there is no run yet."""
     address = config.address or run_address(config.root, config.name or "")
     return RoundStore(address).attributes["config"] if is_run(address) else None
 
@@ -35,9 +35,12 @@ def create_run(
     carried: Mapping[int, Update] = MappingProxyType({}),
     **attributes: Any,
 ) -> RoundStore:
-    """A new run that begins with a state, of whose memory it takes the slots that its apply keeps.
+    """Create a run at an address and commit its initial state as round 0.
 
-    `carried` is as in `RoundStore.create`; `attributes` are recorded beside those of every run.
+    Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
+    taken. `carried` has the updates with which partitions bring a carry from another run (see
+    `RoundStore.create`). `attributes` are recorded besides those of every run, such as ``parent``. Raises
+    `ExperimentDiffers` where something lies at the address already.
     """
     algorithm, model = work.algorithm, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
@@ -62,5 +65,5 @@ def create_run(
 
 
 def provenance() -> dict[str, Any]:
-    """What the record of a run tells of the software that made it, and when (seconds since the epoch)."""
+    """The versions of the installed software, and the time now in seconds since the epoch, as attributes."""
     return {"versions": versions(), "created": time.time()}

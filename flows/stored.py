@@ -1,4 +1,4 @@
-"""Stored runs as `roundweave` gives them: what `storage` knows of them, and the networks that they are of."""
+"""Stored runs as ``import roundweave`` offers them: the views of `storage`, plus networks, data and replays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Round(round.Round):
-    """One committed round: its updates, the state after it, and the network of that state."""
+    """A committed round of a stored run: its updates, the state after it, and the network with that state."""
 
     def __init__(self, run: Run, which: WhichRound) -> None:
         plain = super(Run, run).round(which)
@@ -30,17 +30,42 @@ class Round(round.Round):
         self._run = run
 
     def network(self, trust: bool = False) -> nn.Module:
-        """The module with the round's weights and buffers, in evaluation mode.
+        """Build the network and load the parameters and buffers after this round.
 
-        One of the user's own is built by the code that the run keeps, which in a run from outside the root needs
-        `trust`. Raises `UsageError`, `ModelError`, `StoreDamaged`.
+        Args:
+            trust: Whether code stored in the run may be executed. A run under your own root does not need this;
+                one from elsewhere does where its network is built by a function of its author.
+
+        Returns:
+            The module, in evaluation mode.
+
+        Raises:
+            UsageError: Building the network needs `trust`.
+            NotARun: The run does not say how its network is built; use `load_into` with a network of yours.
+            ModelError: The network cannot be built.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> logits = run.round(3).network()(inputs)
         """
         return self.load_into(self._run.model(trust).build()).eval()
 
     def save(self, place: Where) -> None:
-        """Write parameters and buffers by name to a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``).
+        """Write the parameters and buffers after this round to a checkpoint file.
 
-        Raises `UsageError` for what such a file cannot hold, `CheckpointError` where it cannot be written.
+        Args:
+            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, or for a
+                torch file in ``.pt``, ``.pth`` or ``.bin``.
+
+        Raises:
+            UsageError: The suffix is another one, the folder is missing, or such a file cannot hold the tensors.
+            CheckpointError: The file cannot be written.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.best("accuracy").save("best.safetensors")
         """
         from storage.checkpoints.writing import write_checkpoint
 
@@ -48,7 +73,10 @@ class Round(round.Round):
 
 
 class Run(run.Run):
-    """A stored run as it was when it was opened or last refreshed; `run["fc1.weight"]` is a tensor over rounds."""
+    """A stored run as it was when it was opened or last refreshed; ``run["fc1.weight"]`` is a tensor over rounds.
+
+    Looking at a run never writes and executes none of its code. Open one with `open_run`.
+    """
 
     def __init__(self, where: Where, root: Where | None = None) -> None:
         super().__init__(where)
@@ -58,8 +86,8 @@ class Run(run.Run):
         """One committed round.
 
         Args:
-            round: Its number, of which negative ones count from the end, ``"last"``, or ``"best"``: the one of
-                best accuracy, of least loss where no accuracy was scored.
+            round: Its number, where negative numbers count from the end; ``"last"``; or ``"best"``, which is the
+                round with the highest accuracy, or with the lowest loss where no accuracy was scored.
 
         Returns:
             The round, whose tensors are read when they are asked for.
@@ -74,18 +102,19 @@ class Run(run.Run):
         return Round(self, round)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
-        """The first round with the best score: of losses and errors the lowest, of others the highest.
+        """The first of the rounds with the best score.
 
         Args:
             score: ``"loss"``, or one of `Run.scores`.
-            lowest: Whether the lowest number is the best one; where None it is of ``loss`` and ``mae`` only.
+            lowest: Whether the lowest number is the best one. By default it is for ``loss`` and ``mae``, and the
+                highest is for all other scores.
 
         Returns:
             The round.
 
         Raises:
             UsageError: The run has no such score.
-            RoundMissing: No round was scored.
+            RoundMissing: No round has that score.
 
         Example:
             >>> run.best("accuracy").number
@@ -93,22 +122,50 @@ class Run(run.Run):
         return self.round(super().best(score, lowest).number)
 
     def examples(self, partition: int, round: int = -1, trust: bool = False) -> pd.DataFrame:
-        """The examples that a partition has in a round: their numbers in the data as index, the `label` of each.
+        """The examples that a partition has in a round, with their labels. Loads the run's data again.
 
-        The run's data are loaded, which in a run from outside the root needs `trust` where they come by code of
-        the user's. Targets that are no single labels are not told. Raises `UsageError`, `DataError` where the data
-        are others now, `RoundMissing` where each partition has data of its own.
+        Args:
+            partition: The number of the partition, from 0.
+            round: The number of the round; by default the last one.
+            trust: Whether code stored in the run may be executed, to load the data. A run under your own root does
+                not need this; one from elsewhere does where its data come from a function of its author.
+
+        Returns:
+            A table whose index has the numbers of the examples in the data, with a column ``label``. The column is
+            missing where targets are not single labels.
+
+        Raises:
+            UsageError: There is no such partition, the run was made of networks, or loading needs `trust`.
+            DataError: The data are missing, or are not those of the run.
+            RoundMissing: There is no such round, or each partition brought data of its own.
+            StoreDamaged: The stored split is not the one that was committed.
+
+        Example:
+            >>> run.examples(2)["label"].value_counts()
         """
         from tasks.data.distribution import labels
 
         table = super().examples(partition, round)
-        told = labels(self._dealt(trust))
-        return table if told is None else table.assign(label=told[table.index])
+        every_label = labels(self._dealt(trust))
+        return table if every_label is None else table.assign(label=every_label[table.index])
 
     def label_counts(self, round: int = -1, trust: bool = False) -> pd.DataFrame:
-        """Examples of each label that each partition has in a round, as `roundweave.label_counts` gives them.
+        """How many examples of each label each partition has in a round. Loads the run's data again.
 
-        Raises as `examples` does.
+        Args:
+            round: The number of the round; by default the last one.
+            trust: Whether code stored in the run may be executed, to load the data; see `examples`.
+
+        Returns:
+            The table that `roundweave.label_counts` gives, which `roundweave.draw_counts` draws.
+
+        Raises:
+            UsageError: The run was made of networks, or loading needs `trust`.
+            DataError: The data are missing, or are not those of the run.
+            RoundMissing: There is no such round.
+
+        Example:
+            >>> run.label_counts().sum(axis=1)
         """
         from tasks.data.distribution import label_counts
 
@@ -116,7 +173,7 @@ class Run(run.Run):
         return label_counts(dealt, dealt.split.number(self.round(round).number))
 
     def _dealt(self, trust: bool) -> Partitions:
-        """The data of the run and how they are dealt out, which must be as they were."""
+        """The data of the run and their split, loaded again; raises `DataError` where they are not the same."""
         from flows.config.recorded import check_examples, check_trust
         from flows.config.resolving import deal
         from flows.config.train import Dealing
@@ -132,7 +189,20 @@ class Run(run.Run):
         return dealt
 
     def network(self, trust: bool = False) -> nn.Module:
-        """The module with the weights of the last round; see `Round.network`."""
+        """Build the network and load the parameters and buffers after the last round.
+
+        Args:
+            trust: Whether code stored in the run may be executed; see `Round.network`.
+
+        Returns:
+            The module, in evaluation mode.
+
+        Raises:
+            RoundweaveError: As `Round.network` does.
+
+        Example:
+            >>> logits = run.network()(inputs)
+        """
         return self.round(-1).network(trust)
 
     def recombine(
@@ -146,10 +216,29 @@ class Run(run.Run):
         trust: bool = False,
         **options: Any,
     ) -> Recombination:
-        """Reduce a stored round, or each, again in this process, with no training; see `RecombineConfig`.
+        """Reduce and apply the stored updates of one round, or of all, in another way, without training again.
 
-        `reduce` and `apply` are names, functions or values such as ``rw.Median()``; `save` names a new run.
-        Further `options` are other fields, such as ``apply_options`` and ``data``. Raises `RoundweaveError`.
+        Args:
+            round: The round to reduce again, as for `Run.round`; all rounds where None.
+            reduce: Another reduce: a name, a function or a value such as ``rw.Median()``. By default the run's
+                own.
+            apply: Another apply, in the same forms. By default the run's own.
+            without: The partitions whose updates are left out.
+            save: The name of a new run to write the result to; by default nothing is written.
+            trust: Whether code stored in the run may be executed, which a run from outside your root needs.
+            options: Other fields of `RecombineConfig`, such as ``apply_options`` and ``data``.
+
+        Returns:
+            Each round with the losses and scores of its new state beside those that the run recorded.
+
+        Raises:
+            UsageError: The options do not fit together or do not fit the run.
+            RoundMissing: The run has no such round.
+            RoundPruned: A state or an update that is needed was pruned.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.recombine(3, reduce=rw.Median(), without=[2])
         """
         from flows.evidence.recombining import RecombineConfig, recombine
 
@@ -169,11 +258,28 @@ class Run(run.Run):
         scheduler: str | None = None,
         trust: bool = False,
     ) -> Replay:
-        """Compute rounds again from what is stored, and compare every bit of the updates and of the next state.
+        """Compute rounds again from the stored states, and compare every bit of the updates and the next state.
 
-        `data` is another place of the same examples. Code of the user's in a run from outside the root needs
-        `trust`. Writes nothing, and needs no Prefect, nor Dask where `inline`. Raises `UsageError`, `RoundMissing`
-        for a round that is not there or whose state before is not, and `DataError`.
+        Nothing is written. Prefect is not needed, and Dask only for ``executor="graph"``.
+
+        Args:
+            rounds: A round or several by number, ``"last"``, or ``"all"``.
+            data: Where the same examples lie now, if they have moved.
+            executor: ``"inline"`` computes in this process, ``"graph"`` on Dask workers.
+            workers: How many local workers ``"graph"`` starts.
+            scheduler: The address of a Dask scheduler to use instead of local workers.
+            trust: Whether code stored in the run may be executed, which a run from outside your root needs.
+
+        Returns:
+            The result for each round: whether its bits are the same, and where they first differ.
+
+        Raises:
+            UsageError: The run cannot be replayed as asked, or needs `trust`.
+            RoundMissing: There is no such round, or the state before it is absent.
+            DataError: The data are missing, or are not those of the run.
+
+        Example:
+            >>> run.replay("all")
         """
         from flows.evidence.replaying import ReplayConfig, replay
 
@@ -184,7 +290,21 @@ class Run(run.Run):
         return replay(ReplayConfig(**values))
 
     def model(self, trust: bool = False) -> ModelSpec:
-        """What decides the network before its first round; raises `UsageError` for code that is not trusted."""
+        """How the network of the run is built, before any weights are loaded.
+
+        Args:
+            trust: Whether code stored in the run may be executed; see `Round.network`.
+
+        Returns:
+            The specification of the network, whose `build` makes the module with its initial weights.
+
+        Raises:
+            UsageError: The network is built by code of the run that needs `trust`.
+            NotARun: The run does not say how its network is built; use `Round.load_into`.
+
+        Example:
+            >>> module = run.model().build()
+        """
         from flows.config.merge import Architecture
         from flows.config.recorded import check_trust
         from tasks.networks.objective import ModelSpec
@@ -205,15 +325,15 @@ def open_run(name: Where, root: Where | None = None) -> Run:
     """Open a stored run to look at it.
 
     Args:
-        name: The run's name under the root, with ``.zarr`` or without, or its address.
-        root: The folder or address under which runs lie; ``$ROUNDWEAVE_ROOT``, else ``runs``, where None.
+        name: The name of the run under the root, with or without ``.zarr``, or its path or address.
+        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
 
     Returns:
-        The run as it is now; `Run.refresh` looks again.
+        The run as it is now; `Run.refresh` reads it again.
 
     Raises:
-        NotARun: There is no such run, or the description of it is damaged.
-        StoreDamaged: None of its rounds has a record of this run.
+        NotARun: There is no such run, or its attributes are damaged.
+        StoreDamaged: No commit record belongs to the run's attributes.
 
     Example:
         >>> run = rw.open_run("first")

@@ -1,1 +1,1 @@
-"""What is kept of a run: values, the zarr hierarchy, and the notebook's view of it."""
+"""Storing runs: the values that rounds exchange, the zarr hierarchy that holds them, and views for notebooks."""

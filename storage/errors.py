@@ -1,6 +1,6 @@
-"""Every error of Roundweave: one clear line that says what, where, and what to do.
+"""All errors of Roundweave. Each message is one line that says what is wrong, where, and what to do.
 
-Each is also the builtin that a caller would expect, so ``except KeyError`` finds a missing round.
+Each error is also of the builtin type that a caller would expect, so ``except KeyError`` catches a missing round.
 """
 
 import difflib
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 LONGEST = 10_000
-"""Characters of a text that are shown."""
+"""The most characters of a text that are shown."""
 
 
 def printable(text: object) -> str:
-    """A text as a terminal may show it: in one line, what is no character of one spelled out, and not too long.
+    """A text that is safe to show in a terminal: one line, control characters escaped, at most `LONGEST` long.
 
-    Names, refusals and messages come from stores and code of others, and could move the cursor, forge lines, or
-    turn text around.
+    Names and messages may come from other people's runs and code. Unescaped, they could move the cursor, forge
+    lines, or reverse text.
 
     >>> printable("a\\x1b[2Jb\\n")
     'a\\\\x1b[2Jb\\\\n'
@@ -29,7 +29,7 @@ def printable(text: object) -> str:
 
 
 class RoundweaveError(Exception):
-    """The root of all errors raised on purpose; its text is one line for a person."""
+    """The base of all errors that Roundweave raises on purpose. Its text is one printable line."""
 
     def __str__(self) -> str:
         # KeyError would print the repr of its argument.
@@ -37,7 +37,7 @@ class RoundweaveError(Exception):
 
 
 class UsageError(RoundweaveError, ValueError):
-    """The caller asked for something that does not exist or does not fit together."""
+    """The caller asked for something that does not exist, or for things that do not fit together."""
 
 
 class CodeError(RoundweaveError, ImportError):
@@ -45,15 +45,15 @@ class CodeError(RoundweaveError, ImportError):
 
 
 class DataError(RoundweaveError, ValueError):
-    """The examples are missing, broken, or do not fit the run."""
+    """The examples are missing, broken, or not those of the run."""
 
 
 class FileMissing(DataError, UsageError):
-    """There is no file where the data are to be read."""
+    """The file to read the data from does not exist."""
 
 
 class ColumnMissing(DataError, UsageError):
-    """A column that was asked for is not in the data."""
+    """The data lack a column that was asked for."""
 
 
 class ModelError(RoundweaveError, ValueError):
@@ -61,39 +61,39 @@ class ModelError(RoundweaveError, ValueError):
 
 
 class UnitsUnsound(RoundweaveError, RuntimeError):
-    """Permuting the units that were found changes the network's function."""
+    """Permuting the unit groups that were detected changes what the network computes."""
 
 
 class ShapeMismatch(RoundweaveError, ValueError):
-    """Tensors do not have the names, types or shapes of the layout."""
+    """Tensors do not have the expected names, dtypes or shapes."""
 
 
 class CheckpointError(RoundweaveError, ValueError):
-    """A file of named tensors is missing, broken, holds code, or does not fit the network."""
+    """A checkpoint file is missing or broken, contains code, or does not fit the network."""
 
 
 class RoundFailed(RoundweaveError, RuntimeError):
-    """A round could not be finished; the rounds before it are intact."""
+    """A round could not be finished. The rounds before it are committed and intact."""
 
 
 class ClusterError(RoundweaveError, ConnectionError):
-    """The Dask cluster cannot be reached, has no usable workers, or lost the work."""
+    """The Dask cluster cannot be reached, has no usable workers, or lost a task."""
 
 
 class NumericsMismatch(RoundweaveError, RuntimeError):
-    """A process would compute other bits than the run's fingerprint promises."""
+    """This process would compute other bits than the run's fingerprint of the numerics promises."""
 
 
 class StoreError(RoundweaveError):
-    """The root of what can be wrong with a stored run."""
+    """The base of all errors about stored runs."""
 
 
 class PlaceError(StoreError, OSError):
-    """A disk, or another place, cannot be read or written."""
+    """A disk or an object store cannot be read or written."""
 
 
 class DiskFull(PlaceError):
-    """A disk has no room, or no more of it is allowed."""
+    """A disk is full, or a quota is used up."""
 
 
 class NotARun(StoreError, ValueError):
@@ -105,7 +105,7 @@ class RoundMissing(StoreError, KeyError):
 
 
 class RoundPruned(RoundMissing):
-    """What was asked for of a round was let go, as the run was to keep no more."""
+    """The state or updates of a round were pruned or, for a state, never stored, as `keep` says."""
 
 
 class TensorMissing(StoreError, KeyError):
@@ -117,11 +117,11 @@ class StoreDamaged(StoreError, ValueError):
 
 
 class ExperimentDiffers(StoreError, ValueError):
-    """A run of that name exists and belongs to another experiment."""
+    """A run of this name exists and was started with another configuration."""
 
 
 class PlaceTaken(StoreError, FileExistsError):
-    """Something is where a new run was to be."""
+    """Something already lies at the address of a new run."""
 
 
 class RunBusy(StoreError, RuntimeError):
@@ -129,47 +129,48 @@ class RunBusy(StoreError, RuntimeError):
 
 
 class WriterFenced(StoreError, RuntimeError):
-    """Another writer has committed the round that this one was about to commit."""
+    """Another process has already committed, with other bits or a later claim, the round that this one commits."""
 
 
 def one_line(error: BaseException) -> str:
-    """Somebody else's error as its type and the first line of its text."""
+    """An error's type and the first line of its text, printable."""
     lines = str(error).strip().splitlines()
     return printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
 
 def reason(error: BaseException) -> str:
-    """The same, without the path where it is a file's, as its place has been named."""
-    said = getattr(error, "strerror", None)
-    return f"{type(error).__name__}: {said}" if said else one_line(error)
+    """An error's type and text in one line, without the path that an `OSError` names: messages name it already."""
+    system_text = getattr(error, "strerror", None)
+    return f"{type(error).__name__}: {system_text}" if system_text else one_line(error)
 
 
 def located(error: BaseException) -> str:
-    """The same, with the file and line where it was raised."""
+    """An error's type and text in one line, with the file and line number where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
 
 
 @contextmanager
-def failing_as(told: Callable[[BaseException], RoundweaveError]) -> Iterator[None]:
-    """Within runs code of the user's: what it fails with is told as an error of ours, which passes as it is.
+def failing_as(convert: Callable[[BaseException], RoundweaveError]) -> Iterator[None]:
+    """A context for running the user's code, whose exceptions are raised as the error that `convert` gives.
 
-    So are `sys.exit()`, and a KeyboardInterrupt where no Ctrl-C can be meant, which would end a worker.
+    A `RoundweaveError` passes unchanged. `sys.exit()` is converted as well, and so is a KeyboardInterrupt outside
+    of the main thread, where it cannot come from Ctrl-C: either would end a worker process.
     """
     try:
         yield
     except RoundweaveError:
         raise
     except (Exception, SystemExit) as error:
-        raise told(error) from error
+        raise convert(error) from error
     except KeyboardInterrupt as error:
         if threading.current_thread() is threading.main_thread():
             raise
-        raise told(error) from error
+        raise convert(error) from error
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Numbers in order, neighbours as ``4 to 7``.
+    """Numbers as text in ascending order, with consecutive ones joined as ``4 to 7``.
 
     >>> listed([9, 4, 5, 6])
     '4 to 6, 9'
@@ -178,7 +179,7 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Numbers in order, neighbours as the first and the last of them.
+    """Numbers in ascending order as inclusive spans (first, last) of consecutive ones.
 
     >>> spans([9, 4, 5, 6])
     [(4, 6), (9, 9)]
@@ -192,11 +193,11 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def near(name: object, names: Iterable[str], most: int = 1) -> list[str]:
-    """So many of the names at most that a mistyped one may have meant, the nearest first."""
+    """At most `most` of the names that a mistyped `name` may stand for, the most similar first."""
     return difflib.get_close_matches(str(name), list(names), most)
 
 
 def nearest(name: object, names: Iterable[str], otherwise: str, most: int = 1) -> str:
-    """The question which was meant, or what to say where none is near."""
+    """``did you mean X?`` with the `most` names most similar to `name`, or `otherwise` where none is similar."""
     close = near(name, names, most)
     return f"did you mean {' or '.join(close)}?" if close else otherwise

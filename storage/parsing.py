@@ -1,7 +1,4 @@
-"""JSON and TOML that others wrote: what is nested too deep to be worked with is refused as other nonsense is.
-
-So are, in records and schemas, numbers that no run has.
-"""
+"""Parse JSON and TOML that may come from anybody: too deep nesting and impossible numbers raise `ValueError`."""
 
 from __future__ import annotations
 
@@ -14,19 +11,19 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 DEEPEST = 64
-"""So many levels have what Roundweave writes, and more than people do."""
+"""The most levels of nesting, more than Roundweave or people write."""
 
 
 MOST_ROUNDS = 1_000_000
-"""Rounds of a run: the numbers of all are written ahead, a chunk for each thousand."""
+"""The most rounds of a run. The coordinate that counts them is written ahead, a chunk for each thousand."""
 
 
 MOST_PARTITIONS = 1 << 20
-"""Partitions of a run: the numbers of a round, 8 MB an array, are written whole."""
+"""The most partitions of a run. Numbers of a round, at most 8 MB for each array, are written as a whole."""
 
 
 LATEST = 9e9
-"""Seconds since the epoch that tables of dates can show, till the year 2255."""
+"""The latest time, in seconds since the epoch, that pandas can show as a date: in the year 2255."""
 
 
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
@@ -36,24 +33,27 @@ Time = Annotated[float, Field(ge=0, lt=LATEST)]
 
 
 EXACTLY = ConfigDict(extra="forbid")
-"""Of a form that has no further members."""
+"""The pydantic configuration of forms that forbid members which they do not name."""
 
 
 Form = TypeVar("Form")
 
 
 NUMBER = re.compile(r"(0|[1-9][0-9]{0,17})\.json")
-"""The name of one of the files that are numbered, in its only spelling."""
+"""Matches the name of a numbered file, such as ``12.json``, without leading zeros."""
 
 
 def numbered(names: Iterable[str]) -> list[int]:
-    """The numbers of the names ``<number>.json``, ascending; names with more, and others, are left out."""
-    told = (int(parts[1]) for parts in map(NUMBER.fullmatch, names) if parts)
-    return sorted(number for number in told if number <= MOST_ROUNDS)
+    """The numbers of all names of the form ``<number>.json``, ascending.
+
+    Other names, and numbers above `MOST_ROUNDS`, are left out.
+    """
+    numbers = (int(parts[1]) for parts in map(NUMBER.fullmatch, names) if parts)
+    return sorted(number for number in numbers if number <= MOST_ROUNDS)
 
 
 def validated(form: TypeAdapter[Form], text: str | bytes) -> Form:
-    """What a JSON text says, which must be of a form to the letter; raises `ValueError`."""
+    """The value of a JSON text that has exactly the given form; raises `ValueError`, which names the member."""
     try:
         return form.validate_json(text, strict=True)
     except ValidationError as error:
@@ -62,12 +62,12 @@ def validated(form: TypeAdapter[Form], text: str | bytes) -> Form:
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value of a JSON text; raises `ValueError`."""
+    """The value of a JSON text; raises `ValueError` where it is not JSON or nested too deep."""
     return _parsed(json.loads, text)
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """The values of a TOML text; raises `ValueError`."""
+    """The values of a TOML text; raises `ValueError` where it is not TOML or nested too deep."""
     values: dict[str, Any] = _parsed(tomllib.loads, text)
     return values
 
@@ -90,5 +90,5 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def at_commas(value: Any) -> Any:
-    """The parts of a text with commas between them; anything else as it is."""
+    """Split a text at its commas into stripped parts; any other value is returned as it is."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value

@@ -1,1 +1,1 @@
-"""Files of named tensors: torch's and safetensors', in one piece or in shards."""
+"""Checkpoint files of named tensors in torch's or safetensors' format, whole or in shards."""

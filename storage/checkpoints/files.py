@@ -1,6 +1,6 @@
-"""A torch or safetensors file as named tensors, each read when it is asked for and not kept.
+"""Read named tensors from a torch or safetensors file, each when it is asked for, without caching it.
 
-A file may come from anybody, so nothing that it says is run: torch reads it with `weights_only`.
+A file may come from anybody, so no code in it is executed: torch files are read with `weights_only`.
 """
 
 from __future__ import annotations
@@ -29,39 +29,42 @@ SUFFIXES = (SAFETENSORS, ".pt", ".pth", ".bin")
 
 
 STATE_KEYS = ("state_dict", "model", "model_state_dict")
-"""Where a torch file may keep its state dict beside the optimizer and others."""
+"""Keys under which a torch file may hold the state dict, next to the optimizer's state and the like."""
 
 
 WRAPPERS = ("module.", "_orig_mod.")
-"""What DataParallel and torch.compile put before every name."""
+"""Prefixes that DataParallel and torch.compile put before every tensor's name."""
 
 
 BYTEARRAY = b"bytearray"
-"""What `weights_only` lets a file make of any length; no state dict has one."""
+"""The type that `weights_only` lets a file allocate at any length. No state dict needs it, so it is refused."""
 
 
 SAVE = "save it with torch.save(model.state_dict(), …)"
 
 
 Stamp = tuple[int, int]
-"""When a file was written, in nanoseconds, and its bytes: another one means another content."""
+"""A file's modification time in nanoseconds and its size in bytes. Another stamp means another content."""
 
 
 def open_file(path: Path) -> Mapping[str, torch.Tensor]:
-    """The named tensors of a file, (*shape) each, checked to be whole; one at a time is in memory.
+    """The named tensors of a file, each of its own shape, read one at a time when they are asked for.
 
-    Tensors saved from DataParallel or torch.compile lose the prefix that all of them have. Raises
-    `CheckpointError`, also when a tensor is read from a file that has changed since.
+    The file is checked to be complete first. Prefixes that DataParallel or torch.compile put before all names are
+    removed. Raises `CheckpointError` where the file is broken, and when a tensor is read after the file changed.
     """
     if path.suffix.lower() == SAFETENSORS:
         return _lazy(path, _safetensors_names, _safetensors_tensor)
-    if not zipfile.is_zipfile(path):  # what torch wrote before 1.6 can only be read at once
+    if not zipfile.is_zipfile(path):  # the format of torch before 1.6 can only be read as a whole
         return read_file(path)
     return _lazy(path, _torch_names, _torch_tensor)
 
 
 def read_file(path: Path) -> dict[str, torch.Tensor]:
-    """All named tensors of a file, (*shape) each, tied where a torch file says so; raises as `open_file` does."""
+    """All named tensors of a file in memory, each of its own shape; raises `CheckpointError` as `open_file` does.
+
+    Tensors that a torch file stores as tied share memory here as well.
+    """
     if path.suffix.lower() == SAFETENSORS:
         return dict(open_file(path))
     tensors = _guarded(path, _torch_tensors)
@@ -70,16 +73,18 @@ def read_file(path: Path) -> dict[str, torch.Tensor]:
 
 
 def dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor (*shape) without its history; raises `CheckpointError` where it has no plain values."""
+    """A tensor detached from autograd, of the same shape; raises `CheckpointError` for one that is not dense."""
     if not is_dense(tensor):
         raise CheckpointError(f"{path}: {name!r} is no dense tensor with values; save it as one")
     return tensor.detach()
 
 
 def few(names: Iterable[object]) -> str:
-    """Three names and how many more."""
-    told = [repr(name) for name in names]
-    return ", ".join(told[:3]) + (f" and {len(told) - 3} more, {len(told)} in all" if len(told) > 3 else "")
+    """The first three names, quoted, and how many more there are."""
+    quoted = [repr(name) for name in names]
+    return ", ".join(quoted[:3]) + (
+        f" and {len(quoted) - 3} more, {len(quoted)} in all" if len(quoted) > 3 else ""
+    )
 
 
 def _lazy(
@@ -106,7 +111,7 @@ def _guarded(path: Path, read: Callable[[Path], Any]) -> Any:
         return read(path)
     except CheckpointError:
         raise
-    except Exception as error:  # what a broken file makes torch raise may be anything
+    except Exception as error:  # a broken file can make torch raise any error
         raise CheckpointError(f"{path} {_refusal(error)}") from error
 
 
@@ -126,7 +131,7 @@ def _safetensors_names(path: Path) -> list[str]:
 def _safetensors_tensor(name: str, path: Path) -> torch.Tensor:
     with safe_open(path, "pt") as file:
         tensor: torch.Tensor = file.get_tensor(name)
-        return tensor.clone()  # of its own: the file's pages may go
+        return tensor.clone()  # the file's memory map may be gone later
 
 
 def _torch_names(path: Path) -> list[str]:
@@ -139,16 +144,16 @@ def _torch_tensor(name: str, path: Path) -> torch.Tensor:
 
 
 def _torch_tensors(path: Path, mapped: bool = False) -> dict[str, torch.Tensor]:
-    """The state dict of a torch file; mapped ones are read when they are used."""
+    """The state dict of a torch file; where `mapped`, tensors are read from the file when they are used."""
     _check_torch(path, _stamp(path))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of what it then refuses
+        warnings.simplefilter("ignore")  # torch also raises an error for what it warns of
         return _state_dict(path, torch.load(path, map_location="cpu", weights_only=True, mmap=mapped))
 
 
 @functools.lru_cache(maxsize=64)
 def _check_torch(path: Path, stamp: Stamp) -> None:
-    """Raise for flipped bits, and for what takes more memory than the file is long; once for a content."""
+    """Raise for flipped bits, and for a file that would take more memory than its size. Cached by content."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content.find(BYTEARRAY) >= 0:
             raise pickle.UnpicklingError("GLOBAL builtins.bytearray")
@@ -159,10 +164,10 @@ def _check_torch(path: Path, stamp: Stamp) -> None:
 def _check_archive(path: Path, length: int) -> None:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        # torch writes its members as they are, so what is packed was made to take memory.
+        # torch does not compress its members, so a compressed one was made to exhaust memory.
         if sum(member.file_size for member in members) > length:
             raise zipfile.BadZipFile("it promises more than the file is long")
-        # It is 0 where torch.serialization.set_crc32_options turned it off.
+        # The CRC is 0 where torch.serialization.set_crc32_options turned it off.
         for member in (member for member in members if member.CRC):
             with archive.open(member) as packed:
                 while packed.read(1 << 20):
@@ -182,21 +187,21 @@ def _state_dict(path: Path, value: Any) -> dict[str, torch.Tensor]:
         return dict(value)
     if not isinstance(value, Mapping):
         raise CheckpointError(f"{path} holds a {type(value).__name__}, not named tensors; {SAVE}")
-    found = [key for key in STATE_KEYS if _is_state_dict(value.get(key))]
-    if len(found) == 1:
-        return dict(value[found[0]])
-    others = [key for key, item in value.items() if not _is_state_dict({key: item})]
-    what = "several state dicts" if found else "what is no named tensor"
-    raise CheckpointError(f"{path} holds {what}: {few(found or others) or 'an empty dict'}; {SAVE}")
+    state_dicts = [key for key in STATE_KEYS if _is_state_dict(value.get(key))]
+    if len(state_dicts) == 1:
+        return dict(value[state_dicts[0]])
+    others = [key for key, member in value.items() if not _is_state_dict({key: member})]
+    what = "several state dicts" if state_dicts else "what is no named tensor"
+    raise CheckpointError(f"{path} holds {what}: {few(state_dicts or others) or 'an empty dict'}; {SAVE}")
 
 
 def _is_state_dict(value: Any) -> bool:
     items = value.items() if isinstance(value, Mapping) else ()
-    return bool(items) and all(isinstance(key, str) and isinstance(item, torch.Tensor) for key, item in items)
+    return bool(items) and all(isinstance(key, str) and isinstance(each, torch.Tensor) for key, each in items)
 
 
 def _prefix(names: Iterable[str]) -> str:
-    """What wrappers put before all names."""
+    """The prefix of `WRAPPERS`, or several of them, that all names share; empty where there is none."""
     every = list(names)
     for prefix in WRAPPERS:
         if all(name.startswith(prefix) and name != prefix for name in every):

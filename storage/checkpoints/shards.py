@@ -1,4 +1,4 @@
-"""A checkpoint in shards: an index beside them says in which file each tensor is."""
+"""Read a checkpoint that is split into shards: several files, and an index that names the file of each tensor."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ INDEX = ".index.json"
 
 
 LARGEST_INDEX = 1 << 26
-"""Bytes: some hundred thousand names."""
+"""The most bytes that an index may have, enough for some hundred thousand names."""
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file is an index of shards by its name, such as ``model.safetensors.index.json``."""
+    """Whether a file's name is that of an index of shards, such as ``model.safetensors.index.json``."""
     return path.name.lower().endswith(tuple(f"{suffix}{INDEX}" for suffix in SUFFIXES))
 
 
 def open_shards(path: Path) -> Mapping[str, torch.Tensor]:
-    """The named tensors of all shards, (*shape) each; one at a time is in memory.
+    """The named tensors of all shards, each of its own shape, read one at a time when they are asked for.
 
-    Shards lie beside the index, which may come from anybody: other places, and links, are refused.
-    Raises `CheckpointError`.
+    The index may come from anybody, so shards in another folder, and links, are refused. Raises `CheckpointError`.
     """
     places = _weight_map(path)
     shards = {name: open_file(_beside(path, name)) for name in sorted(set(places.values()))}

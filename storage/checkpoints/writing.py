@@ -20,18 +20,18 @@ from storage.places.descriptors import FOLDER, sync_and_close
 
 
 def check_place(place: Where) -> Path:
-    """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there."""
+    """The path of a checkpoint to write; raises `UsageError` for an unknown suffix or a missing folder."""
     return file_path(place, "a checkpoint", SUFFIXES)
 
 
 def write_checkpoint(
     place: Where, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors, (*shape).
+    """Create or replace a ``.safetensors`` or torch file (``.pt``, ``.pth``, ``.bin``) of named tensors.
 
-    Tied tensors stay tied in a torch file, and become equal copies in a safetensors file. That alone holds
-    metadata.
-    Raises `UsageError` for what such a file cannot hold, and `CheckpointError` where it cannot be written.
+    Tensors have any shapes. Tied tensors stay tied in a torch file and become equal copies in a safetensors file.
+    `metadata` is written to safetensors files only. Raises `UsageError` for tensors that such a file cannot hold,
+    and `CheckpointError` where the file cannot be written.
     """
     path = check_place(place)
     if not tensors:
@@ -47,7 +47,7 @@ def _write(path: Path, save: Callable[[Path], None]) -> None:
     try:
         with _beside(path) as partial:
             save(partial)
-            # Before it takes the place of another file, which a power loss would otherwise cost as well.
+            # Synced before the rename: a power loss in between must not cost the file that is replaced.
             sync_and_close(os.open(partial, os.O_RDONLY))
             partial.replace(path)
             sync_and_close(os.open(path.parent, FOLDER))
@@ -57,7 +57,7 @@ def _write(path: Path, save: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """A half-written file, gone at the end unless it was renamed."""
+    """The path of a temporary file beside `path`, which is deleted at the end unless it was renamed."""
     partial = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
     try:
         yield partial
@@ -72,17 +72,17 @@ def _save_safetensors(
         raise UsageError(f"{path}: safetensors keeps the name '__metadata__' for itself; write a .pt file")
     partial.touch()
     mode = partial.stat().st_mode
-    # Where there is any, readers such as transformers look in it for the format.
-    told = {"format": "pt", **metadata} if metadata else None
+    # Readers such as transformers look for the format in metadata, where a file has any.
+    header = {"format": "pt", **metadata} if metadata else None
     try:
-        safetensors.torch.save_file(_apart(tensors), partial, told)
+        safetensors.torch.save_file(_apart(tensors), partial, header)
     except (KeyError, ValueError, SafetensorError) as error:
         raise UsageError(f"{path}: safetensors cannot hold this: {one_line(error)}; write a .pt file") from error
-    partial.chmod(mode)  # it makes files that only their owner may read
+    partial.chmod(mode)  # safetensors makes files that only their owner may read
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors that share no memory: those that do are copied."""
+    """The same values in tensors that share no memory: a tensor that shares its memory is copied."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():
@@ -92,7 +92,10 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors without what else lies in the same memory, but one for all names of a tensor."""
+    """The tensors without unused memory behind them, where tied names stand for one tensor.
+
+    torch saves all of a tensor's memory, so a small view of a large tensor would be saved as the large one.
+    """
     keys = {
         name: (t.device, t.data_ptr(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
         for name, t in tensors.items()
@@ -102,7 +105,7 @@ def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as it is where it is all that lies in its memory, else a copy."""
+    """The tensor itself where it fills its memory, is contiguous and on the CPU; otherwise a copy that does."""
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
     plain = tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
     return tensor if whole and plain and tensor.is_contiguous() else _copy(tensor)

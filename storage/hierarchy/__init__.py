@@ -1,1 +1,1 @@
-"""The zarr hierarchy of a run: which arrays there are, their documents and their chunks."""
+"""The zarr hierarchy of a run: its arrays, the ``zarr.json`` documents that describe them, and their chunks."""

@@ -1,4 +1,4 @@
-"""The documents that describe groups and arrays, ``zarr.json``, as zarr's format 3 has them."""
+"""Write and read the ``zarr.json`` documents that describe groups and arrays in zarr's format 3."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ NAME = "zarr.json"
 
 
 LARGEST = 1 << 27
-"""Bytes of a document; a network of a million tensors has one of half as many."""
+"""The most bytes of a document. That of a network of a million tensors has half as many."""
 
 
 def read_document(place: Place, path: str = "") -> dict[str, Any]:
-    """The document of a group or an array; raises `KeyError` where there is none, `ValueError` for no JSON."""
+    """The document of the group or array at a path; the root's path is empty.
+
+    Raises `KeyError` where there is none and `ValueError` where it is not JSON.
+    """
     content = place.read(_key(path), most=LARGEST)
     if content is None:
         raise KeyError(path)
@@ -27,7 +30,10 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
 
 
 def told_rows(place: Place, path: str) -> int | None:
-    """How many rows the document of an array tells of; None where it is missing or tells of no run's."""
+    """The length of the first axis of an array, according to its document.
+
+    None where the document is missing or damaged, or where no run can have so many rows.
+    """
     try:
         rows = read_document(place, path)["shape"][0]
     except (ValueError, KeyError, TypeError, IndexError):
@@ -36,24 +42,27 @@ def told_rows(place: Place, path: str) -> int | None:
 
 
 def create_root(place: Place, attributes: Mapping[str, Any]) -> None:
-    """Describe the root by its attributes."""
+    """Write the document of the root group, with these attributes."""
     place.create(_key(""), root_document(attributes))
 
 
 def root_document(attributes: Mapping[str, Any]) -> bytes:
-    """The document of the root with these attributes."""
+    """The bytes of the root group's document with these attributes."""
     return _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
 def replace_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
-    """Describe arrays and their groups anew where they are described in another way, as when they get longer."""
+    """Write the documents of arrays and their groups where they differ from what is stored.
+
+    They differ, for example, after a run got more rounds.
+    """
     for key, content in documents(specs).items():
         if (place.read(key) or b"") != memoryview(content):
             place.write(key, content, durable=fsync)
 
 
 def documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:
-    """Documents by key, those of groups before those of arrays, which are in the order of the specs."""
+    """The documents of arrays and of the groups that they are in, by key: first groups, then arrays in order."""
     specs = list(specs)
     groups = sorted({parent for spec in specs for parent in _parents(spec.path)})
     arrays = {_key(spec.path): _bytes(spec.metadata()) for spec in specs}
@@ -69,6 +78,6 @@ def _key(path: str) -> str:
 
 
 def _parents(path: str) -> list[str]:
-    """The groups that an array is in, but the root."""
+    """The paths of the groups that an array is in, from the outermost one, without the root."""
     parts = path.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]

@@ -1,6 +1,6 @@
-"""The zarr hierarchy of a run: names, dimensions and chunks. Pure descriptions, no input or output.
+"""Which arrays a run has: their paths, dtypes, dimensions and chunks. Nothing here reads or writes files.
 
-Every array over rounds has a row for each round and row 0 for the initial state.
+Every array over rounds has one row for each round, and row 0 for the initial state.
 """
 
 from __future__ import annotations
@@ -20,35 +20,41 @@ VERSION = 8
 
 
 REPORTED = ("metrics", "scores")
-"""Groups of numbers whose names maps and scores give."""
+"""The groups whose arrays are named by metrics and scores, which maps and objectives report."""
 
 
 NUMBERS = {
     **{"round": "int64", "committed": "bool", "commits": "int64", "bookkeeping/seconds": "float64"},
     **dict.fromkeys(("bookkeeping/weight", "bookkeeping/accepted", "bookkeeping/map_seconds"), "partition"),
 }
-"""The arrays of numbers that every run has, and the type of their numbers; ``partition``: one for each of them."""
+"""The arrays of numbers that every run has, and their dtypes.
+
+``partition`` stands for a float64 number for each partition and round.
+"""
 
 
 METRIC_ROWS = 1024
-"""Rounds a chunk of numbers at most: a thousand rounds are read with a request an array."""
+"""The most rounds in a chunk of numbers. A thousand rounds are then read with one request for each array."""
 
 
 METRIC_BYTES = 1 << 16
-"""Bytes of a chunk of numbers, unless a single round has more: it is written anew each second, in some 0.2 ms."""
+"""The most bytes of a chunk of numbers, unless a single round needs more.
+
+A chunk that is being filled is rewritten about once a second, which takes some 0.2 ms at this size.
+"""
 
 
 MOST_SLOTS = 1_000
-"""Slots of a kind: an optimizer has a few, and each is as many tensors as the network."""
+"""The most slots of one kind (memory, carry, extras). An optimizer has a few; each is as large as the network."""
 
 
 CODECS: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-"""Of every chunk."""
+"""The codecs of every chunk: plain little-endian bytes and a checksum."""
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array; `dtype` is the logical one, `dims` names its dimensions."""
+    """One array: its path, logical dtype, shape, shape of its chunks, and names of its dimensions."""
 
     path: str
     dtype: str
@@ -58,26 +64,29 @@ class ArraySpec:
 
     @property
     def over_rounds(self) -> bool:
-        """Whether it has a chunk for each round, or for each (round, partition)."""
+        """Whether the array has one chunk for each round, or for each (round, partition)."""
         return self.dims[:1] == ("round",) and self.chunks[0] == 1
 
     @property
     def by_partition(self) -> bool:
-        """Whether it has a chunk for each (round, partition)."""
+        """Whether the array has one chunk for each (round, partition)."""
         return self.over_rounds and self.dims[1:2] == ("partition",)
 
     @property
     def stored(self) -> str:
-        """The dtype of the stored bytes."""
+        """The dtype of the stored bytes, which differs from `dtype` for bfloat16: it is stored as uint16."""
         return RAW.get(self.dtype, self.dtype)
 
     @property
     def fill(self) -> Any:
-        """What zarr reads where no chunk is: NaN, False or 0. Presence is decided by the commit, never by this."""
+        """What zarr reads where a chunk is missing: NaN, False or 0.
+
+        Whether a value exists is decided by the commit records, never by comparing with this.
+        """
         return "NaN" if self.stored.startswith("float") else False if self.stored == "bool" else 0
 
     def metadata(self) -> dict[str, Any]:
-        """The content of its zarr.json (zarr v3): plain bytes and a checksum, no compressor."""
+        """The content of the array's ``zarr.json`` document, as a JSON object."""
         return {
             "zarr_format": 3,
             "node_type": "array",
@@ -97,10 +106,11 @@ Slots = Annotated[tuple[str, ...], Field(max_length=MOST_SLOTS)]
 
 @dataclass(frozen=True)
 class Schema:
-    """What a run stores; `memory`, `carry` and `extras` name slots that are shaped as the parameters.
+    """What a run stores: the layout of its network, the number of partitions, and the slots of its algorithm.
 
-    `matches` has a spec for each group of units that a reduce matches: the group's name, and dtype and shape of
-    its permutation.
+    `memory`, `carry` and `extras` are names of slots; each slot has the shapes of the parameters. `matches` has
+    one spec for each unit group that a reduce matches: the name of the group, and dtype and shape of its
+    permutation.
     """
 
     __pydantic_config__ = EXACTLY
@@ -113,7 +123,7 @@ class Schema:
     matches: Rows = ()
 
     def state(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of the state by path; frozen parameters are stored once, without a round."""
+        """The arrays of the state by path, with `rows` rows. Frozen parameters are stored once, without rows."""
         groups = {"params": self.layout.params, "buffers": self.layout.buffers}
         groups |= {f"memory/{slot}": self.layout.params for slot in self.memory}
         arrays = [_per_round(group, spec, rows) for group, specs in groups.items() for spec in specs]
@@ -124,7 +134,7 @@ class Schema:
         return {array.path: array for array in (*arrays, *frozen)}
 
     def vectors(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of updates and carries by path: one chunk for each (round, partition)."""
+        """The arrays of updates and carries by path, (round, partition, element), a chunk for each partition."""
         groups: dict[str, Specs] = {"updates": self.layout.params, "updates/buffers": self.layout.buffers}
         groups |= {f"updates/extras/{name}": self.layout.params for name in self.extras}
         groups |= {f"carry/{slot}": self.layout.params for slot in self.carry}
@@ -141,9 +151,13 @@ class Schema:
         }
 
     def matching(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of permutations and similarities by path: one chunk for each (round, partition)."""
+        """The arrays of permutations and similarities by path, (round, partition, …); a chunk for each partition.
+
+        Similarities have the shape of a permutation, but are (unit,) for a mixture (unit, unit).
+        """
         arrays = [self._match("permutations", s.name, s.dtype, s.shape, rows) for s in self.matches]
-        # A mixture has a row a unit, so its similarities drop the last dimension; a permutation's do not.
+        # A float32 match is a mixture, (unit, unit), whose similarities are (unit,). Those of a permutation have
+        # its own shape.
         arrays += [
             self._match("similarities", s.name, "float32", s.shape[:1] if s.dtype == "float32" else s.shape, rows)
             for s in self.matches
@@ -161,11 +175,11 @@ class Schema:
         )
 
     def numbers(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of numbers that every run has, by path: coordinates and bookkeeping."""
+        """The arrays of numbers that every run has, by path: the coordinates and the bookkeeping."""
         return {path: self.number(path, rows) for path in NUMBERS}
 
     def number(self, path: str, rows: int) -> ArraySpec:
-        """One of them, or of the metrics and scores: of a number a round, or of each (round, partition)."""
+        """The array of numbers at a path: bookkeeping, metrics or scores, (round,) or (round, partition)."""
         if path.startswith("metrics/") or NUMBERS.get(path) == "partition":
             shape, chunks = (rows, self.partitions), (self.block, self.partitions)
             return ArraySpec(path, "float64", shape, chunks, ("round", "partition"))
@@ -174,15 +188,15 @@ class Schema:
 
     @property
     def block(self) -> int:
-        """The rounds of a chunk of numbers, of which a round may have one for each partition."""
+        """How many rounds one chunk of numbers has, so that a number for each partition fits `METRIC_BYTES`."""
         return min(METRIC_ROWS, max(1, METRIC_BYTES // (8 * self.partitions)))
 
     def tensors(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of tensors by path: the state, updates and carries, and how units were matched."""
+        """The arrays of tensors by path: states, updates, carries and matches."""
         return self.state(rows) | self.vectors(rows) | self.matching(rows)
 
     def arrays(self, rows: int) -> dict[str, ArraySpec]:
-        """Every array that the run has from its start, by path, for so many rows."""
+        """Every array that a run has from its start, by path, with `rows` rows."""
         return self.tensors(rows) | self.numbers(rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -193,7 +207,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
-        """The inverse of `to_json`; raises `ValueError` for what no schema says."""
+        """Rebuild a schema from what `to_json` gave; raises `ValueError` for anything else."""
         return validated(SCHEMA, json.dumps(value))
 
 
@@ -201,7 +215,7 @@ SCHEMA = TypeAdapter(Schema)
 
 
 def split_array(number: int, examples: int) -> ArraySpec:
-    """Which partition each example went to under a split; -1 for those held out."""
+    """The array (example,) with the partition of each example under split `number`; -1 for those held out."""
     shape = (examples,)
     return ArraySpec(f"partitions/{number}", "int32", shape, shape, ("example",))
 

@@ -1,4 +1,7 @@
-"""What a store names, checked when it is opened or made: it may come from anybody, as may a module's names."""
+"""Check the names, dtypes and shapes of a schema when a store is opened or created.
+
+A store may come from anybody, and so may the names of a module's tensors, which become paths.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,22 @@ from storage.hierarchy.schema import Schema
 from storage.values.tensors import RAW, TensorSpec, sizes
 
 LONGEST = 255
-"""Bytes of a name that every disk takes."""
+"""The most bytes of a file's name on common file systems."""
 
 
 AXES = 60
-"""Axes of a tensor that numpy has room for, beside those of rounds and partitions."""
+"""The most axes of a tensor: numpy allows 64 in all, and rounds and partitions need two."""
 
 
 MOST = 1 << 58
-"""Elements of a tensor; the bytes of more are no size of a file."""
+"""The most elements of a tensor. The bytes of a larger one would overflow the size of a file."""
 
 
 def schema_problem(schema: Schema) -> str | None:
-    """Why no run can have this schema, None where one can: names that are no paths or one another's, odd types."""
+    """Why no run can have this schema; None where one can.
+
+    Reasons are names that cannot be paths or that clash, and impossible dtypes, shapes and numbers of partitions.
+    """
     layout = schema.layout
     if not _is_number(schema.partitions, 1):
         return f"{_quoted(schema.partitions)} is no number of partitions"
@@ -50,7 +56,10 @@ def _spec_problem(spec: TensorSpec) -> str | None:
 
 
 def _path_problem(schema: Schema) -> str | None:
-    """Why its arrays cannot be where they would: each must stay inside, and none be another or within another."""
+    """Why the arrays of a schema cannot lie at their paths; None where they can.
+
+    Each path must stay inside the run, and no array may have the path of another one or lie inside of it.
+    """
     paths = schema.arrays(1).keys()
     if len(paths) < _count(schema):
         return "two tensors of one name would lie at one place"
@@ -64,7 +73,7 @@ def _path_problem(schema: Schema) -> str | None:
 
 
 def _count(schema: Schema) -> int:
-    """How many arrays there are to be; those of one path would be one."""
+    """How many arrays the schema means to have. A dict by path has fewer where two paths are equal."""
     layout = schema.layout
     tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
     vectors = len(sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(sizes(layout.buffers))
@@ -72,7 +81,7 @@ def _count(schema: Schema) -> int:
 
 
 def _is_part(name: str) -> bool:
-    """Whether it can be the name of a folder; that of descriptions is taken."""
+    """Whether a folder can have this name: it must be printable, not too long, and not ``zarr.json``."""
     if name in ("", ".", "..", NAME) or not name.isprintable():
         return False
     return len(name.encode(errors="surrogatepass")) <= LONGEST

@@ -1,1 +1,1 @@
-"""The places where runs lie: what the store asks of them, the local disk, and object stores."""
+"""The places where runs are stored: the interface that the store uses, the local disk, and object stores."""

@@ -1,4 +1,4 @@
-"""Addresses, the text that says where a place is: a path, or ``scheme://…``."""
+"""Addresses: texts that say where something is stored, either a path or ``scheme://…``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from storage.errors import UsageError
 
 Where = str | os.PathLike[str]
 
-# A path makes one slash of two, so one must do. A single letter is a drive.
+# `Path` turns two slashes into one, so one slash is accepted. A single letter would be a Windows drive.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def scheme_of(where: Where) -> str:
-    """The scheme of an address, in small letters; a path has none.
+    """The scheme of an address in lower case; empty for a path.
 
     >>> scheme_of("s3://bucket/runs"), scheme_of("runs")
     ('s3', '')
@@ -26,7 +26,7 @@ def scheme_of(where: Where) -> str:
 
 
 def address_of(where: Where) -> str:
-    """An address in its one spelling.
+    """The normal form of an address: lower-case scheme, two slashes after it, and none at the end.
 
     >>> address_of("S3:/bucket/runs/"), address_of("runs/")
     ('s3://bucket/runs', 'runs')
@@ -36,7 +36,7 @@ def address_of(where: Where) -> str:
 
 
 def joined(where: Where, name: Where) -> str:
-    """Where a name leads from an address; as with paths, one that leads there by itself does so.
+    """A name appended to an address. As when paths are joined, an absolute path or an address replaces it.
 
     >>> joined("s3://bucket", "runs"), joined("s3://bucket", "/runs"), joined("runs", "s3://bucket")
     ('s3://bucket/runs', '/runs', 's3://bucket')
@@ -47,7 +47,7 @@ def joined(where: Where, name: Where) -> str:
 
 
 def above(where: Where) -> str:
-    """The address of what an address is in.
+    """The address of the folder that an address is in.
 
     >>> above("s3://bucket/runs/a.zarr"), above("runs/a.zarr")
     ('s3://bucket/runs', 'runs')
@@ -57,7 +57,7 @@ def above(where: Where) -> str:
 
 
 def last_name(where: Where) -> str:
-    """What an address is called in what it is in.
+    """The last part of an address.
 
     >>> last_name("s3://bucket/runs/a.zarr")
     'a.zarr'
@@ -66,19 +66,21 @@ def last_name(where: Where) -> str:
 
 
 def full_address(where: Where) -> str:
-    """The address that means the same from any folder, a path without its links."""
+    """An address that means the same from any working folder: paths become absolute, with links resolved."""
     return address_of(where) if scheme_of(where) else str(Path(where).resolve())
 
 
 def as_path(where: Where) -> Path:
-    """The path that an address is; raises `UsageError` for one that is elsewhere than on this machine's disks."""
+    """The address as a path; raises `UsageError` where it has a scheme and so is not on a disk of this machine."""
     if scheme_of(where):
         raise UsageError(f"{address_of(where)} is not on a disk of this machine; give a path")
     return Path(where)
 
 
 def file_path(where: Where, what: str, suffixes: Sequence[str]) -> Path:
-    """The path of a file to write; raises `UsageError` for another suffix or a folder that is not there.
+    """The path of a file to write; raises `UsageError` for another suffix or a missing folder.
+
+    `what` names the kind of file in messages.
 
     >>> file_path("run.html", "a report", [".html"])
     PosixPath('run.html')

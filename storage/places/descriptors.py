@@ -1,4 +1,4 @@
-"""Files and folders by descriptors: each is opened in the open folder above it, and no link is followed."""
+"""File operations relative to open folders, so that no link on the way to a file is followed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.places.base import Piece
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-# A pipe that is opened to be read waits for its writer, unless it is told not to.
+# Without O_NONBLOCK, opening a named pipe would wait for its writer.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -20,7 +20,7 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def make_folder(name: str, folder: int, durable: bool) -> None:
-    """Make a folder in an open one, unless another process has just done so."""
+    """Create a folder in an open folder, unless it is there already."""
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=folder)
     if durable:
@@ -28,13 +28,13 @@ def make_folder(name: str, folder: int, durable: bool) -> None:
 
 
 def remove_file(name: str, folder: int) -> None:
-    """Delete a file in an open folder where it is there."""
+    """Delete a file in an open folder, if it exists."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
 
 def write_and_close(descriptor: int, pieces: Iterable[Piece], durable: bool) -> None:
-    """Write all of the pieces to an open file, and close it."""
+    """Write all pieces to an open file, sync it where `durable`, and close it."""
     try:
         for piece in pieces:
             left = memoryview(piece)
@@ -47,7 +47,7 @@ def write_and_close(descriptor: int, pieces: Iterable[Piece], durable: bool) -> 
 
 
 def sync_and_close(descriptor: int) -> None:
-    """Make what is open survive a power loss, and close it."""
+    """Sync an open file or folder to disk, and close it."""
     try:
         os.fsync(descriptor)
     finally:
@@ -55,7 +55,7 @@ def sync_and_close(descriptor: int) -> None:
 
 
 def sync_file_system(descriptor: int) -> None:
-    """Make the file system of what is open survive a power loss; all of them where there is no such call."""
+    """Sync the file system of an open file or folder; all file systems where the platform has no `syncfs`."""
     system = ctypes.CDLL(None, use_errno=True)
     if not hasattr(system, "syncfs"):
         os.sync()

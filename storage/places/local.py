@@ -1,7 +1,7 @@
-"""A folder of the local disk: all that touches the files of a run.
+"""Runs in a folder of a local disk.
 
-A run may come from anybody, so below its folder no link is followed, nor anything opened that is no plain file:
-each folder on the way is opened in the one before it, and a link in its place refused.
+A run may come from anybody, so below its folder no link is followed and only plain files are opened. Each folder
+on the way to a file is opened relative to the one before it, and a link is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REMEDIES = {
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "name a folder"),
     errno.ENAMETOOLONG: "give it a shorter name",
 }
-"""What to do about what the system says."""
+"""What a message tells the user to do, by the system's error number."""
 
 
 Parameters = ParamSpec("Parameters")
@@ -50,7 +50,10 @@ Result = TypeVar("Result")
 
 
 def _telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Have a method of a place tell what the system refuses as a `PlaceError`, in one line."""
+    """A decorator for methods of a place: an `OSError` is raised as a `PlaceError` of one line.
+
+    `act` is the verb of the message, such as ``read``.
+    """
 
     def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @functools.wraps(method)
@@ -76,7 +79,7 @@ NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 @dataclass(frozen=True)
 class LocalPlace:
-    """A folder; its files are written beside their names and then renamed or linked to them."""
+    """A folder on disk. A file is written under a temporary name and then renamed or linked to its own."""
 
     path: Path
     at_once: ClassVar[int] = 1
@@ -86,21 +89,24 @@ class LocalPlace:
 
     @_telling("read")
     def has(self, key: str) -> bool:
-        """Whether there is a file."""
+        """Whether there is a plain file under this key."""
         with suppress(*NOT_THERE), self._around(key) as (folder, name):
             return stat.S_ISREG(self._mode(key, folder, name))
         return False
 
     @_telling("read")
     def names(self, prefix: str = "") -> list[str]:
-        """The names in a folder, ascending; half-written files are not there."""
+        """The names in a folder, ascending, without half-written files; none where there is no folder."""
         with suppress(*NOT_THERE), self._folder(parts_of(prefix, self)) as folder, os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if not entry.name.endswith(PARTIAL))
         return []
 
     @_telling("read")
     def read(self, key: str, most: int | None = None) -> memoryview | None:
-        """The bytes of a file, None where there is none; raises `StoreDamaged` for more than so many."""
+        """The bytes of a file; None where there is none. Raises `StoreDamaged` for more than `most` bytes.
+
+        Raises `StoreError` where the file is larger than the memory that is left.
+        """
         with self._opened(key) as file:
             if file is None:
                 return None
@@ -112,7 +118,7 @@ class LocalPlace:
 
     @_telling("read")
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """So many bytes of a file from the first."""
+        """Up to `size` bytes of a file from offset `first`; None where there is no file."""
         with self._opened(key) as file:
             if file is None:
                 return None
@@ -121,12 +127,12 @@ class LocalPlace:
 
     @_telling("read")
     def sizes(self) -> dict[str, int]:
-        """The bytes of each file, and of what else is no folder, here and below."""
+        """The size in bytes of everything that is not a folder, by key, here and in all folders below."""
         sizes: dict[str, int] = {}
         with suppress(*NOT_THERE), self._folder([]) as top:
             for above, folders, files, folder in os.fwalk(dir_fd=top):
                 for name in (*folders, *files):
-                    with suppress(FileNotFoundError):  # what a writer renames while this looks
+                    with suppress(FileNotFoundError):  # a writer may have renamed it since it was listed
                         about = os.lstat(name, dir_fd=folder)
                         if not stat.S_ISDIR(about.st_mode):
                             sizes["/".join((*above.split("/")[1:], name))] = about.st_size
@@ -134,12 +140,12 @@ class LocalPlace:
 
     @_telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
-        """Create or replace a file, and its folders."""
+        """Create or replace a file, and create the folders above it."""
         self.stream(key, pieces, durable)
 
     @_telling("write")
     def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
-        """The same of pieces that are made as they are written: none is kept in memory."""
+        """Create or replace a file from pieces that are produced while it is written, without holding them all."""
         with self._written_beside(key, pieces, durable) as (folder, partial, name):
             os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
             if durable:
@@ -147,14 +153,17 @@ class LocalPlace:
 
     @_telling("write")
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
-        """Create a file that is not there; a link to a name that is taken fails, also against other processes."""
+        """Create a file that must not exist yet; False where it does.
+
+        A hard link to a name that is taken fails, so of several processes exactly one succeeds.
+        """
         with self._written_beside(key, pieces, durable) as (folder, partial, name):
             try:
                 os.link(partial, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return False
             except FileNotFoundError:
-                # Whoever holds the run swept it with what killed writers left.
+                # The holder of the lease swept the temporary file together with those of killed writers.
                 return self.create(key, *pieces, durable=durable)
             if durable:
                 os.fsync(folder)
@@ -162,7 +171,7 @@ class LocalPlace:
 
     @_telling("delete")
     def delete(self, prefix: str) -> None:
-        """Delete a file, or a folder with all that is in it; of a link, the link."""
+        """Delete a file, a link, or a folder with all its content."""
         if not prefix:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self.path)
@@ -175,7 +184,7 @@ class LocalPlace:
 
     @_telling("write")
     def sweep(self) -> None:
-        """Delete half-written files, here and below."""
+        """Delete half-written files here and in all folders below."""
         with suppress(*NOT_THERE), self._folder([]) as top:
             for _, _, names, folder in os.fwalk(dir_fd=top):
                 for name in names:
@@ -184,7 +193,7 @@ class LocalPlace:
 
     @_telling("write")
     def sync(self) -> None:
-        """Make all files here and below survive a power loss, and the folder's own name with those above it."""
+        """Sync all files and folders here and below, and the folders above, which hold this folder's name."""
         with self._folder([]) as top:
             for _, _, names, folder in os.fwalk(dir_fd=top, topdown=False):
                 for name in names:
@@ -197,14 +206,14 @@ class LocalPlace:
 
     @_telling("write")
     def flush(self) -> None:
-        """Make all that was written to the file system of the folder survive a power loss, by whomever."""
+        """Sync the whole file system that the folder is on, and so what any process of this machine wrote."""
         with self._folder([]) as top:
             sync_file_system(top)
 
     @contextmanager
     def aside(self) -> Iterator[LocalPlace]:
-        """A folder beside this one, which gets its name at the end."""
-        # Not named after it, whose name may be as long as names can be.
+        """A context with a temporary folder beside this one, which is renamed to this one at the end."""
+        # The temporary name does not contain this folder's name, which may be as long as names can be.
         partial = self.path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
         replace(self, path=self.path.parent).make()
         try:
@@ -215,7 +224,7 @@ class LocalPlace:
 
     @_telling("write")
     def make(self) -> None:
-        """Make the folder, where it is not there; raises `PlaceError` where nothing can be written in it."""
+        """Create the folder where it is missing; raises `PlaceError` where nothing can be written in it."""
         with self._written_beside("any", (), durable=False):
             pass
 
@@ -230,7 +239,7 @@ class LocalPlace:
 
     @contextmanager
     def _folder(self, parts: list[str], make: bool = False, durable: bool = False) -> Iterator[int]:
-        """An open folder below this one; the folders that are missing are made where they are wanted."""
+        """A context with the open folder at the path `parts` below this one; `make` creates missing folders."""
         folder = self._top(make)
         try:
             for depth in range(len(parts)):
@@ -250,7 +259,7 @@ class LocalPlace:
         return os.open(self.path, FOLDER)
 
     def _descend(self, folder: int, parts: list[str], make: bool, durable: bool) -> int:
-        """Open the last of these folders in the open one before it."""
+        """Open the last folder of the path `parts` inside the open folder before it; `make` creates it."""
         try:
             return os.open(parts[-1], FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except FileNotFoundError:
@@ -264,14 +273,14 @@ class LocalPlace:
 
     @contextmanager
     def _around(self, key: str, make: bool = False, durable: bool = False) -> Iterator[tuple[int, str]]:
-        """The open folder that a key is in, and its name there."""
+        """A context with the open folder that a key is in, and the key's last part, which is the name there."""
         parts = parts_of(key, self)
         with self._folder(parts[:-1], make, durable) as folder:
             yield folder, parts[-1]
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[io.FileIO | None]:
-        """A file, None where there is none."""
+        """A context with a plain file open for reading; None where there is none."""
         with suppress(*NOT_THERE), self._around(key) as (folder, name):
             if stat.S_ISREG(self._mode(key, folder, name)):
                 with io.FileIO(os.open(name, FILE, dir_fd=folder)) as file:
@@ -280,7 +289,7 @@ class LocalPlace:
         yield None
 
     def _mode(self, key: str, folder: int, name: str) -> int:
-        """What kind of thing has a name in an open folder; raises `StoreError` for a link."""
+        """The mode (type and permissions) of a name in an open folder; raises `StoreError` for a link."""
         mode = os.lstat(name, dir_fd=folder).st_mode
         if stat.S_ISLNK(mode):
             raise StoreError(f"{self.path / key} is a link, which may lead anywhere; put what it stands for there")
@@ -288,8 +297,12 @@ class LocalPlace:
 
     @contextmanager
     def _written_beside(self, key: str, pieces: Iterable[Piece], durable: bool) -> Iterator[tuple[int, str, str]]:
-        """A folder, the name in it of a half-written file with all of the pieces, and the name it is to have."""
-        # Not named after the file, whose name may be as long as names can be.
+        """Write all pieces to a temporary file in the folder of a key.
+
+        Gives the open folder, the name of the temporary file, and the name that it is to have. The temporary file
+        is deleted at the end, unless it was renamed.
+        """
+        # The temporary name does not contain the file's name, which may be as long as names can be.
         partial = f".{secrets.token_hex(8)}{PARTIAL}"
         with self._around(key, make=True, durable=durable) as (folder, name):
             try:
@@ -300,10 +313,10 @@ class LocalPlace:
 
 
 SMALL = 1 << 26
-"""Bytes that are taken without asking how much memory is left."""
+"""Files of at most so many bytes are read without checking how much memory is left."""
 
 
 def _check_memory(size: int, path: Path) -> None:
-    """Raise `StoreError` for a file larger than the memory that is left: reading it would end the process."""
+    """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
     if size > SMALL and size > (free := psutil.virtual_memory().available):
         raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")

@@ -1,6 +1,7 @@
-"""Contents as objects of a bucket, through obstore. Proved for S3; see ``docs/objects.md`` for what is promised.
+"""Runs in a bucket of an object store, through obstore. Tested with S3; ``docs/objects.md`` says what is promised.
 
-Credentials and endpoint are those of the environment (``AWS_…``) of each process: a place knows its address only.
+Each process takes credentials and endpoint from its own environment (``AWS_…``). A place holds its address only,
+so no credentials are pickled or logged.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from storage.places.refusals import telling
 from storage.places.together import together
 
 MAKING = f"making{PARTIAL}"
-"""The content that says that a place is being made; who creates it makes it."""
+"""The key of an object that marks a place as being made. The process that creates this object makes the place."""
 
 
 PATIENCE = timedelta(minutes=3)
-"""How long nobody else takes over a making that does not go on."""
+"""How old the marker of a killed maker must be before another process takes over."""
 
 
 AT_ONCE = 16
-"""How many contents are written or read at once: each waits for the network, and a state has some ten tensors."""
+"""How many requests are made at once. Each waits for the network, and a state has about ten tensors or more."""
 
 
 RETRIES: Any = {
@@ -41,29 +42,29 @@ RETRIES: Any = {
     "retry_timeout": timedelta(seconds=20),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
 }
-"""A server that stumbles is asked again, one that is not there is told of in seconds."""
+"""Failed requests are repeated, but a server that cannot be reached is reported within seconds."""
 
 
 _memories: dict[str, MemoryStore] = {}
 
 
 def _client(address: str) -> tuple[S3Store | MemoryStore, str]:
-    """The client of an address, one for a bucket in this process, and the key of the address in it."""
+    """The client for an address, which this process has once for each bucket, and the key prefix in the bucket."""
     bucket, _, key = ADDRESS.sub("", address, count=1).partition("/")
     if scheme_of(address) == "memory":
         return _memories[bucket], key
-    environment = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
+    environment = frozenset((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
     return _bucket(bucket, environment), key
 
 
 @functools.lru_cache(maxsize=16)
 def _bucket(bucket: str, environment: frozenset[tuple[str, str]]) -> S3Store:
-    """The client of a bucket, which reads the environment itself."""
+    """The client of a bucket, cached for an unchanged environment, from which it reads its credentials itself."""
     return S3Store(bucket, retry_config=RETRIES)
 
 
 def s3_place(address: str) -> ObjectPlace:
-    """The place of ``s3://bucket/…``; raises `UsageError` for an address without a bucket or with odd parts."""
+    """The place at ``s3://bucket/…``; raises `UsageError` without a bucket and for parts such as ``..``."""
     bucket, *parts = ADDRESS.sub("", address, count=1).split("/")
     if not bucket or any(part in ("", ".", "..") for part in parts):
         raise UsageError(f"{address} is no address of a bucket's part; give s3://BUCKET/NAME")
@@ -72,7 +73,7 @@ def s3_place(address: str) -> ObjectPlace:
 
 @dataclass(frozen=True)
 class ObjectPlace:
-    """The objects of a bucket whose keys begin with those of the address."""
+    """The objects of a bucket whose keys begin with the path of the address."""
 
     address: str
     at_once: ClassVar[int] = AT_ONCE
@@ -82,21 +83,21 @@ class ObjectPlace:
 
     @telling("read")
     def has(self, key: str) -> bool:
-        """Whether there is an object."""
+        """Whether there is an object under this key."""
         return self._about(key) is not None
 
     @telling("list")
     def names(self, prefix: str = "") -> list[str]:
-        """What comes next in the keys, ascending; a request for each thousand."""
+        """The names directly under ``prefix/``, ascending. Takes one request for each thousand."""
         client, path = self._at(prefix)
-        there = obstore.list_with_delimiter(client, path)
-        keys = [*there["common_prefixes"], *(each["path"] for each in there["objects"])]
+        listing = obstore.list_with_delimiter(client, path)
+        keys = [*listing["common_prefixes"], *(each["path"] for each in listing["objects"])]
         names = {key.rpartition("/")[2] for key in keys}
         return sorted(name for name in names if not name.endswith(PARTIAL))
 
     @telling("read")
     def read(self, key: str, most: int | None = None) -> memoryview | None:
-        """The bytes of an object, None where there is none; raises `StoreDamaged` for more than so many."""
+        """The bytes of an object; None where there is none. Raises `StoreDamaged` for more than `most` bytes."""
         try:
             answer = obstore.get(*self._at(key))
         except FileNotFoundError as error:
@@ -108,7 +109,7 @@ class ObjectPlace:
 
     @telling("read")
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """So many bytes of an object from the first."""
+        """Up to `size` bytes of an object from offset `first`; None where there is no object."""
         client, path = self._at(key)
         try:
             answer = obstore.get(client, path, options={"range": (first, first + size)})
@@ -120,29 +121,29 @@ class ObjectPlace:
             about = self._about(key)
             if about is None or first < about["size"]:
                 raise
-            return memoryview(b"")  # a server has no range of what is past the end
+            return memoryview(b"")  # a server answers with an error for a range past the end
 
     @telling("list")
     def sizes(self) -> dict[str, int]:
-        """The bytes of each object, by key; a request for each thousand."""
+        """The size in bytes of each object by key. Takes one request for each thousand."""
         client, path = self._at("")
         start = len(path) + 1 if path else 0
-        there = [each for page in obstore.list(client, path) for each in page]
-        return dict(sorted((each["path"][start:], each["size"]) for each in there))
+        objects = [each for page in obstore.list(client, path) for each in page]
+        return dict(sorted((each["path"][start:], each["size"]) for each in objects))
 
     @telling("write")
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
-        """Create or replace an object, which is durable when the server has taken it."""
+        """Create or replace an object. It is durable once the server has accepted it, whatever `durable` says."""
         self.stream(key, pieces, durable)
 
     @telling("write")
     def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
-        """The same; a request has all of the pieces."""
+        """Create or replace an object. All pieces are joined in memory and sent in one request."""
         obstore.put(*self._at(key), b"".join(pieces), use_multipart=False)
 
     @telling("write")
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
-        """Create an object that is not there: the server decides, by ``If-None-Match``."""
+        """Create an object that must not exist yet; False where it does. The server checks it (If-None-Match)."""
         try:
             obstore.put(*self._at(key), b"".join(pieces), use_multipart=False, mode="create")
         except AlreadyExistsError:
@@ -151,36 +152,38 @@ class ObjectPlace:
 
     @telling("delete")
     def delete(self, prefix: str) -> None:
-        """Delete an object, and all under it."""
+        """Delete an object and all objects under ``prefix/``."""
         client, path = self._at(prefix)
-        there = [each["path"] for page in obstore.list(client, path) for each in page]
+        keys = [each["path"] for page in obstore.list(client, path) for each in page]
         with suppress(FileNotFoundError):
-            obstore.delete(client, [*there, path])
+            obstore.delete(client, [*keys, path])
 
     @telling("write")
     def sweep(self) -> None:
-        """Delete what a killed maker left: an object is never half-written."""
+        """Delete the marker of a killed maker. There are no half-written objects."""
         self.delete(MAKING)
 
     def sync(self) -> None:
-        """Nothing is to be done: what the server has taken is durable."""
+        """Do nothing: whatever the server has accepted is durable."""
 
     def flush(self) -> None:
-        """As for `sync`."""
+        """Do nothing: whatever the server has accepted is durable."""
 
     @telling("write")
     def make(self) -> None:
-        """Raise `PlaceError` where nothing can be written; a bucket has no folders to be made."""
+        """Raise `PlaceError` where nothing can be written here. A bucket needs no folders."""
         probe = f"{secrets.token_hex(8)}{PARTIAL}"
         self.write(probe)
         self.delete(probe)
 
     @contextmanager
     def aside(self) -> Iterator[ObjectPlace]:
-        """A place in memory, whose contents come here at the end, what is at its top last.
+        """A context with a temporary place in memory, whose contents are written here at the end.
 
-        There is no rename, so who creates `MAKING` makes the place, and a making that does not go on is taken over
-        after `PATIENCE`: what it left is deleted first. Raises `PlaceTaken` also while another makes it.
+        An object store cannot rename, so the process that creates the object `MAKING` makes the place, and what is
+        at the top of the hierarchy is written last. If it is killed, another process deletes what it left and
+        takes over after `PATIENCE`. Raises `PlaceTaken` where something is here, or while another process makes
+        it.
         """
         name = secrets.token_hex(8)
         _memories[name] = MemoryStore()
@@ -192,7 +195,7 @@ class ObjectPlace:
 
     @telling("write")
     def _take(self, aside: ObjectPlace) -> None:
-        """Make this place of what is aside."""
+        """Copy all contents of the temporary place here, the top-level document last."""
         *keys, last = sorted(aside.sizes(), key=lambda key: (-key.count("/"), key))
         token = secrets.token_hex(8).encode()
         abandoned = self._claim(token)
@@ -203,7 +206,7 @@ class ObjectPlace:
             self.delete(name)
 
         def put(key: str) -> None:
-            # An object that is there is of a maker that slept and woke up, and is not written over.
+            # An object that is already here comes from a maker that was suspended and went on: keep it.
             if not self.create(key, aside.read(key) or b""):
                 raise PlaceTaken(f"{self} is being made by another process")
 
@@ -214,21 +217,24 @@ class ObjectPlace:
         self.delete(MAKING)
 
     def _claim(self, token: bytes) -> bool:
-        """Begin to make this place, and whether another maker began and did not go on; raises `PlaceTaken`."""
+        """Mark this place as being made by the maker with this token.
+
+        Gives whether a killed maker was taken over. Raises `PlaceTaken` where another maker may still be at work.
+        """
         if self.create(MAKING, token):
             return False
         about = self._about(MAKING)
-        taken = PlaceTaken(f"{self} is being made by another process, or one was killed; wait three minutes")
+        busy = PlaceTaken(f"{self} is being made by another process, or one was killed; wait three minutes")
         if about is None or self._now() - about["last_modified"] < PATIENCE:
-            raise taken
+            raise busy
         try:
             obstore.put(*self._at(MAKING), token, use_multipart=False, mode={"e_tag": about["e_tag"]})
         except PreconditionError:
-            raise taken from None
+            raise busy from None
         return True
 
     def _now(self) -> datetime:
-        """The time by the server's clock."""
+        """The time now by the server's clock, read off an object written for it."""
         probe = f"{secrets.token_hex(8)}{PARTIAL}"
         self.write(probe)
         about = self._about(probe)
@@ -238,7 +244,7 @@ class ObjectPlace:
         return now
 
     def _about(self, key: str) -> Any:
-        """What the server says of an object, None where there is none."""
+        """The server's metadata of an object; None where there is no object."""
         try:
             return obstore.head(*self._at(key))
         except FileNotFoundError as error:
@@ -251,6 +257,6 @@ class ObjectPlace:
 
 
 def _need_bucket(error: FileNotFoundError) -> None:
-    """Raise where it is the bucket, and not an object of it, that is not there."""
+    """Raise the error again where the bucket is missing, and not only an object in it."""
     if "NoSuchBucket" in str(error):
         raise error

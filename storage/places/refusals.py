@@ -1,4 +1,4 @@
-"""What a server of objects refuses, told in one line with what to do, and nothing of its own text in it."""
+"""Turn errors of an object store into one line that says what to do, without the server's own text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ REASONS = {
         "the server does not answer; is AWS_ENDPOINT_URL right, and the network up?"
     ),
 }
-"""What is wrong and what to do, by what the client says: its own text has many lines, and may tell addresses."""
+"""What is wrong and what to do, by a pattern in the client's error.
+
+The client's own text is not shown, since it has many lines and may contain internal addresses.
+"""
 
 
 Parameters = ParamSpec("Parameters")
@@ -34,11 +37,14 @@ Result = TypeVar("Result")
 
 
 def telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Have a method of a place tell what the server refuses as a `PlaceError`, in one line."""
+    """A decorator for methods of a place: an error of the server is raised as a `PlaceError` of one line.
+
+    `act` is the verb of the message, such as ``read``.
+    """
 
     def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @functools.wraps(method)
-        def told(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        def wrapped(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
             try:
                 return method(*arguments, **options)
             except (BaseError, OSError) as error:
@@ -47,15 +53,15 @@ def telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Param
                 what = "/".join(map(str, arguments[:2]))
                 raise PlaceError(f"cannot {act} {what}: {_reason(error)}") from None
 
-        return told
+        return wrapped
 
     return decorate
 
 
 def _reason(error: Exception) -> str:
     text = f"{type(error).__name__} {error}"
-    for pattern, told in REASONS.items():
+    for pattern, remedy in REASONS.items():
         if re.search(pattern, text):
-            return told
+            return remedy
     status = re.search(r"status code: (\d+[\w ]*)", text)
     return f"the server answers {status[1].strip() if status else type(error).__name__}; try again later"

@@ -1,4 +1,4 @@
-"""From an address to a place: the scheme before ``:/`` chooses among the kinds of places."""
+"""Make a place from an address. The scheme before ``:/`` decides which kind of place it is."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from storage.places.local import LocalPlace
 
 
 def _s3_place(address: str) -> Place:
-    from storage.places.objects import s3_place  # a run on a disk need not wait for the client
+    from storage.places.objects import s3_place  # imported here: it is slow, and runs on a disk do not need it
 
     return s3_place(address)
 
 
 SCHEMES: dict[str, Callable[[str], Place]] = {"": lambda address: LocalPlace(Path(address)), "s3": _s3_place}
-"""What makes a place of an address, by its scheme; a path has none."""
+"""The function that makes a place from an address, by scheme. The empty scheme is that of paths."""
 
 
 def place_of(where: Where | Place) -> Place:
-    """The place of an address; raises `UsageError` for a scheme that is not known."""
+    """The place at an address; a place is returned unchanged. Raises `UsageError` for an unknown scheme."""
     if not isinstance(where, str | os.PathLike):
         return where
     address, scheme = address_of(where), scheme_of(where)

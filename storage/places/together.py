@@ -1,4 +1,4 @@
-"""Several requests at once: where a place is far away, waiting for one after another takes most of the time."""
+"""Make several requests at once, since waiting for a distant place one by one would take most of the time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from storage.places.base import Place
 
 AHEAD = 2
-"""How many calls are under way beside what else is done; each holds what it writes in memory."""
+"""The most calls of `beside` that wait or run at the same time. Each holds what it writes in memory."""
 
 LARGE = 1 << 20
-"""Bytes of what takes so much longer to write (2 MB: 1 to 6 ms) than to hand to a thread (0.1 ms) that it is done
-beside on any place.
+"""From so many bytes on, `beside` uses a thread for any place.
+
+Writing 2 MB to a disk takes 1 to 6 ms, and passing the call to a thread 0.1 ms.
 """
 
 
@@ -24,19 +25,21 @@ Result = TypeVar("Result")
 
 
 def together(place: Place, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """What a function gives for each item, in order; as many calls at once as the place likes."""
-    given = list(items)
-    if place.at_once == 1 or len(given) < 2:
-        return [function(item) for item in given]
-    with ThreadPoolExecutor(min(place.at_once, len(given))) as pool:
-        return list(pool.map(function, given))
+    """Call a function with each item, `place.at_once` calls at a time; the results are in the items' order."""
+    every = list(items)
+    if place.at_once == 1 or len(every) < 2:
+        return [function(item) for item in every]
+    with ThreadPoolExecutor(min(place.at_once, len(every))) as pool:
+        return list(pool.map(function, every))
 
 
 @contextmanager
 def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
-    """Within, calls that write so many bytes each are made beside what else is done, where that pays.
+    """A context that gives a function ``call(function, *arguments)``, which may run a call in a thread.
 
-    Gives a function that calls another and gives its result as a future; at the end all are done.
+    `size` is the number of bytes that each call writes: small writes to a disk are made at once, as a thread would
+    not pay. ``call`` returns a future. At the end of the context all calls are done, and an error of any is
+    raised.
     """
     if place.at_once == 1 and size < LARGE:
         yield _at_once

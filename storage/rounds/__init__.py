@@ -1,1 +1,1 @@
-"""The store of a run: its hierarchy, its commits, its lease."""
+"""The store of a run, round by round: tensors, numbers, commit records, and the lease of its writer."""

@@ -1,6 +1,6 @@
-"""The commit record: what makes a round exist. It is created last, exclusively, and never changed.
+"""The commit record, which makes a round exist. It is created after everything else, only once, and never changed.
 
-The numbers that it tells go by the paths of the arrays that have a copy of them.
+The numbers in a record are copied into arrays; here they go by the paths of these arrays.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
 
 @dataclass(frozen=True)
 class Arrival:
-    """How an update came to a parameter server: which `push` of its partition it is, counted from 1.
+    """How an update came to a parameter server.
 
-    It was mapped from the state of row `version`. `staleness` counts the rounds since then that took an update.
+    `push` says which push of its partition it is, counted from 1. Its map began from the state of round `version`.
+    `staleness` counts the rounds since then that took an update.
     """
 
     push: Count
@@ -31,14 +32,19 @@ class Arrival:
 
 
 RAISED = "its map failed with "
-"""So begins why a partition is refused whose map raised; what it raised may be worded otherwise the next time."""
+"""The beginning of the reason for a refusal where the map raised an exception.
+
+The text after it is the exception's and may differ in a replay, so it is not compared.
+"""
 
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """What the commit says of one partition's update; `refused` is the reason, None where it was accepted.
+    """What a commit records of one partition's update.
 
-    `match` is the digest of how its units were matched, where they were.
+    `digest` covers its vectors, and `match` its match where units were matched. `refused` is the reason for a
+    refusal, None where the update was accepted. `seconds` is the time that the map took on `worker`. `arrival` is
+    None where rounds wait for all partitions.
     """
 
     digest: str
@@ -52,12 +58,12 @@ class UpdateRecord:
 
     @property
     def raised(self) -> bool:
-        """Whether there is no update, as the map raised."""
+        """Whether there is no update because the map raised an exception."""
         return self.refused is not None and self.refused.startswith(RAISED)
 
     @property
     def result(self) -> str | None:
-        """What is compared of `refused`: all of it, but not the words of an exception."""
+        """The part of `refused` that is compared in a replay: all of it, except for the text of an exception."""
         return RAISED if self.raised else self.refused
 
 
@@ -65,7 +71,7 @@ class UpdateRecord:
 class Score:
     """The mean loss on the held-out examples, and further scores by name, such as ``accuracy``.
 
-    `examples` counts those that were scored: partitions with a loss that is no number are left out.
+    `examples` counts the examples that were scored. Partitions whose loss is NaN are left out.
     """
 
     loss: float
@@ -74,17 +80,17 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of right classes; None where outputs are no classes."""
+        """The share of examples that were classified correctly; None where the outputs are not classes."""
         return self.values.get("accuracy")
 
     def row(self) -> dict[str, float]:
-        """All its numbers by name, side by side."""
+        """All numbers of the score by name, as a row of a table."""
         return {"loss": self.loss, **self.values, "examples": self.examples}
 
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """Which split a round's examples were dealt by: its number, how many examples it deals, and its digest."""
+    """The split of a round's examples over partitions: its number, how many examples it has, and its digest."""
 
     number: Round
     examples: Count
@@ -93,10 +99,10 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class InFlight:
-    """The work of a partition that it has not pushed yet.
+    """The work that a partition of a parameter server has not pushed yet.
 
-    `push` is the number of the push, from 1. `version` is the row whose state the partition fetched, and `steps`
-    the number of rounds up to that row that took an update.
+    `push` is the number of its push, counted from 1. `version` is the round whose state the partition fetched, and
+    `steps` the number of rounds up to that one that took an update.
     """
 
     push: Count = 1
@@ -106,10 +112,10 @@ class InFlight:
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """Where a parameter server stands after a round: what is `in_flight` of each partition then.
+    """The state of a parameter server after a round: the work that is `in_flight`, by partition.
 
-    `steps` counts the rounds so far that took an update; `unsound` are the partitions whose last update was
-    refused for what it was.
+    `steps` counts the rounds so far that took an update. `unsound` are the partitions whose last update was
+    refused because of its content.
     """
 
     in_flight: Mapping[Partition, InFlight]
@@ -119,11 +125,11 @@ class ServerRecord:
 
 @dataclass(frozen=True)
 class ProcessGroupRecord:
-    """What a process group took for a round: so many `ranks`, of which `team` share one network.
+    """What a process group used for a round: `ranks` processes, of which `team` together hold one network.
 
-    `exchanged` are the bytes that ranks had for each other by kind: ``activations`` within a team, ``updates``
-    between those that map other partitions, ``tensors`` on their way to the store. `memory` is the most that each
-    rank's process has held so far, in bytes.
+    `exchanged` has the bytes that ranks sent to each other, by kind: ``activations`` between ranks of one network,
+    ``updates`` between ranks that map different partitions, and ``tensors`` on their way to the store. `memory`
+    has the peak memory of each rank's process so far, in bytes.
     """
 
     ranks: Count
@@ -134,15 +140,17 @@ class ProcessGroupRecord:
 
 @dataclass(frozen=True)
 class Commit:
-    """One committed round.
+    """The record of one committed round.
 
-    `token` and `epoch` are the writer's (see `Lease`); `state` and `tensors` are digests; `updates` is keyed by
-    partition; `carry_from` tells from which round each partition's carry comes; `best` is the lowest loss so far
-    and `since_best` the scores since; `stop` is the reason to end the run here; `time` is seconds since the epoch.
-    `split` is None where nothing was dealt out, as each partition's examples were given. `server` is None where
-    the round waited for all partitions. Where the state's tensors were not `stored` they can be made again from
-    the updates since the last that are. `executor` is what ran the round, empty for the
-    initial state and for what a run was given, and `process_group` what it took where ranks ran it.
+    `token` and `epoch` are those of the writer's `Lease`. `state` is the digest of the state and `tensors` those
+    of its tensors by path. `updates` has a record for each partition of the cohort, and `carry_from` the round
+    that set each partition's carry. `split` is None where each partition brought examples of its own. `server` is
+    None where the round waited for all partitions. `score` is None where the round was not scored, `best` is the
+    lowest loss so far, and `since_best` counts the scores since then. `stop` is the reason to end the run after
+    this round. Where the state was not `stored`, it can be recomputed from the last stored one and the updates
+    since. `seconds` is the duration of the round and `time` its end in seconds since the epoch. `executor` names
+    what ran the round, empty for round 0 and for rounds that a run was given. `process_group` is None unless ranks
+    ran the round.
     """
 
     __pydantic_config__ = EXACTLY
@@ -168,33 +176,36 @@ class Commit:
 
     @property
     def accepted(self) -> list[int]:
-        """The partitions whose updates were taken, in order."""
+        """The partitions whose updates were accepted, in the order of the record."""
         return [partition for partition, update in self.updates.items() if update.refused is None]
 
     @property
     def begins(self) -> frozenset[int]:
-        """The rounds whose states going on begins from: this one, and what partitions have in item."""
+        """The rounds whose states are needed to go on: this one, and the versions of all work in flight."""
         in_flight = self.server.in_flight.values() if self.server else ()
-        return frozenset({self.round, *(item.version for item in in_flight)})
+        return frozenset({self.round, *(work.version for work in in_flight)})
 
     @property
     def needed(self) -> int:
-        """The oldest of them."""
+        """The oldest round whose state is needed to go on from here."""
         return min(self.begins)
 
     def identity(self) -> tuple[Any, ...]:
-        """What two commits of the same work share: all but the writer, times and places, and what is stored."""
+        """What is equal in two commits of the same work: everything that follows from the bits of the round.
+
+        Writer, times, workers, metrics, score, and whether the state was stored are left out.
+        """
         updates = [(p, u.digest, u.weight, u.result, u.match, u.arrival) for p, u in self.updates.items()]
         carried = dict(self.carry_from)
         return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
 
     def to_json(self) -> str:
-        """One JSON object."""
+        """The record as a JSON object."""
         return json.dumps(vars(self), default=vars)
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
-        """The inverse of `to_json`; raises `ValueError` for what no record says."""
+        """The record of a JSON text that `to_json` gave; raises `ValueError` for anything else."""
         return validated(RECORD, text)
 
 
@@ -205,11 +216,11 @@ METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
 
 
 TAKEN = ("round", "partition", "committed", NAME)
-"""Names that mean something else to those who read the hierarchy."""
+"""Names that no metric or score may have, as they mean something else in the zarr hierarchy."""
 
 
 def metric_problem(name: object) -> str | None:
-    """Why a metric or score cannot be called so, as its name is part of a path; None where it can."""
+    """Why a metric or score cannot have this name, which becomes part of a path; None where it can."""
     if not isinstance(name, str):
         return f"a metric's name is text, not {type(name).__name__}"
     if name in TAKEN:
@@ -220,7 +231,7 @@ def metric_problem(name: object) -> str | None:
 
 
 def check_names(commit: Commit) -> None:
-    """Raise `UsageError` for a metric or a score that cannot be kept under its name."""
+    """Raise `UsageError` where a metric or score of a commit has a name under which it cannot be stored."""
     metrics = [name for update in commit.updates.values() for name in update.metrics]
     scores = list(commit.score.values) if commit.score else []
     if "loss" in scores:
@@ -231,15 +242,15 @@ def check_names(commit: Commit) -> None:
 
 
 def numbers_of(commit: Commit) -> dict[str, float | dict[int, float]]:
-    """What a commit says by the path of its array: a number, or one of each partition that tells of one."""
+    """The numbers in a commit by the path of their array: one number, or one for each partition that has it."""
     numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds}
     if commit.score is not None:
         numbers |= {"scores/loss": commit.score.loss}
         numbers |= {f"scores/{name}": value for name, value in commit.score.values.items()}
     of_partitions: dict[str, dict[int, float]] = {}
     for partition, update in commit.updates.items():
-        told = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
-        paths = {f"bookkeeping/{name}": value for name, value in told.items()}
+        bookkeeping = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
+        paths = {f"bookkeeping/{name}": value for name, value in bookkeeping.items()}
         paths |= {f"metrics/{name}": value for name, value in update.metrics.items()}
         for path, value in paths.items():
             of_partitions.setdefault(path, {})[partition] = value

@@ -1,8 +1,8 @@
-"""The lease: who is writing a run right now, so that a second writer gets an early, friendly error.
+"""The lease says which process is writing a run, so that a second writer gets a clear error early.
 
-Each writer has a claim of its own, numbered by its epoch and created exclusively; the last one counts. Former ones
-stay, or a writer that looked long ago could claim an epoch that has passed. Each ends in the digest of what it
-says: one that was changed claims nothing.
+Each writer creates a claim of its own with a new number, its epoch; the claim with the highest epoch is the lease.
+Former claims stay, so that a slow writer cannot claim an epoch that is over. Each claim ends in a digest of its
+content, and one that was changed counts as no claim.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from storage.places.base import Place
 from storage.values.digests import json_digest
 
 SECONDS = 30.0
-"""How long a lease holds without being renewed."""
+"""How many seconds a lease is valid without being renewed."""
 
 
 FAR = 1e11
-"""Seconds since the epoch that no clock shows."""
+"""A time, in seconds since the epoch, that no clock shows, so that later ones are refused."""
 
 
 LARGEST = 1 << 20
-"""Bytes of a claim; the reason of a failure may be long."""
+"""The most bytes of a claim. The text of a failure may be long."""
 
 
 LEASES = "commits/leases"
-"""Where the claims are, by epoch."""
+"""The folder of the claims, each named after its epoch."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """One writer's claim; `expiry` and `born` (the process's start) are in seconds since the epoch.
+    """The claim of one writer.
 
-    `failure` is why the writer ended, None where it went on to the end or was killed. `rounds` is how many the
-    run is to have.
+    `born`, the start of its process, and `expiry` are in seconds since the epoch. `token` identifies the writer in
+    commits. `failure` is the error that ended the writer; None where it succeeded, was killed or is at work.
+    `rounds` is how many rounds it wants the run to have.
     """
 
     host: str
@@ -60,7 +61,7 @@ class Lease:
 
     @property
     def fresh(self) -> bool:
-        """Whether the writer may still be at work; on this host its process is looked for."""
+        """Whether the writer may still be at work. For a writer on this host, its process is checked as well."""
         if self.host == socket.gethostname() and not _alive(self.pid, self.born):
             return False
         return time.time() < self.expiry
@@ -72,19 +73,19 @@ CLAIM = TypeAdapter(Lease)
 def _alive(pid: int, born: float) -> bool:
     try:
         process = psutil.Process(pid)
-        # A zombie has ended, and only its parent has not asked how.
+        # A zombie has ended, and only waits for its parent to collect its exit status.
         return bool(abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.NoSuchProcess, ValueError, OverflowError):
         return False
 
 
 def read_lease(place: Place) -> Lease | None:
-    """The last claim on the run at this place, fresh or not; one that was not written so claims nothing."""
+    """The claim with the highest epoch, fresh or not; None where there is none or it is damaged."""
     return read_claim(place, _last_epoch(place))
 
 
 def read_claim(place: Place, epoch: int) -> Lease | None:
-    """The claim of an epoch; None where there is none, or none that a writer wrote."""
+    """The claim of an epoch; None where there is none or it is damaged."""
     try:
         content = place.read(_key(epoch), most=LARGEST)
         return None if content is None else _parsed(bytes(content), epoch)
@@ -95,7 +96,7 @@ def read_claim(place: Place, epoch: int) -> Lease | None:
 
 
 def _parsed(content: bytes, epoch: int) -> Lease:
-    """The claim; raises `ValueError` for what no writer claims."""
+    """The claim in a content; raises `ValueError` where it is not what a writer wrote for this epoch."""
     lease = validated(CLAIM, content)
     if not (lease.host.isprintable() and lease.token.isprintable()):
         raise ValueError("it is more than a line")
@@ -105,7 +106,7 @@ def _parsed(content: bytes, epoch: int) -> Lease:
 
 
 def check_at_rest(place: Place, remedy: str = "wait for it or stop it") -> None:
-    """Raise `RunBusy` while the run at this place is written."""
+    """Raise `RunBusy` while a writer of the run at this place may be at work."""
     lease = read_lease(place)
     if lease and lease.fresh:
         raise RunBusy(f"{place} is being written by process {lease.pid} on {lease.host}; {remedy}")
@@ -113,10 +114,11 @@ def check_at_rest(place: Place, remedy: str = "wait for it or stop it") -> None:
 
 @contextmanager
 def hold_lease(place: Place, token: str, rounds: int = 0, failure: str | None = None) -> Iterator[Lease]:
-    """Claim the run and renew the claim until the end; raises `RunBusy` while another's is fresh.
+    """A context that claims the run and renews the claim in a thread; raises `RunBusy` while another is fresh.
 
-    A failure is kept with the claim: that of a writer whom another superseded says nothing of the run. `rounds` is
-    how many the run is to have; one who adds none gives those of the former claim, and its `failure`.
+    A `RoundweaveError` that ends the context is recorded in the claim as `failure`. It belongs to the claim, since
+    the failure of a writer that was superseded says nothing about the run. `rounds` is how many rounds the run is
+    to have. Whoever only prunes passes on `rounds` and `failure` of the former claim.
     """
     lease = _claim(place, token, rounds)
     done = threading.Event()
@@ -130,7 +132,7 @@ def hold_lease(place: Place, token: str, rounds: int = 0, failure: str | None = 
     finally:
         done.set()
         renewal.join()
-        with suppress(PlaceError):  # of a full disk the run has told; the claim ends by itself
+        with suppress(PlaceError):  # the run itself failed on a full disk, and the claim expires by itself
             _write(place, replace(lease, expiry=0.0, failure=failure))
 
 
@@ -148,7 +150,7 @@ def _claim(place: Place, token: str, rounds: int) -> Lease:
 
 def _renew(place: Place, lease: Lease, done: threading.Event) -> None:
     while not done.wait(SECONDS / 4):
-        with suppress(PlaceError):  # what cannot be written fails the run where it must be
+        with suppress(PlaceError):  # a disk that cannot be written will fail the run's own writes
             _write(place, replace(lease, expiry=time.time() + SECONDS))
 
 
@@ -157,9 +159,9 @@ def _write(place: Place, lease: Lease) -> None:
 
 
 def lease_content(lease: Lease) -> bytes:
-    """A claim as it is stored, with the digest of what it says."""
-    said = asdict(lease)
-    return json.dumps(said | {"digest": json_digest(said)}).encode()
+    """A claim as it is stored, with the digest of its members."""
+    members = asdict(lease)
+    return json.dumps(members | {"digest": json_digest(members)}).encode()
 
 
 def _key(epoch: int) -> str:

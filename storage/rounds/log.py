@@ -1,4 +1,4 @@
-"""The log of commits: records that are sealed in a chain, created exclusively, and never changed."""
+"""The log of a run: commit records that are linked by a chain of digests, each created once and never changed."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from storage.rounds.commits import Commit, check_names
 from storage.values.digests import text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
-"""A record as it is stored: its last members are the chain of the record before it, and its own."""
+"""Matches a stored record: its text, and its last two members, the chain of the record before it and its own."""
 
 
 UNSTORED = ', "stored": false, "seconds": '
-"""What a record says where the state was not stored; within its texts quotes are escaped."""
+"""How a record says that the state was not stored. This cannot occur in its texts, where quotes are escaped."""
 
 
 ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
-"""The name of a record that was quarantined: its round, and the beginning of the SHA-256 of its bytes."""
+"""Matches the name of a quarantined record: its round, and the beginning of the SHA-256 of its bytes."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A sealed record: its text, the chain of the record before, and its own."""
+    """A sealed record: its text, the chain of the record before it, and its own chain."""
 
     text: str
     before: str
@@ -39,18 +39,20 @@ class Link:
 
     @property
     def stored(self) -> bool:
-        """Whether the round's state was stored, told without reading all of a record, which may be a long one."""
+        """Whether the state of the round was stored. A record may be long, so it is not parsed for this."""
         return UNSTORED not in self.text
 
 
 FIRST = Link("", "", "")
-"""What the first record follows."""
+"""Stands for the missing record before the first one."""
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """What a log has, as its names tell: rounds with a record, the newest whole one (None where there is none),
-    and the rounds whose records were quarantined; each ascends.
+    """The content of a log by the names of its files.
+
+    `rounds` are those with a record, ascending, whole or not. `newest` is the last one with a whole record, None
+    where no record is whole. `aside` are the rounds whose records were quarantined, ascending.
     """
 
     rounds: list[int]
@@ -59,11 +61,11 @@ class Shelf:
 
 
 class CommitLog:
-    """The commit records of the run at a place, one JSON content a round.
+    """The commit records of the run at a place, one JSON file for each round.
 
-    Each is sealed by its chain: the digest of `run`, its round, the chain of the record before and what it says.
-    What is read is verified, and one line vouches for all that was before. `run` is the digest of the attributes;
-    where there is a `schema`, records tell of its tensors and partitions.
+    A record is sealed by its chain: the SHA-256 of `run`, its round, the chain of the record before it, and its
+    own text. Reading a record verifies its chain, so one chain covers the whole history before it. `run` is the
+    digest of the run's attributes. Where a `schema` is given, records must fit its tensors and partitions.
     """
 
     def __init__(self, place: Place, run: str, schema: Schema | None = None) -> None:
@@ -74,7 +76,7 @@ class CommitLog:
         self._ours: int | None = None
 
     def look(self) -> Shelf:
-        """What lies there; raises `StoreDamaged` where no record is of the run's attributes."""
+        """List the log; raises `StoreDamaged` where there are records but none belongs to the run's attributes."""
         names = self.place.names("commits")
         rounds = numbered(names)
         newest = next((round for round in reversed(rounds) if self._whole_link(round)), None)
@@ -86,11 +88,11 @@ class CommitLog:
         return Shelf(rounds, newest, _quarantined(names))
 
     def rounds(self) -> list[int]:
-        """The rounds of which there is a record, whole or not, ascending."""
+        """The rounds with a record, whole or not, ascending."""
         return numbered(self.place.names("commits"))
 
     def newest(self) -> int:
-        """The newest of them; raises `NotARun` where there is none."""
+        """The newest round with a record, whole or not; raises `NotARun` where there is none."""
         if rounds := self.rounds():
             return rounds[-1]
         raise NotARun(f"{self.place} has no commit record; restore them from a copy, or start the run again")
@@ -100,15 +102,15 @@ class CommitLog:
         return self.place.has(_key(round))
 
     def read(self, round: int) -> Commit:
-        """The record of a round; raises `RoundMissing`, or `StoreDamaged` for one that was not written so."""
+        """The record of a round; raises `RoundMissing`, and `StoreDamaged` where the record is damaged."""
         return self.parsed(round, self._link(round))
 
     def chain(self, round: int) -> str:
-        """The chain of a round's record, which vouches for all before; raises as `read` does."""
+        """The chain of a round's record, which covers the history before it; raises as `read` does."""
         return self._link(round).chain
 
     def parsed(self, round: int, link: Link) -> Commit:
-        """What the sealed record of a round says; raises `StoreDamaged` where that is no commit."""
+        """The commit in the sealed record of a round; raises `StoreDamaged` where its text is not a valid one."""
         try:
             commit = Commit.from_json(link.text)
             self._check(round, commit)
@@ -117,7 +119,7 @@ class CommitLog:
         return commit
 
     def _check(self, round: int, commit: Commit) -> None:
-        """Raise `ValueError` for a record that tells of what the run has not."""
+        """Raise `ValueError` for a record that names rounds, partitions or tensors that the run does not have."""
         in_flight = commit.server.in_flight if commit.server else {}
         if commit.round != round:
             raise ValueError(f"it is of round {commit.round}")
@@ -130,25 +132,28 @@ class CommitLog:
             raise ValueError("it tells of other tensors than the run has")
 
     def commit(self, at: int | Commit) -> Commit:
-        """The record of a round; one that was read already is not read again."""
+        """The record of a round by its number; a commit is returned unchanged."""
         return at if isinstance(at, Commit) else self.read(at)
 
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
-        """What to raise for a round that is not among the committed ones."""
+        """The error for a round that is not among the committed `rounds`."""
         if not rounds:
-            there = "it has none"
+            what_is_there = "it has none"
         elif rounds[0] < round < rounds[-1]:
-            there = f"{_key(round)} is missing, and the round is lost"
+            what_is_there = f"{_key(round)} is missing, and the round is lost"
         else:
-            there = f"it has rounds {rounds[0]} to {rounds[-1]}"
-        return RoundMissing(f"no committed round {round} in {self.place}; {there}")
+            what_is_there = f"it has rounds {rounds[0]} to {rounds[-1]}"
+        return RoundMissing(f"no committed round {round} in {self.place}; {what_is_there}")
 
     def whole(self, rounds: Sequence[int]) -> list[int]:
-        """Those of the rounds, which ascend, whose records are whole and are those that the next ones follow."""
+        """The rounds whose records are whole and match the chain in the record after them; see `links`."""
         return list(self.links(rounds))
 
     def links(self, rounds: Sequence[int]) -> dict[int, Link]:
-        """The sealed records of those rounds, ascending."""
+        """The sealed records of `rounds`, which ascend, by round.
+
+        Left out are records that are missing or damaged, or whose chain is not the one that the next record names.
+        """
         links: dict[int, Link] = {}
         read = dict(zip(rounds, together(self.place, self._whole_link, rounds), strict=True))
         for round in reversed(rounds):
@@ -158,12 +163,12 @@ class CommitLog:
         return dict(reversed(links.items()))
 
     def create(self, commit: Commit, fsync: bool = False, before: Link | None = None) -> Commit:
-        """Write a record that must not exist yet; an equal one of this or an earlier writer is taken instead.
+        """Write the record of a round and return it, or return the equal record that is there already.
 
-        `before` is what `link_before` gives, where it has been read.
-
-        A worker may die after its commit and before it said so, and its task then runs again; or a killed run's
-        last task still commits while the run is resumed. Other bits, or a later writer, raise `WriterFenced`.
+        A round may be committed twice: a worker can die after its commit, so that its task runs again, or the last
+        task of a killed run can commit while the run is being resumed. Raises `WriterFenced` where the existing
+        record has other bits or comes from a later writer. `before` is the result of `link_before`, where it was
+        read already.
         """
         text, before = commit.to_json(), before or self.link_before(commit.round)
         chain = self._chain(commit.round, before.chain, text)
@@ -171,24 +176,24 @@ class CommitLog:
         if self.place.create(_key(commit.round), content.encode(), durable=fsync):
             self._ours = commit.round
             return commit
-        kept = self.read(commit.round)
-        if kept.epoch > commit.epoch or kept.identity() != commit.identity():
+        existing = self.read(commit.round)
+        if existing.epoch > commit.epoch or existing.identity() != commit.identity():
             raise WriterFenced(
-                f"round {commit.round} of {self.place} was committed by another writer ({kept.token}); "
+                f"round {commit.round} of {self.place} was committed by another writer ({existing.token}); "
                 "this one stops"
             )
-        return kept
+        return existing
 
     def unfit(self, after: int) -> list[int]:
-        """The rounds with records that cannot stay, where a run goes on after a round: see `quarantine`."""
+        """The rounds whose records `quarantine` moves: those later than `after`, and those that are not whole."""
         rounds = self.rounds()
         whole = set(self.whole(rounds))
         return [round for round in rounds if round > after or round not in whole]
 
     def quarantine(self, after: int) -> list[int]:
-        """Take the records of later rounds, and those that are not whole, out of the log; which rounds they were.
+        """Rename the records of rounds later than `after` and damaged ones to take them out of the log.
 
-        They are kept as evidence.
+        Returns the rounds. The records stay under other names, as evidence.
         """
         aside = self.unfit(after)
         for round in aside:
@@ -196,11 +201,11 @@ class CommitLog:
         return aside
 
     def follows(self, round: int) -> bool:
-        """Whether the last record that was created here is the one before that of a round."""
+        """Whether the last record that this object created is that of the round before `round`."""
         return self._ours == round - 1
 
     def _link(self, round: int) -> Link:
-        """The sealed record of a round, verified."""
+        """The sealed record of a round, verified; raises `RoundMissing` and `StoreDamaged`."""
         content = self.place.read(_key(round), most=LARGEST)
         if content is None:
             raise self.missing(round, self.rounds())
@@ -214,7 +219,7 @@ class CommitLog:
         return link
 
     def _whole_link(self, round: int) -> Link | None:
-        """The sealed record of a round; None where there is none, or something else has its name."""
+        """The sealed record of a round; None where it is missing or damaged."""
         try:
             return self._link(round)
         except PlaceError:
@@ -226,7 +231,7 @@ class CommitLog:
         return text_digest("\n".join((self.run, str(round), before, text)))
 
     def link_before(self, round: int) -> Link:
-        """The sealed record before that of a round, which its own follows; `FIRST` for the first."""
+        """The sealed record that the record of a round follows: the last one before it, or `FIRST`."""
         with suppress(RoundMissing):
             return self._link(round - 1)
         earlier = [number for number in self.rounds() if number < round]
@@ -234,7 +239,7 @@ class CommitLog:
 
 
 def quarantine_file(place: Place, key: str, name: str) -> None:
-    """Give a record beside the commits a name that begins so and ends in the SHA-256 of its bytes."""
+    """Rename a damaged record to ``<name>-<beginning of its SHA-256>.json``; raises `StoreDamaged` for no file."""
     content = place.read(key)
     if content is None:
         raise StoreDamaged(f"{place}: {key} is no file; take it away, and begin again")
@@ -247,5 +252,5 @@ def _key(round: int) -> str:
 
 
 def _quarantined(names: Iterable[str]) -> list[int]:
-    """The rounds of the names of records that were quarantined."""
+    """The rounds of quarantined records, ascending, among the names of files."""
     return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})

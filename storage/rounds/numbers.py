@@ -1,8 +1,9 @@
-"""The numbers of a run as zarr's arrays: copies of what its records say, a chunk of each for a block of rounds.
+"""The numbers of a run as zarr arrays, which are copies of what its commit records say.
 
-They are for those who read a run with zarr or xarray, and spare its own readers the records of many rounds. What
-says up to which round they are whole copies is written once they are synced; later rounds are read from their
-records, and so are all where anything is missing or damaged.
+The arrays let anybody read the numbers with zarr or xarray, and save Roundweave from reading many records. A chunk
+holds the numbers of a block of rounds. A small file, `KEY`, says up to which round the copies are complete; it is
+written once they are synced. Later rounds are read from their records, and so is every block with a missing or
+damaged chunk.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ KEY = "commits/copied.json"
 
 @dataclass(frozen=True)
 class Copied:
-    """Up to which round the arrays are copies, the chain of its record, and the first block that each has."""
+    """Says up to which `round` the arrays are complete copies, with the `chain` of its record.
+
+    `since` has the first block of rounds that each array has, by path. `digest` covers the other members.
+    """
 
     round: Round
     chain: str
@@ -42,7 +46,7 @@ COPIED = TypeAdapter(Copied)
 
 
 def read_copied(log: CommitLog) -> Copied | None:
-    """What says up to which round the arrays are copies; None where that is not of the history of this log."""
+    """Up to which round the arrays are copies; None where the file is missing, damaged or of another history."""
     try:
         copied = _parsed(log)
         return copied if copied and log.chain(copied.round) == copied.chain else None
@@ -51,7 +55,10 @@ def read_copied(log: CommitLog) -> Copied | None:
 
 
 def check_copied(log: CommitLog) -> None:
-    """Raise `StoreDamaged` for one of another history; of one whose record is damaged or lost nobody knows."""
+    """Raise `StoreDamaged` where the file is damaged, or where it belongs to another history.
+
+    Where the record that it names is damaged or lost, its history cannot be checked.
+    """
     copied = _parsed(log)
     try:
         chain = copied and log.chain(copied.round)
@@ -75,9 +82,9 @@ def _parsed(log: CommitLog) -> Copied | None:
 
 
 def _content(copied: Copied) -> bytes:
-    """What is stored, with the digest of what it says."""
-    said = {"round": copied.round, "chain": copied.chain, "since": copied.since}
-    return json.dumps(said | {"digest": json_digest(said)}).encode()
+    """The bytes of the file, with the digest of its members."""
+    members = {"round": copied.round, "chain": copied.chain, "since": copied.since}
+    return json.dumps(members | {"digest": json_digest(members)}).encode()
 
 
 def _is_number(path: str) -> bool:
@@ -90,19 +97,19 @@ def _is_reported(path: str) -> bool:
 
 
 def put(chunks: dict[str, np.ndarray], schema: Schema, commit: Commit) -> None:
-    """Put what a commit says into the chunks of its block of rounds, by array; those that are missing are made."""
+    """Copy the numbers of a commit into the chunks of its block of rounds, by array; new arrays are added."""
     row = commit.round % schema.block
-    for path, told in {"committed": True, **numbers_of(commit)}.items():
+    for path, number in {"committed": True, **numbers_of(commit)}.items():
         if path not in chunks:
             chunks[path] = empty_chunk(schema.number(path, 1))
-        if isinstance(told, dict):
-            chunks[path][row, list(told)] = list(told.values())
+        if isinstance(number, dict):
+            chunks[path][row, list(number)] = list(number.values())
         else:
-            chunks[path][row] = told
+            chunks[path][row] = number
 
 
 class History:
-    """The numbers of those rounds of a log, which ascend, as they are when this is made."""
+    """Reads the numbers of some rounds of a log, which ascend, as they are when this object is created."""
 
     def __init__(self, log: CommitLog, schema: Schema, rounds: Sequence[int]) -> None:
         self.log = log
@@ -113,21 +120,25 @@ class History:
         self._later = self._read([round for round in rounds if round > self._copied.round])
 
     def paths(self) -> list[str]:
-        """The arrays of all metrics and scores that are told of, sorted."""
-        told = {path for commit in self._later for path in numbers_of(commit)}
-        return sorted(path for path in told.union(self._copied.since) if path.partition("/")[0] in REPORTED)
+        """The paths of the arrays of all metrics and scores, sorted."""
+        later = {path for commit in self._later for path in numbers_of(commit)}
+        return sorted(path for path in later.union(self._copied.since) if path.partition("/")[0] in REPORTED)
 
     def blocks(self) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-        """Rounds, block by block, and what they tell by array, (round,) or (round, partition); NaN for nothing."""
+        """The committed rounds of each block with their numbers by array, (round,) or (round, partition).
+
+        NaN stands for a number that a round does not have.
+        """
         for index, rounds in groupby(self._rounds, lambda round: round // self.schema.block):
             chunks = self.block(index)
             rows = {round: round % self.schema.block for round in rounds}
-            told = [round for round, row in rows.items() if chunks and chunks["committed"][row]]
-            if told:
-                yield told, {path: chunk[[rows[round] for round in told]] for path, chunk in chunks.items()}
+            committed = [round for round, row in rows.items() if chunks and chunks["committed"][row]]
+            if committed:
+                places = [rows[round] for round in committed]
+                yield committed, {path: chunk[places] for path, chunk in chunks.items()}
 
     def block(self, index: int) -> dict[str, np.ndarray]:
-        """The chunks of a block of rounds by array; none where no record of it is whole."""
+        """The chunks of a block of rounds by array; empty where no record of the block is whole."""
         start, end = index * self.schema.block, (index + 1) * self.schema.block
         chunks = self._chunks(index) if start <= self._copied.round else {}
         commits = self._later
@@ -139,11 +150,11 @@ class History:
         return chunks
 
     def _read(self, rounds: Sequence[int]) -> list[Commit]:
-        """The records of these rounds that are whole."""
+        """The whole records among those of these rounds."""
         return [self.log.parsed(round, link) for round, link in self.log.links(rounds).items()]
 
     def _chunks(self, index: int) -> dict[str, np.ndarray]:
-        """The chunks of a block as they are stored, by array; none where one of them is missing or damaged."""
+        """The stored chunks of a block by array; empty where any of them is missing or damaged."""
         specs = [
             self.schema.number(path, (index + 1) * self.schema.block)
             for path, first in self._copied.since.items()
@@ -153,16 +164,19 @@ class History:
             chunks = together(self.log.place, lambda spec: read_chunk(self.log.place, spec, (index,)), specs)
         except StoreDamaged:
             return {}
-        there = {spec.path: chunk for spec, chunk in zip(specs, chunks, strict=True) if chunk is not None}
-        if len(there) < len(specs) or "committed" not in there:
+        stored = {spec.path: chunk for spec, chunk in zip(specs, chunks, strict=True) if chunk is not None}
+        if len(stored) < len(specs) or "committed" not in stored:
             return {}
-        # What was copied later is read from its records, which may have been damaged or taken away since.
-        there["committed"][max(self._copied.round + 1 - index * self.schema.block, 0) :] = False
-        return there
+        # Rounds that were copied after the file was written are read from their records, which may be gone now.
+        stored["committed"][max(self._copied.round + 1 - index * self.schema.block, 0) :] = False
+        return stored
 
 
 class Numbers:
-    """Writes the arrays of numbers, with so many rows; those of metrics and scores begin with their first one."""
+    """Writes the arrays of numbers, with `rows` rows. `last` is the last round that was copied, -1 for none.
+
+    The array of a metric or score begins with the block of rounds in which it was first reported.
+    """
 
     def __init__(self, log: CommitLog, schema: Schema, rows: int, fsync: bool = False) -> None:
         self.log = log
@@ -175,16 +189,16 @@ class Numbers:
         self.last = -1
 
     def catch_up(self) -> None:
-        """Copy the records that came since; raises `StoreDamaged` for a damaged one."""
+        """Copy the records of rounds after `last`; raises `StoreDamaged` for a damaged one."""
         self._copy(self.log.read(round) for round in self.log.rounds() if round > self.last)
 
     def rebuild(self, commits: Iterable[Commit]) -> None:
-        """Write and describe all arrays anew from the records of all rounds, and delete what is of no record."""
+        """Write all arrays and their documents again from all records, and delete chunks that fit no record."""
         self.place.delete(KEY)
         self._chunks, self._since, self.last = {}, {}, -1
         written = self._copy(commits)
-        there = (f"{group}/{name}" for group in REPORTED for name in self.place.names(group))
-        reported = set(filter(_is_reported, there))
+        paths = (f"{group}/{name}" for group in REPORTED for name in self.place.names(group))
+        reported = set(filter(_is_reported, paths))
         for path in reported.union(NUMBERS) - {"round"}:
             if path in reported and path not in self._since:
                 self.place.delete(path)
@@ -194,13 +208,13 @@ class Numbers:
         self._describe()
 
     def seal(self, last: int) -> None:
-        """Say that rounds up to a last one are copied, once all that was written of them is synced."""
+        """Write down that rounds up to `last` are copied. Call this once everything written for them is synced."""
         if 0 <= last <= self.last:
             copied = Copied(last, self.log.chain(last), dict(self._since))
             self.place.write(KEY, _content(copied), durable=self.fsync)
 
     def _describe(self) -> None:
-        """Describe the arrays there are; `commits`, which tells how many rounds there are, comes last."""
+        """Write the documents of all arrays. That of `commits`, which says how many rounds fit, comes last."""
         numbers = self.schema.numbers(self.rows)
         for start in range(0, self.rows, METRIC_ROWS):
             row = np.arange(start, start + METRIC_ROWS)
@@ -210,7 +224,7 @@ class Numbers:
         replace_documents(self.place, [*numbers.values(), *reported, last], self.fsync)
 
     def _copy(self, commits: Iterable[Commit]) -> set[tuple[str, str]]:
-        """Write what commits say; the arrays that were written, with the names of their chunks."""
+        """Write the numbers of commits; returns the chunks that were written, as (path of the array, name)."""
         written = set()
         for index, block in groupby(commits, lambda commit: commit.round // self.schema.block):
             if self.last // self.schema.block < index:
@@ -224,12 +238,12 @@ class Numbers:
         return written
 
     def _write(self, index: int) -> None:
-        """Write the chunks of a block; that rounds are committed comes last, when the others are there."""
+        """Write the chunks of a block. `committed` comes last, so that a committed row has all its numbers."""
 
         def write(path: str) -> None:
             spec = self.schema.number(path, self.rows)
             if path not in self._since and path not in NUMBERS:
-                # Not created: a power loss may have left files without bytes here.
+                # This replaces the document, since a power loss may have left an empty file under its name.
                 replace_documents(self.place, [spec], self.fsync)
             write_chunk(self.place, spec, (index,), self._chunks[path], self.fsync)
 

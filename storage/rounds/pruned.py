@@ -1,4 +1,4 @@
-"""What was let go of a run, in a sealed record: so what was pruned is told from what was lost."""
+"""The sealed record of what was pruned from a run, which tells pruned tensors from lost ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KEY = "commits/pruned.json"
 
 
 ASIDE = re.compile(r"pruned-damaged-([0-9a-f]{12})\.json")
-"""The name of a damaged one that was quarantined: the beginning of the SHA-256 of its bytes."""
+"""Matches the name of a quarantined record of this kind: the beginning of the SHA-256 of its bytes."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a record says: spans of rounds, pairs of a round and a partition, the newest round and its chain."""
+    """The members of the stored record: spans of rounds, (round, partition) pairs, newest round and its chain."""
 
     states: list[tuple[Round, Round]]
     updates: list[tuple[Round, Round]]
@@ -40,9 +40,10 @@ RECORD = TypeAdapter(Told)
 
 @dataclass(frozen=True)
 class Pruned:
-    """The rounds whose states were let go, and those whose updates and carries were.
+    """The rounds whose `states` were pruned, and those whose `updates` (with carries and matches) were pruned.
 
-    `carried` are those updates of these rounds, (round, partition), that stay for what their partitions carry.
+    `carried` are single updates of these rounds, (round, partition), that stay because their carry is still in
+    use.
     """
 
     states: frozenset[int] = frozenset()
@@ -50,24 +51,24 @@ class Pruned:
     carried: frozenset[tuple[int, int]] = frozenset()
 
     def has_state(self, round: int) -> bool:
-        """Whether the state of a round stays."""
+        """Whether the state of a round was not pruned."""
         return round not in self.states
 
     def has_update(self, round: int, partition: int | None = None) -> bool:
-        """Whether a partition's update of a round stays, or those of all."""
+        """Whether a partition's update of a round was not pruned; without a partition, whether none was."""
         return round not in self.updates or (round, partition) in self.carried
 
     def has_chunk(self, spec: ArraySpec, index: tuple[int, ...]) -> bool:
-        """Whether a chunk of an array over rounds stays."""
+        """Whether a chunk of an array over rounds was not pruned."""
         return self.has_update(*index[:2]) if spec.by_partition else self.has_state(index[0])
 
     @property
     def rounds(self) -> frozenset[int]:
-        """The rounds of which something was let go."""
+        """The rounds of which anything was pruned."""
         return self.states | self.updates
 
     def until(self, last: int) -> Pruned:
-        """What of it is of rounds up to the last."""
+        """The part of this that concerns rounds up to `last`."""
         return Pruned(
             frozenset(round for round in self.states if round <= last),
             frozenset(round for round in self.updates if round <= last),
@@ -76,7 +77,7 @@ class Pruned:
 
 
 def there(log: CommitLog, pruned: Pruned, round: int) -> bool:
-    """Whether the state of a round was stored, and stays; of one whose record is lost nothing is known."""
+    """Whether the state of a round was stored and not pruned; False where its record is lost or damaged."""
     try:
         return pruned.has_state(round) and log.read(round).stored
     except (RoundMissing, StoreDamaged):
@@ -84,19 +85,19 @@ def there(log: CommitLog, pruned: Pruned, round: int) -> bool:
 
 
 def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
-    """The last round up to this one whose state is there, and from which later ones are made again."""
+    """The last round up to this one whose state is stored. Later states are recomputed from it."""
     return next((earlier for earlier in range(round, 0, -1) if there(log, pruned, earlier)), 0)
 
 
 def read_pruned(log: CommitLog) -> Pruned:
-    """What was let go of the run of a log; raises `StoreDamaged` for a record that was not written so."""
+    """What was pruned from the run of a log; raises `StoreDamaged` where the record of it is damaged."""
     return _read(log)[0]
 
 
 def check_pruned(log: CommitLog) -> None:
-    """Raise `StoreDamaged` unless what was let go is recorded for this history, and leaves what going on needs.
+    """Raise `StoreDamaged` unless the record fits this history and leaves everything that is needed to go on.
 
-    Where the record of the newest round then is damaged, that cannot be told.
+    This cannot be checked, and nothing is raised, where the record of the round that was newest then is damaged.
     """
     pruned, newest, chain = _read(log)
     if newest is None:
@@ -116,12 +117,12 @@ def check_pruned(log: CommitLog) -> None:
 
 
 def _can_be_made(log: CommitLog, pruned: Pruned, round: int) -> bool:
-    """Whether the state of a round is there, or the updates that it is made again from."""
+    """Whether the state of a round is stored, or else all updates from which it can be recomputed."""
     return all(map(pruned.has_update, range(base_of(log, pruned, round) + 1, round + 1)))
 
 
 def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:
-    """What was let go, the newest round then, None where nothing was, and the chain of its record."""
+    """What was pruned, the newest round at that time (None where nothing was), and the chain of its record."""
     content = log.place.read(KEY)
     if content is None:
         return Pruned(), None, ""
@@ -142,7 +143,7 @@ def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:
 
 
 def write_pruned(log: CommitLog, pruned: Pruned, newest: int) -> None:
-    """Record what is let go of the rounds up to the newest, whose chain the record names."""
+    """Record what is pruned from the rounds up to `newest`, and the chain of that round's record."""
     value: dict[str, Any] = {
         "states": spans(pruned.states),
         "updates": spans(pruned.updates),
@@ -154,9 +155,9 @@ def write_pruned(log: CommitLog, pruned: Pruned, newest: int) -> None:
 
 
 def forget_pruned(log: CommitLog, last: int) -> None:
-    """Take the rounds after the last out of the record, as they are done again.
+    """Remove the rounds after `last` from the record, since they are trained again.
 
-    A record that is damaged is quarantined: what it told of is lost.
+    A damaged record is quarantined. What it listed counts as lost from then on.
     """
     if not log.place.has(KEY):
         return
@@ -167,13 +168,13 @@ def forget_pruned(log: CommitLog, last: int) -> None:
 
 
 def _content(log: CommitLog, value: dict[str, Any]) -> bytes:
-    """The record as it is stored, sealed as one of the run of this log."""
+    """The bytes of the record, with a seal that covers its members and the run's attributes."""
     seal = text_digest("\n".join((log.run, "pruned", json.dumps(value, sort_keys=True))))
     return json.dumps(value | {"seal": seal}).encode()
 
 
 def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:
-    """The rounds of these spans, which ascend; those of a run that there can be come up to its newest."""
+    """The rounds of spans (first, last); raises `ValueError` unless spans ascend and end by the newest round."""
     ends = [end for span in value for end in span]
     if ends != sorted(ends) or ends[-1:] > [newest]:
         raise ValueError("it tells of rounds to come, or twice of one")

@@ -1,4 +1,4 @@
-"""Going on with a run: which round is whole, and what a killed writer left behind."""
+"""Prepare a run to go on: find the newest whole round, and clear away what a killed writer left behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from storage.rounds.store import RoundStore
 
 
 def recover(store: RoundStore) -> tuple[int, list[int]]:
-    """The newest round that is whole, and those that were quarantined: later ones, and those of damaged records.
+    """Make a store ready to go on; returns the newest whole round, and the rounds whose records were quarantined.
 
-    Only the holder of the lease may call this: it deletes what a killed writer or a power loss left half-written,
-    and makes anew what the schema and the records decide, for as many rounds as the store has room for. Raises
-    `StoreDamaged` where no round is whole.
+    Quarantined are the records of later rounds and damaged ones. What a killed writer or a power loss left
+    half-written is deleted, and documents and numbers are written again from the schema and the records. Only the
+    holder of the lease may call this. Raises `StoreDamaged` where no round is whole.
     """
     store.place.sweep()
     cut = cut_short(store)
@@ -28,18 +28,18 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
             store.place.delete(key)
     forget_pruned(store.log, last)
     unfit = store.log.unfit(last)
-    kept = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
+    commits = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
     store.tensors.describe()
-    store.splits.drop(kept)
-    # Records go last: numbers of rounds without one are those of a record that somebody took away.
-    store.numbers.rebuild(kept)
+    store.splits.drop(commits)
+    # Records are moved last: numbers without a record would look as if somebody had deleted the record.
+    store.numbers.rebuild(commits)
     aside = store.log.quarantine(last)
     store.place.flush()
     return last, aside
 
 
 def cut_short(store: RoundStore) -> dict[str, int]:
-    """The contents of rounds that a power loss left with fewer bytes than were written, and the round of each."""
+    """The keys of chunks and records that a power loss left too short or empty, with the round of each."""
     known, cut = _known(store), dict[str, int]()
     for key, size in store.place.sizes().items():
         parts = CHUNK.fullmatch(key)
@@ -54,9 +54,10 @@ def cut_short(store: RoundStore) -> dict[str, int]:
 
 
 def newest_whole(store: RoundStore, cut: Iterable[int] = ()) -> int:
-    """The newest round that can be gone on from, and that comes before those of which contents were cut short.
+    """The newest round from which a run can go on.
 
-    Those are done again, to the same bits. Raises `StoreDamaged` where there is none.
+    It comes before all rounds in `cut`, which have contents that were cut short and are trained again, to the same
+    bits. Raises `StoreDamaged` where there is no such round.
     """
     end = min(cut, default=math.inf)
     for round in reversed([round for round in store.log.rounds() if round < end]):
@@ -69,7 +70,10 @@ def newest_whole(store: RoundStore, cut: Iterable[int] = ()) -> int:
 
 
 def _check(store: RoundStore, round: int) -> None:
-    """Raise where a round cannot be gone on from: a state, its own or in hand, or what makes it, or a carry."""
+    """Raise where a run cannot go on from a round, because something that is needed is damaged or missing.
+
+    Needed are its state and those of work in flight, or the updates to recompute them, and every carry.
+    """
     commit, known = store.log.read(round), _known(store)
     bases = {row: base_of(store.log, known, row) for row in commit.begins}
     for base in set(bases.values()):
@@ -86,7 +90,7 @@ def _check_updates(store: RoundStore, commit: Commit) -> None:
 
 
 def _known(store: RoundStore) -> Pruned:
-    """What was pruned; of a damaged record nobody knows, and what it told of is lost."""
+    """What was pruned; nothing where the record of it is damaged, so that what it listed counts as lost."""
     try:
         return store.tensors.pruned()
     except StoreDamaged:

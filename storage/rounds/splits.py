@@ -1,4 +1,4 @@
-"""Which example went where: the splits of a run, a small array each, verified when read."""
+"""The splits of a run: arrays that say which partition each example went to. They are verified when read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from storage.values.digests import tensor_digest
 
 
 class Splits:
-    """The splits of a run by number; its log says where they lie, its commits what each must be.
+    """The stored splits of a run, by number. The commit records have their digests.
 
-    Where a method takes a committed round, its record will do as well, and is then not read again.
+    Methods take a committed round by its number or as its record, which is then not read again.
     """
 
     def __init__(self, log: CommitLog, fsync: bool = False) -> None:
@@ -28,23 +28,27 @@ class Splits:
         self.fsync = fsync
 
     def write(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
-        """Keep which partition each example went to, int32 (examples,), unless it is kept already and whole."""
-        if self._is_kept(number):
+        """Store a split, unless it is stored already and whole.
+
+        `owner` gives the partition of each example under the split of a number, int32 (example,).
+        """
+        if self._is_stored(number):
             return
         owners = owner(number)
         spec = split_array(number, len(owners))
-        # The chunk comes first: an array without it would say that all examples are in partition 0.
+        # The chunk is written first: an array without it would read as all examples being in partition 0.
         write_chunk(self.place, spec, (0,), owners, self.fsync)
         replace_documents(self.place, [spec], self.fsync)
 
     def numbers(self) -> list[int]:
-        """The numbers of the splits that are kept, ascending."""
+        """The numbers of the stored splits, ascending."""
         return sorted(int(name) for name in self.place.names("partitions") if name.isdecimal())
 
     def read(self, at: int | Commit) -> np.ndarray:
-        """The partition of each example in a round, int32 (examples,); -1 for those held out or left out.
+        """The partition of each example in a round, int32 (example,); -1 for those held out or left out.
 
-        Raises `RoundMissing` where none were dealt out, `StoreDamaged` where the bits are not those committed.
+        Raises `RoundMissing` where each partition brought examples of its own, and `StoreDamaged` where the bits
+        are not those that were committed.
         """
         commit = self.log.commit(at)
         split = commit.split
@@ -59,10 +63,13 @@ class Splits:
         return owners
 
     def drop(self, commits: Iterable[Commit]) -> None:
-        """Delete the splits that these commits, which are all, do not tell of as they are, to be written anew."""
-        told = {commit.split.number: commit for commit in commits if commit.split}
+        """Delete the splits that are damaged or that none of `commits`, all commits of the run, uses.
+
+        They are written again when a round needs them.
+        """
+        used = {commit.split.number: commit for commit in commits if commit.split}
         for number in self.place.names("partitions"):
-            commit = told.get(int(number)) if number.isdecimal() else None
+            commit = used.get(int(number)) if number.isdecimal() else None
             if number != NAME and not (commit and self._is_whole(commit)):
                 self.place.delete(f"partitions/{number}")
 
@@ -72,7 +79,7 @@ class Splits:
         except StoreDamaged:
             return False
 
-    def _is_kept(self, number: int) -> bool:
+    def _is_stored(self, number: int) -> bool:
         try:
             (examples,) = read_document(self.place, f"partitions/{number}")["shape"]
             return read_chunk(self.place, split_array(number, examples), (0,)) is not None
@@ -81,6 +88,6 @@ class Splits:
 
 
 def split_record(number: int, owners: np.ndarray) -> SplitRecord:
-    """What a commit says of a split, int32 (examples,)."""
+    """What a commit records of a split; `owners` is the partition of each example, int32 (example,)."""
     owners = np.ascontiguousarray(owners)
     return SplitRecord(number, len(owners), tensor_digest(f"partitions/{number}", torch.from_numpy(owners)))

@@ -1,4 +1,4 @@
-"""The round store: one zarr v3 hierarchy a run, written chunk by chunk and made true by its commits."""
+"""The store of a run, one zarr v3 hierarchy. Chunks are written first; the commit record makes a round exist."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from storage.values.state import State, Update
 class RoundStore:
     """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and copies of their `numbers`.
 
-    `rounds`, the number it has room for, is read when it is opened, where it is not to be more; so is the log's
-    `shelf`.
+    Opening it reads the attributes and lists the log into `shelf`. Its `rounds` are how many it has room for:
+    those of its arrays, or the argument `rounds` where that is more. Raises `NotARun` where there is no run, or
+    where its attributes are damaged, and `StoreDamaged` where the records do not belong to them.
     """
 
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
@@ -54,19 +55,19 @@ class RoundStore:
         self.numbers = Numbers(self.log, self.schema, self.rounds + 1, fsync)
 
     def _room(self, newest: int) -> int:
-        """How many rounds there is room for: where that cannot be read, for those that are there."""
-        # What most of these tell: one may have been changed, or be ahead where an extension was cut short.
-        told = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]
-        return statistics.mode(told) - 1 if told else newest
+        """How many rounds the arrays have room for; the `newest` round where that cannot be read."""
+        # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
+        counts = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]
+        return statistics.mode(counts) - 1 if counts else newest
 
     @property
     def address(self) -> str:
-        """Where it is, as text."""
+        """The address of the run as text."""
         return str(self.place)
 
     @property
     def path(self) -> Path:
-        """Its folder; raises `UsageError` where it is not on a disk of this machine."""
+        """The folder of the run; raises `UsageError` where it is not on a disk of this machine."""
         return as_path(self.address)
 
     @classmethod
@@ -80,11 +81,11 @@ class RoundStore:
         fsync: bool = False,
         carried: Mapping[int, Update] = MappingProxyType({}),
     ) -> RoundStore:
-        """A new run with its initial state committed, made aside and then put in place at once.
+        """Create a run and commit its initial state as round 0. The whole run appears at once, or not at all.
 
-        `carried` are the updates, vectors (element,), with which partitions of another run took along what they
-        carry into the first round here; row 0 keeps them.
-        Raises `ExperimentDiffers` where something is there already, `UsageError` for names that cannot be kept.
+        `attributes` are recorded besides version and schema. `carried` are updates of another run, with vectors
+        (element,), by partition: their carries go into the first round here, and row 0 stores them. Raises
+        `ExperimentDiffers` where something is there already, and `UsageError` for names that cannot be stored.
         """
         place = place_of(where)
         if problem := schema_problem(schema):
@@ -109,9 +110,10 @@ class RoundStore:
         return cls(place, fsync)
 
     def describe(self, state: State, token: str, epoch: int, digests: Mapping[str, str] | None = None) -> Commit:
-        """The commit of a state, vectors (element,), as yet without its updates.
+        """A commit of a state, vectors (element,), without its updates yet.
 
-        The `digests` of its tensors may be known already.
+        `token` and `epoch` are the writer's. `digests` are those of the state's tensors, where they are known
+        already.
         """
         tensors = tensor_digests(state.named(self.schema.layout)) if digests is None else digests
         return Commit(
@@ -119,16 +121,17 @@ class RoundStore:
         )
 
     def commit(self, commit: Commit, before: Link | None = None) -> Commit:
-        """Make a round exist, whose tensors are written; `before` is the sealed record before it, where known.
+        """Write the commit record of a round whose tensors are written, which makes the round exist.
 
-        Raises `WriterFenced` when another writer was first, `UsageError` for a metric that cannot be kept.
+        `before` is the sealed record before it, where it was read already. Raises `WriterFenced` where another
+        writer was first, and `UsageError` for a metric or score that cannot be stored under its name.
         """
         check_names(commit)
         return self.log.create(commit, self.fsync, before)
 
 
 def _sound(place: Place, value: Any) -> Schema:
-    """The schema that attributes tell; raises `NotARun` for one that no run has."""
+    """The schema in a run's attributes; raises `NotARun` for one that no run can have."""
     try:
         schema = Schema.from_json(value)
         problem = schema_problem(schema)
@@ -140,7 +143,7 @@ def _sound(place: Place, value: Any) -> Schema:
 
 
 def _not_a_run(place: Place) -> NotARun:
-    """What to raise where no attributes of a run are read: its records may be there all the same."""
+    """The error for a place without readable attributes. It says more where there are commit records."""
     if not numbered(place.names("commits")):
         return NotARun(f"{place} is not a run of Roundweave; `roundweave runs` lists them")
     what = "damaged" if place.has(NAME) else "missing"
@@ -149,5 +152,5 @@ def _not_a_run(place: Place) -> NotARun:
 
 @functools.lru_cache(maxsize=8)
 def open_store(address: str, token: str, fsync: bool) -> RoundStore:
-    """The store as it was when the writer of this token began, opened once per process."""
+    """The store at an address, opened once in this process for each writer; `token` is the writer's."""
     return RoundStore(address, fsync)

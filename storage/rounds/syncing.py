@@ -1,4 +1,4 @@
-"""Syncs beside the rounds: what a power loss may take of a run that is not synced round by round."""
+"""Sync a run every few seconds while it trains, to limit what a power loss may take without ``--fsync``."""
 
 from __future__ import annotations
 
@@ -11,35 +11,39 @@ from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore
 
 SECONDS = 5.0
-"""How often all that was written is synced: a power loss takes the rounds of about so long."""
+"""The seconds between two syncs. A power loss costs about the rounds of this time."""
 
 
 class Syncing:
-    """What a sync has reached: of all rounds up to `safe` every file survives a power loss."""
+    """Syncs a store, and says which rounds are safe: all files of rounds up to `safe` survive a power loss.
+
+    The writer sets `newest` to the last commit.
+    """
 
     def __init__(self, store: RoundStore, safe: Commit) -> None:
         self.store = store
         self.newest = self.safe = safe
 
     def sync(self) -> None:
-        """Sync all that was written so far; raises `PlaceError`."""
+        """Sync everything that was written so far; raises `PlaceError`."""
         newest, copied = self.newest, self.store.numbers.last
         self.store.place.flush()
         self.store.numbers.seal(copied)
         self.safe = newest
 
     def repeat(self, done: threading.Event) -> None:
-        """Sync every few seconds."""
+        """Sync every `SECONDS` until `done` is set; raises `PlaceError`."""
         while not done.wait(SECONDS):
             self.sync()
 
 
 @contextmanager
 def synced(store: RoundStore, safe: Commit) -> Iterator[Syncing]:
-    """Within, what is written is synced every few seconds, and at the end; raises `PlaceError` where it cannot be.
+    """A context in which a store is synced every few seconds, and once more at the end; raises `PlaceError`.
 
-    The writer's process does it for the whole file system, and so for what workers of its machine write: a list of
-    files would have to come from all of them, and one sync of thousands of files takes less than a sync of each.
+    `safe` is the last commit that is synced already. The writer's process syncs the whole file system, which
+    includes what workers on its machine wrote. A list of files would have to come from all workers, and one sync
+    of thousands of files is faster than a sync of each.
     """
     syncing, done = Syncing(store, safe), threading.Event()
     with ThreadPoolExecutor(1, "sync") as pool:

@@ -1,4 +1,4 @@
-"""The tensors of a run by round: states, updates, matches; a chunk each, verified when read."""
+"""The tensors of a run by round: states, updates and matches. Each is one chunk, and verified when read."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
 NOTHING_PRUNED = Pruned()
 
 LARGE_STATE = 16 << 20
-"""Bytes of a state that a disk of this machine takes a notable time for, some 10 to 50 ms."""
+"""From so many bytes on, writing a state to a local disk takes a noticeable time, some 10 to 50 ms."""
 
 
 class StoredTensors:
-    """The tensors of a run, for so many rows; its log says where they lie and what each must be.
+    """The stored tensors of a run, in arrays of `rows` rows. The commit records in `log` have their digests.
 
-    Where a method takes a committed round, its record will do as well, and is then not read again.
+    Methods take a committed round by its number or as its record, which is then not read again.
     """
 
     def __init__(self, log: CommitLog, schema: Schema, rows: int, fsync: bool = False) -> None:
@@ -54,11 +54,11 @@ class StoredTensors:
         self.arrays = schema.tensors(rows)
 
     def describe(self) -> None:
-        """Describe the arrays where that is missing, damaged, or says another number of rounds."""
+        """Write the documents of the arrays that are missing, damaged, or have another number of rows."""
         replace_documents(self.place, self.arrays.values(), self.fsync)
 
     def write_state(self, state: State) -> None:
-        """Write the state's row, vectors (element,); frozen parameters with the initial state only."""
+        """Write a state, vectors (element,), to its row. Frozen parameters are written with round 0 only."""
 
         def write(named: tuple[str, torch.Tensor]) -> None:
             path, tensor = named
@@ -77,20 +77,20 @@ class StoredTensors:
         arrays: Iterable[np.ndarray],
         stored: bool = True,
     ) -> str:
-        """The digest of a tensor, (*shape), whose elements come in arrays; where it is to be `stored`, written."""
+        """The digest of a tensor of this shape whose elements come in parts; it is written too where `stored`."""
         digest = TensorDigest(path, self.arrays[path].dtype, shape)
-        taken = digest.taking(arrays)
+        digested = digest.taking(arrays)
         if stored:
-            stream_chunk(self.place, self.arrays[path], index, taken, self.fsync)
-        for _ in taken:
+            stream_chunk(self.place, self.arrays[path], index, digested, self.fsync)
+        for _ in digested:
             pass
         return digest.hexdigest()
 
     def read_state(self, at: int | Commit) -> State:
-        """A committed state, its vectors (element,) by dtype as the layout has them.
+        """A committed state, with vectors (element,) by dtype in the order of the layout.
 
-        Raises `RoundMissing`, `RoundPruned` where it is not stored, `StoreDamaged` where the bits are not those
-        committed.
+        Raises `RoundMissing` for an unknown round, `RoundPruned` where its state is not stored, and `StoreDamaged`
+        where the bits are not those that were committed.
         """
         return self.read_state_by(
             at, self.schema.layout, lambda commit, path, into: into.copy_(self.read_tensor(commit, path))
@@ -99,7 +99,11 @@ class StoredTensors:
     def read_state_by(
         self, at: int | Commit, layout: Layout, read: Callable[[Commit, str, torch.Tensor], Any]
     ) -> State:
-        """The same of tensors of which a layout may have parts: each is read by its path to where it is to be."""
+        """A committed state in another layout, such as that of a rank which holds parts of the tensors.
+
+        `read` is called with the commit, the path of a tensor, and the tensor to fill, which has the shape that
+        `layout` says. Raises as `read_state` does.
+        """
         commit = self.log.commit(at)
         paths = self.schema.state(1)
         if state_digest({path: commit.tensors[path] for path in paths}, commit.round) != commit.state:
@@ -111,7 +115,7 @@ class StoredTensors:
         return state
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
-        """One tensor of a committed state, (*shape); raises `RoundPruned`, `StoreDamaged` as `read_state` does."""
+        """One tensor of a committed state, of its own shape; raises `RoundPruned` and `StoreDamaged`."""
         spec, index = self.arrays[path], self._index(commit, path)
         array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
         tensor = from_numpy(array[0] if index else array, spec.dtype)
@@ -119,10 +123,14 @@ class StoredTensors:
         return tensor
 
     def read_rows(self, commit: Commit, path: str, rows: int) -> Iterator[torch.Tensor]:
-        """One tensor of a committed state, (row, *), so many rows at a time; raises as `read_tensor`."""
+        """One tensor of a committed state in parts of `rows` along its first axis, (row, …).
+
+        Raises `RoundPruned`, and `StoreDamaged` after the last part where the bits are not those that were
+        committed.
+        """
         spec, index = self.arrays[path], self._index(commit, path)
         if not self.place.has(chunk_key(spec, index)):
-            self.read_tensor(commit, path)  # which raises what is wrong
+            self.read_tensor(commit, path)  # raises the error that says why the chunk is missing
         shape = spec.shape[1:] if index else spec.shape
         digest = TensorDigest(path, spec.dtype, shape)
         for part in read_parts(self.place, spec, index, rows * prod(shape[1:])):
@@ -131,7 +139,7 @@ class StoredTensors:
         self._check(commit, path, digest.hexdigest())
 
     def _index(self, commit: Commit, path: str) -> tuple[int, ...]:
-        """Where the chunk of a tensor of a committed state is; raises `RoundPruned`."""
+        """The index of a tensor's chunk in a committed state; raises `RoundPruned` for a state never stored."""
         frozen = path.startswith("frozen/")
         if not (frozen or commit.stored):
             raise self._no_state(commit.round, self.pruned(), "was not stored, as the run keeps its updates")
@@ -144,15 +152,16 @@ class StoredTensors:
             )
 
     def write_update(self, round: int, partition: int, update: Update) -> None:
-        """Write one partition's vectors, (element,) each."""
+        """Write the update of one partition in a round, vectors (element,)."""
         groups = update_groups(update).items()
         vectors = {f"{group}/{dtype}": vector for group, each in groups for dtype, vector in each.items()}
         self._write_vectors(round, partition, vectors)
 
     def read_update(self, at: int | Commit, partition: int) -> Update:
-        """One partition's update of a committed round, of vectors (element,).
+        """The update of one partition in a committed round, vectors (element,).
 
-        Raises `RoundMissing` where it took no part, `StoreDamaged` where the bits are not those committed.
+        Its vectors are empty where the record says that none were stored. Raises `RoundMissing` where the
+        partition took no part, `RoundPruned`, and `StoreDamaged` where the bits are not those that were committed.
         """
         commit = self.log.commit(at)
         record = commit.updates.get(partition)
@@ -178,7 +187,7 @@ class StoredTensors:
         return update
 
     def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
-        """What the partition carried away from a round, vectors (element,) by slot."""
+        """The carry of a partition after a round, (element,) by slot and dtype; only checksums are verified."""
         return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
 
     def _vectors(self, group: str, round: int, partition: int) -> Vectors:
@@ -190,13 +199,14 @@ class StoredTensors:
         return vectors
 
     def write_match(self, round: int, partition: int, match: Match) -> None:
-        """Write how one partition's units were matched, (unit,) or for mixtures (unit, unit) by group."""
+        """Write how the units of one partition were matched in a round: (unit,) or (unit, unit) by unit group."""
         self._write_vectors(round, partition, match_tensors(match))
 
     def read_match(self, at: int | Commit, partition: int) -> Match:
-        """How a partition's units were matched in a round, (unit,) or for mixtures (unit, unit) by group.
+        """How the units of one partition were matched in a round: (unit,) or (unit, unit) by unit group.
 
-        Raises `RoundMissing` where they were not, `StoreDamaged` where the bits are not those committed.
+        Raises `RoundMissing` where they were not matched, `RoundPruned`, and `StoreDamaged` where the bits are not
+        those that were committed.
         """
         commit = self.log.commit(at)
         record = commit.updates.get(partition, UpdateRecord("", 0))
@@ -218,7 +228,10 @@ class StoredTensors:
         return match
 
     def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
-        """A chunk that a record says is there, and `whose` it is; raises `RoundPruned`, `StoreDamaged`."""
+        """A chunk that must be there according to a record; `whose` says in a message what lacks it.
+
+        Raises `RoundPruned` where it was pruned, and `StoreDamaged` where it is missing or its checksum is wrong.
+        """
         array = read_chunk(self.place, spec, index)
         if array is None:
             self._check_pruned(spec, index)
@@ -226,25 +239,25 @@ class StoredTensors:
         return array
 
     def pruned(self) -> Pruned:
-        """What was let go, as it is recorded; one read. Raises `StoreDamaged`."""
+        """What was pruned, read from the store now; raises `StoreDamaged` where the record of it is damaged."""
         return read_pruned(self.log)
 
     def has_row(self, round: int) -> bool:
-        """Whether anything of a round was written, committed or not."""
+        """Whether any update of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
 
     @functools.cached_property
     def state_bytes(self) -> int:
-        """Bytes of a state's tensors."""
+        """The bytes of all tensors of one state."""
         return sum(map(_bytes, self.schema.state(1).values()))
 
     @property
     def slow(self) -> bool:
-        """Whether a round takes so long to be kept that the next one is better computed meanwhile."""
+        """Whether writing a round takes so long that the next round should be computed in the meantime."""
         return self.place.at_once > 1 or self.state_bytes >= LARGE_STATE
 
     def kept_bytes(self, last: int, pruned: Pruned = NOTHING_PRUNED) -> int:
-        """Bytes of the tensors of the rounds up to the last, without those that were let go."""
+        """The bytes of the tensors of rounds 0 to `last`, without those that were pruned."""
         sent, gone = sum(map(_bytes, self.schema.vectors(1).values())), pruned.until(last)
         carried = sent * len(gone.carried) // self.schema.partitions
         return self.state_bytes * (last + 1 - len(gone.states)) + sent * (last + 1 - len(gone.updates)) + carried
@@ -255,22 +268,22 @@ class StoredTensors:
         )
 
     def _check_pruned(self, spec: ArraySpec, index: tuple[int, ...]) -> None:
-        """Raise `RoundPruned` where a chunk was let go."""
+        """Raise `RoundPruned` where a chunk was pruned."""
         pruned = self.pruned()
         if not spec.over_rounds or pruned.has_chunk(spec, index):
             return
         if not spec.by_partition:
             raise self._no_state(index[0], pruned, "went when it was pruned")
         rounds = [round for round in self.log.rounds() if round and pruned.has_update(round)]
-        told = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
-        raise RoundPruned(f"the updates of round {index[0]} of {self.place} went when it was pruned; {told}")
+        others = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
+        raise RoundPruned(f"the updates of round {index[0]} of {self.place} went when it was pruned; {others}")
 
     def _no_state(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
-        """What to raise where the state of a round is not there; the nearest ones are named."""
+        """The error for the absent state of a round, which names the nearest rounds with a state."""
         sides = (range(round - 1, -1, -1), range(round + 1, self.log.newest() + 1))
         nearest = [n for side in sides for n in islice((n for n in side if there(self.log, pruned, n)), 1)]
-        told = f"the nearest are those of rounds {listed(sorted(nearest))}"
-        return RoundPruned(f"the state of round {round} of {self.place} {why}; {told}")
+        others = f"the nearest are those of rounds {listed(sorted(nearest))}"
+        return RoundPruned(f"the state of round {round} of {self.place} {why}; {others}")
 
     def _write_vectors(self, round: int, partition: int, vectors: Mapping[str, torch.Tensor]) -> None:
         def write(path: str) -> None:

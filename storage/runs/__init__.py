@@ -1,1 +1,1 @@
-"""Stored runs as a notebook sees them, and checkpoints."""
+"""Read-only views of stored runs and rounds for notebooks, with tables and plots, and checkpoints by address."""

@@ -1,4 +1,4 @@
-"""Stored tensors and numbers as xarray has them, read and verified when their values are used."""
+"""Stored tensors and numbers as xarray arrays, which are read and verified when their values are used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from xarray.backends import BackendArray
 
-# Not public, though xarray's guide to backends imports it: seen in xarray 2025.9 to 2026.9.0.
+# This module is not public, but xarray's own guide to backends imports it. Checked with xarray 2025.9 to 2026.9.0.
 from xarray.core import indexing
 
 from storage.errors import TensorMissing, nearest
@@ -27,14 +27,14 @@ from storage.values.state import Update
 from storage.values.tensors import Specs, Vectors, views
 
 SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
-"""Groups whose variables drop the group in a data set; where two have one name, the first of them."""
+"""The groups whose variables go by short names in `Run.ds`. Where two have the same name, the first has it."""
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """What is stored of some rounds of a run, ascending, of which `record` gives the commits.
+    """The stored arrays of some rounds of a run.
 
-    What is `absent` of them is shown as NaN.
+    `rounds` ascend, and `record` gives the commit of each. What is `absent` of them is shown as NaN.
     """
 
     run: str
@@ -44,7 +44,10 @@ class Arrays:
     absent: Pruned
 
     def named(self, name: str) -> xr.DataArray:
-        """One tensor of the state, (round, *shape); a frozen one, (*shape), is read at once; `TensorMissing`."""
+        """One tensor of the state by name or path, (round, *shape). A frozen one is (*shape) and read at once.
+
+        Raises `TensorMissing` for an unknown name.
+        """
         path = self._path(name)
         array = xr.DataArray(self.tensor(path), name=path.rpartition("/")[2])
         return array.assign_coords(round=list(self.rounds)) if "round" in array.dims else array.load()
@@ -63,19 +66,19 @@ class Arrays:
         raise TensorMissing(f"run {self.run} stores no tensor {name!r}; {hint}")
 
     def data_set(self) -> xr.Dataset:
-        """State and numbers by short names, see `SHORT`."""
+        """The state and the numbers, by short names where `SHORT` says so, and otherwise by path."""
         variables = self.state() | self.numbers()
-        taken = {*self.coordinates(), *(dim for variable in variables.values() for dim in variable.dims)}
+        taken_names = {*self.coordinates(), *(dim for variable in variables.values() for dim in variable.dims)}
         named = {}
         for path in sorted(variables, key=_rank):
             short = path.partition("/")[2]
-            name = path if short in taken or _rank(path) == len(SHORT) else short
-            taken.add(name)
+            name = path if short in taken_names or _rank(path) == len(SHORT) else short
+            taken_names.add(name)
             named[name] = variables[path]
         return xr.Dataset(named, self.coordinates())
 
     def data_tree(self) -> xr.DataTree:
-        """All that is stored, in groups; what has the name of a coordinate gets a ``_`` behind it."""
+        """Everything that is stored, in groups. A variable with the name of a coordinate gets a ``_`` appended."""
         groups: dict[str, dict[str, xr.Variable]] = {}
         everything = self.state() | self.updates() | self.matches() | self.numbers() | self.splits()
         for path, variable in everything.items():
@@ -86,15 +89,15 @@ class Arrays:
 
     @property
     def schema(self) -> Schema:
-        """Which tensors there are."""
+        """The schema of the run."""
         return self.store.schema
 
     def coordinates(self) -> dict[str, Any]:
-        """Which rounds and partitions there are."""
+        """The coordinates of all arrays: the numbers of rounds and partitions."""
         return {"round": list(self.rounds), "partition": range(self.schema.partitions)}
 
     def tensor(self, path: str) -> xr.Variable:
-        """A tensor of the state, (round, *shape); frozen ones have no rounds, (*shape)."""
+        """The tensor of the state at a path, (round, *shape), or (*shape) for a frozen one."""
         spec = self.store.tensors.arrays[path]
         axes = int("round" in spec.dims)
 
@@ -114,8 +117,8 @@ class Arrays:
     def updates(self) -> dict[str, xr.Variable]:
         """Every tensor of the accepted updates, (round, partition, *shape), by path; NaN where there is none.
 
-        Directions lie in ``updates``, the buffers arrived at in ``arrived``, further vectors in ``extras/<slot>``
-        and ``carry/<slot>``. Integers are shown as float64.
+        Directions are in the group ``updates``, buffers after local training in ``arrived``, and auxiliary vectors
+        and client state in ``extras/<slot>`` and ``carry/<slot>``. Integers are shown as float64.
         """
         schema = self.schema
         groups = {"updates": schema.layout.params, "arrived": schema.layout.buffers}
@@ -133,7 +136,7 @@ class Arrays:
         }
 
     def matches(self) -> dict[str, xr.Variable]:
-        """Permutations and similarities of units, (round, partition, …, unit), by path; NaN for absent ones."""
+        """Permutations and similarities, (round, partition, …, unit), by path; NaN where there are none."""
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
             record = commit.updates.get(partition)
@@ -151,7 +154,7 @@ class Arrays:
         shape: tuple[int, ...],
         read: Callable[[Commit, int], Mapping[str, torch.Tensor]],
     ) -> xr.Variable:
-        """What the rounds have of each partition, NaN where `read` gives nothing under the path."""
+        """An array (round, partition, *shape) of what `read` gives under a path; NaN where it gives nothing."""
 
         def values(row: int, partition: int) -> np.ndarray:
             return _as_numpy(read(self.record(self.rounds[row]), partition).get(path, NOTHING))
@@ -161,25 +164,25 @@ class Arrays:
         return lazy_variable(sizes, dims, _with_nan(dtype), 2, values)
 
     def splits(self) -> dict[str, xr.Variable]:
-        """Which partition each example went to, (example,), by path; -1 for those held out."""
-        kept, told = set(self.store.splits.numbers()), dict[int, Commit]()
+        """The partition of each example under each split, (example,), by path; -1 for those held out."""
+        stored, used = set(self.store.splits.numbers()), dict[int, Commit]()
         for commit in map(self.record, reversed(self.rounds)):
             if commit.split:
-                told.setdefault(commit.split.number, commit)
-            if told.keys() >= kept:
+                used.setdefault(commit.split.number, commit)
+            if used.keys() >= stored:
                 break
         read = self.store.splits.read
-        return {f"partitions/{n}": xr.Variable(("example",), read(told[n])) for n in sorted(told)}
+        return {f"partitions/{n}": xr.Variable(("example",), read(used[n])) for n in sorted(used)}
 
     def numbers(self) -> dict[str, xr.Variable]:
-        """The numbers of the rounds, (round,) or (round, partition), by path; NaN where there is none."""
+        """Bookkeeping, metrics and scores, (round,) or (round, partition), by path; NaN where there is none."""
         history = History(self.store.log, self.schema, self.rounds)
         block = functools.lru_cache(maxsize=1)(history.block)
         paths = [*(path for path in NUMBERS if "/" in path), *history.paths()]
         return {path: self._number(path, block) for path in paths}
 
     def _number(self, path: str, block: Callable[[int], dict[str, np.ndarray]]) -> xr.Variable:
-        """The numbers of one path, of which those of many partitions may take much memory."""
+        """The numbers at one path, read block by block, as those of many partitions may take much memory."""
         dims, rows = self.schema.number(path, 1).dims, self.schema.block
         shape = (self.schema.partitions,) * (len(dims) - 1)
 
@@ -192,15 +195,15 @@ class Arrays:
 
 
 WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128")
-"""Types in which NaN can be shown."""
+"""The dtypes that have a NaN."""
 
 
 NOTHING = torch.tensor(torch.nan)
-"""What is shown of an update that was not accepted, and of what is not stored."""
+"""Shown in place of updates that were not accepted and of tensors that are not stored."""
 
 
 def _with_nan(dtype: str) -> str:
-    """The type in which NaN can be shown beside values of this one."""
+    """The dtype itself where it has a NaN, otherwise float64, to show values of this dtype next to NaN."""
     return dtype if dtype in WITH_NAN else "float64"
 
 
@@ -210,12 +213,12 @@ def _rank(path: str) -> int:
 
 
 def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor, (*shape), as numpy has it; bfloat16 as the float32 numbers that it stands for."""
+    """A tensor as an array of the same shape; bfloat16, which numpy lacks, as float32."""
     return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _tensors_of(layout: Layout, update: Update) -> dict[str, torch.Tensor]:
-    """The tensors of an update, (*shape), by the paths under which they are shown."""
+    """The tensors of an update, each of its own shape, by the paths under which they are shown."""
     groups: dict[str, tuple[Specs, Vectors]] = {
         "updates": (layout.params, update.direction),
         "arrived": (layout.buffers, update.buffers),
@@ -230,7 +233,7 @@ def _tensors_of(layout: Layout, update: Update) -> dict[str, torch.Tensor]:
 
 
 class StoredRows(BackendArray):
-    """An array as xarray asks for it, of which `read` gives the values at a place of its first `axes` axes."""
+    """An array that xarray reads lazily. `read` gives the values at an index of the first `axes` axes."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: np.dtype, axes: int, read: Callable[..., np.ndarray]
@@ -241,11 +244,11 @@ class StoredRows(BackendArray):
         self._read = read
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        """The values of an index, verified; raises `StoreDamaged`."""
+        """The verified values at an index; raises `StoreDamaged`."""
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._values)
 
     def _values(self, key: tuple[Any, ...]) -> np.ndarray:
-        """The values of an index for each axis, each of which counts on its own."""
+        """The values at an index that has a slice, an integer or an array for each axis independently."""
         places = [np.arange(size)[part] for size, part in zip(self.shape, key[: self._axes], strict=False)]
         sizes = tuple(place.size for place in places)
         values = np.empty((*sizes, *self.shape[self._axes :]), self.dtype)
@@ -259,7 +262,7 @@ class StoredRows(BackendArray):
 def lazy_variable(
     shape: tuple[int, ...], dims: Iterable[str], dtype: str, axes: int, read: Callable[..., np.ndarray]
 ) -> xr.Variable:
-    """A variable whose values `read` gives at a place of the first `axes` axes; bfloat16 is shown as float32."""
+    """A lazy variable. `read` gives its values at an index of the first `axes` axes; bfloat16 becomes float32."""
     shown = np.dtype("float32" if dtype == "bfloat16" else dtype)
     rows = indexing.LazilyIndexedArray(StoredRows(shape, shown, axes, read))
     return xr.Variable(tuple(dims), rows, {"logical_dtype": dtype})

@@ -1,4 +1,4 @@
-"""What the attributes of a run tell of how it was started, checked where they are read."""
+"""The form of the attributes that record how a run was started. They are checked when a run is opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Table = Annotated[dict[str, Any], Field(max_length=1000)]
 
 @dataclass(frozen=True)
 class CodeRecord:
-    """A function of the user's."""
+    """A function of the user's: its reference, its name, and the source text from its file at `path`."""
 
     reference: str
     name: str
@@ -27,14 +27,14 @@ class CodeRecord:
 
 @dataclass(frozen=True)
 class AlgorithmRecord:
-    """The algorithm by its name."""
+    """The name of the algorithm, or the user's function."""
 
     name: str | CodeRecord
 
 
 @dataclass(frozen=True)
 class ConfigRecord:
-    """Of the configuration, what is shown without being resolved."""
+    """The fields of the configuration that are shown without being resolved."""
 
     algorithm: AlgorithmRecord
     data: str | CodeRecord | list[str | CodeRecord] | None = None
@@ -48,7 +48,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """The examples."""
+    """The data: how many examples, how many of them held out, their digest, and the names of classes."""
 
     examples: Count = 0
     held_out: Count = 0
@@ -58,7 +58,7 @@ class DataRecord:
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """What decides how the network is built, beside the configuration."""
+    """The shapes of inputs and the size of outputs, which together with the configuration decide the network."""
 
     inputs: list[Any]
     outputs: Any
@@ -66,7 +66,7 @@ class NetworkRecord:
 
 @dataclass(frozen=True)
 class ParentRecord:
-    """The round that the run came from."""
+    """The round of another run that this run began from, and the fields that were changed."""
 
     run: str
     round: Round
@@ -76,7 +76,7 @@ class ParentRecord:
 
 @dataclass(frozen=True)
 class Attributes:
-    """All of it."""
+    """All attributes of a run, except for its schema."""
 
     config: ConfigRecord
     created: Time
@@ -92,9 +92,9 @@ ATTRIBUTES = TypeAdapter(Attributes)
 
 
 def checked_attributes(attributes: Mapping[str, Any], where: object) -> Attributes:
-    """What attributes tell; raises `NotARun` for what no run tells."""
-    told = {name: value for name, value in attributes.items() if name != "schema"}
+    """The attributes in their checked form; raises `NotARun`, which names `where`, for damaged ones."""
+    without_schema = {name: value for name, value in attributes.items() if name != "schema"}
     try:
-        return validated(ATTRIBUTES, json.dumps(told))
+        return validated(ATTRIBUTES, json.dumps(without_schema))
     except ValueError as error:
         raise NotARun(f"{where}: its record is not that of a run, it is damaged: {error}") from error

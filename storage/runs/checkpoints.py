@@ -1,4 +1,4 @@
-"""Checkpoints by their place: files of named tensors, and rounds of stored runs; whether they fit a network."""
+"""Open checkpoints, which are files of tensors or rounds of stored runs, and check that they fit a network."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ WHOSE = "is it of this network?"
 
 
 def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:
-    """Named tensors on the CPU, (*shape) each, as a module's `load_state_dict` takes them.
+    """All named tensors of a checkpoint on the CPU, as a module's `load_state_dict` takes them.
 
-    As `open_checkpoint`, but all at once; what a torch file says is tied is tied.
+    Tensors that a torch file stores as tied share memory. `place` and errors are as for `open_checkpoint`.
     """
     if stored_round(place) or is_index(as_path(place)):
         return dict(open_checkpoint(place, root))
@@ -34,12 +34,12 @@ def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.
 
 
 def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, torch.Tensor]:
-    """Named tensors on the CPU, (*shape) each, of files read one by one when they are asked for.
+    """Named tensors of a checkpoint on the CPU, which are read from files one by one when they are asked for.
 
-    `place` is a torch file, a ``.safetensors`` file, the index of one in shards
-    (``model.safetensors.index.json``), or a stored round such as ``RUN@12``; ``RUN@-1`` is the last.
-    Tensors saved from DataParallel or torch.compile lose the prefix that all of them have.
-    Raises `CheckpointError`, and for stored rounds `NotARun`, `RoundMissing` and `StoreDamaged`.
+    `place` is a torch file, a ``.safetensors`` file, the index of a checkpoint in shards
+    (``model.safetensors.index.json``), or a stored round such as ``RUN@12``, where ``RUN@-1`` is the last one.
+    Prefixes that DataParallel or torch.compile put before all names are removed. Raises `CheckpointError`, and for
+    stored rounds `NotARun`, `RoundMissing` and `StoreDamaged`.
     """
     if stored := stored_round(place):
         run, number = stored
@@ -49,7 +49,10 @@ def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, tor
 
 
 def lasting(place: Where, root: Where | None = None) -> str:
-    """A place by its full address, a round by its number: it names the same from any folder and later on."""
+    """The full address of a checkpoint, which means the same from any folder and at any later time.
+
+    A round such as ``RUN@last`` is replaced by its number.
+    """
     if stored := stored_round(place):
         run = open_run(stored[0], root)
         return f"{full_address(run.address)}@{run.round(stored[1]).number}"
@@ -59,15 +62,16 @@ def lasting(place: Where, root: Where | None = None) -> str:
 def check_checkpoint(
     place: str | Path, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
 ) -> None:
-    """Raise `CheckpointError` unless the tensors, (*shape), fit those of a network, and are finite in its dtypes.
+    """Raise `CheckpointError` unless tensors have the names and shapes of a network and are finite in its dtypes.
 
-    Integer scalars, such as ``num_batches_tracked``, may be absent. The values of `expected` are not read.
+    `expected` has the network's tensors, of which the values are not read. Integer scalars, such as
+    ``num_batches_tracked``, may be missing.
     """
     _check_names(place, tensors, expected)
     for name, tensor in tensors.items():
-        given, wanted = _described(tensor), _described(expected[name])
-        if given != wanted:
-            raise CheckpointError(f"{place}: {name!r} is {given}, but {wanted} in the network; {WHOSE}")
+        actual, wanted = _described(tensor), _described(expected[name])
+        if actual != wanted:
+            raise CheckpointError(f"{place}: {name!r} is {actual}, but {wanted} in the network; {WHOSE}")
         dtype = expected[name].dtype
         broken = _not_finite(tensor, dtype)
         if broken:
@@ -76,14 +80,15 @@ def check_checkpoint(
 
 
 def outline(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What a network's tensors, (*shape), are like: integer scalars as they are, others without their values."""
+    """A network's tensors without their values, on the meta device; only integer scalars keep theirs."""
     return {n: t if _described(t) == INTEGER else torch.empty_like(t, device="meta") for n, t in tensors.items()}
 
 
 def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> LazyTensors:
-    """Named tensors in the types of the expected ones, of the same shapes, and absent integer scalars of these.
+    """Tensors of a checkpoint in the dtypes of a network; missing integer scalars are taken from the network.
 
-    They must have passed `check_checkpoint`, and are read when they are asked for; an `outline` is enough.
+    The tensors must have passed `check_checkpoint`. They are read when they are asked for, and `expected` may be
+    an `outline` of the network.
     """
 
     def read(name: str) -> torch.Tensor:
@@ -93,7 +98,10 @@ def fitted(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Ten
 
 
 def _existing(place: Where, root: Where | None) -> Path:
-    """The path of a file that can be read; raises `UsageError` for one that is not on this machine."""
+    """The path of a readable, non-empty file.
+
+    Raises `CheckpointError` for any other, and `UsageError` for an address that is not on this machine.
+    """
     path = as_path(place)
     try:
         with path.open("rb") as file:
@@ -131,10 +139,10 @@ def _check_names(place: str | Path, tensors: Mapping[str, Any], expected: Mappin
     extra = [name for name in tensors if name not in expected]
     if not missing and not extra:
         return
-    said = [f"lacks {few(missing)}"] * bool(missing) + [f"has {few(extra)} too much"] * bool(extra)
+    problems = [f"lacks {few(missing)}"] * bool(missing) + [f"has {few(extra)} too much"] * bool(extra)
     pairs = ((wanted, near(wanted, extra)) for wanted in (missing or absent)[:3])
     hint = next((f"perhaps {close[0]!r} is {wanted!r}" for wanted, close in pairs if close), WHOSE)
-    raise CheckpointError(f"{place} {' and '.join(said)}; {hint}")
+    raise CheckpointError(f"{place} {' and '.join(problems)}; {hint}")
 
 
 def _described(tensor: torch.Tensor) -> str:
@@ -147,5 +155,5 @@ def _not_finite(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0
     values = tensor.to(dtype)
-    values = values.float() if values.itemsize == 1 else values  # isfinite knows no float8
+    values = values.float() if values.itemsize == 1 else values  # isfinite does not support float8
     return int(values.numel() - values.isfinite().sum())

@@ -1,4 +1,4 @@
-"""Plots of stored runs: each is drawn on `ax`, or on new axes without one, and gives the axes."""
+"""Plots of stored runs. Each is drawn on `ax`, or on new axes where that is None, and returns the axes."""
 
 from __future__ import annotations
 
@@ -16,69 +16,79 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 LABELS = {"loss": "held-out loss"}
-"""What a column of a history is called in a plot, where not by its own name."""
+"""The labels of columns of a history that are not shown under their own names."""
 
 
 DIVERGENCE = {"relative": "distance / norm of the mean", "cosine": "cosine with the mean", "norm": "distance"}
-"""The measures of a divergence, and what their axes are called."""
+"""The measures of `Run.divergence`, and the labels of their axes."""
 
 
 OUTCOMES = {"took no part": "#dcdcdc", "accepted": "#8cb4d8", "refused": "#c2283c"}
-"""What became of a partition in a round, and its colour."""
+"""What may become of a partition's update in a round, and its colour."""
 
 
 LINES = 10
-"""So many partitions have a line each; of more a map is drawn."""
+"""Up to so many partitions are drawn as a line each, and more as a colour map."""
 
 
 NAMES = 40
-"""So many rows of a map are named; of more, one in so many."""
+"""At most about so many rows of a colour map have labels."""
 
 
 CELLS = 1_000_000
-"""Of a map."""
+"""The most cells of a colour map."""
 
 
 class Drawn(Protocol):
-    """What plots know of a run."""
+    """The parts of a `Run` that plots use."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the run."""
 
     @property
     def scores(self) -> list[str]:
-        """The names of its scores besides the loss."""
+        """The names of the scores besides the loss."""
 
     @property
     def partitions(self) -> int:
-        """How many partitions it has."""
+        """The number of partitions."""
 
     @property
     def tree(self) -> xr.DataTree:
-        """All that is stored."""
+        """Everything that is stored; see `Run.tree`."""
 
     def history(self) -> pd.DataFrame:
-        """Numbers, a row a round."""
+        """The numbers of each round; see `Run.history`."""
 
     def changes(self) -> pd.DataFrame:
-        """Changes of parameters, a row a round."""
+        """How much each round changed each parameter; see `Run.changes`."""
 
     def divergence(self) -> pd.DataFrame:
-        """Distances of updates, a row a round."""
+        """How far updates lie from their mean; see `Run.divergence`."""
 
     def arrivals(self) -> pd.DataFrame:
-        """Updates that came to a parameter server, a row each."""
+        """The updates that were pushed to a parameter server; see `Run.arrivals`."""
 
 
 @dataclass(frozen=True)
 class Plots:
-    """What can be drawn of a run."""
+    """The plots of a run, as ``run.plot`` offers them."""
 
     run: Drawn
 
     def history(self, ax: Axes | None = None) -> Axes:
-        """Losses over rounds, and the scores on an axis of their own at the right, where there are any."""
+        """Draw the losses over rounds, and other scores on a second axis at the right.
+
+        Args:
+            ax: The axes to draw on; new ones where None.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> run.plot.history().figure.savefig("history.png")
+        """
         from matplotlib import rcParams
 
         history, ax = self.run.history(), ax or new_axes()
@@ -94,9 +104,20 @@ class Plots:
         return ax
 
     def divergence(self, measure: str = "relative", ax: Axes | None = None) -> Axes:
-        """How far the partitions' updates lie from their mean; `measure` is one of `Run.divergence`.
+        """Draw how far the partitions' updates lie from their mean: lines, or a colour map from 11 partitions on.
 
-        A line for each of up to ten partitions, else a map.
+        Args:
+            measure: ``"relative"``, ``"cosine"`` or ``"norm"``; see `Run.divergence`.
+            ax: The axes to draw on; new ones where None.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: There is no such measure, or the map would be too large.
+
+        Example:
+            >>> run.plot.divergence("cosine")
         """
         if measure not in DIVERGENCE:
             hint = nearest(measure, DIVERGENCE, f"there are {', '.join(DIVERGENCE)}")
@@ -113,7 +134,22 @@ class Plots:
         return ax
 
     def changes(self, ax: Axes | None = None) -> Axes:
-        """How much each round changed each parameter, relative to its norm before, as a map in powers of ten."""
+        """Draw how much each round changed each parameter, as a colour map with a logarithmic scale.
+
+        A colour stands for the norm of the change divided by the norm before.
+
+        Args:
+            ax: The axes to draw on; new ones where None.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: The map would be too large.
+
+        Example:
+            >>> run.plot.changes()
+        """
         from matplotlib.colors import LogNorm
 
         table = self.run.changes()
@@ -123,7 +159,20 @@ class Plots:
         return ax
 
     def refusals(self, ax: Axes | None = None) -> Axes:
-        """Whose updates were accepted and whose were refused, a column a round."""
+        """Draw which partitions took part in each round, and whether their updates were accepted or refused.
+
+        Args:
+            ax: The axes to draw on; new ones where None.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: The map would be too large.
+
+        Example:
+            >>> run.plot.refusals()
+        """
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
 
@@ -138,9 +187,19 @@ class Plots:
         return ax
 
     def staleness(self, ax: Axes | None = None) -> Axes:
-        """How many updates came to a parameter server at each staleness, by partition, and the refused ones.
+        """Draw how many updates of a parameter server had each staleness, by partition, with the refused ones.
 
-        Raises `UsageError` where rounds waited for all partitions.
+        Args:
+            ax: The axes to draw on; new ones where None.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: The rounds of the run waited for all partitions.
+
+        Example:
+            >>> run.plot.staleness()
         """
         arrivals = self.run.arrivals()
         if arrivals.empty:
@@ -156,7 +215,7 @@ class Plots:
             colour = OUTCOMES["refused"] if name == "refused" else None
             ax.bar(counts.index, counts[name], bottom=below, label=str(name), color=colour)
             below = below + counts[name]
-        ax.use_sticky_edges = False  # a bar without height at the top would leave no margin above it
+        ax.use_sticky_edges = False  # otherwise a bar of height 0 at the top would leave no margin above it
         ax.set_ylim(bottom=0)
         _whole_numbers(ax)
         ax.set(title=f"{_shown(self.run.name)}: staleness of updates", xlabel="staleness", ylabel="updates")
@@ -165,7 +224,7 @@ class Plots:
 
 
 def new_axes(rows: int = 0) -> Axes:
-    """Axes of a new figure, as high as so many named rows need."""
+    """Axes of a new figure, which is high enough for `rows` rows with labels."""
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(7.2, 1.4 + min(max(0.22 * rows, 2.2), 10)), layout="constrained")
@@ -173,18 +232,21 @@ def new_axes(rows: int = 0) -> Axes:
 
 
 def draw_columns(table: pd.DataFrame, columns: Iterable[Any], ax: Axes) -> list[Line2D]:
-    """Draw columns of a table over its rounds, those of which it has numbers."""
+    """Draw columns of a table over its rounds as lines; columns without numbers are left out."""
     lines = []
     for column in filter(table.columns.__contains__, columns):
-        if len(told := table[column].dropna()):
-            lines += ax.plot(told.index, told, marker=".", label=_shown(LABELS.get(column, column)))
+        if len(numbers := table[column].dropna()):
+            lines += ax.plot(numbers.index, numbers, marker=".", label=_shown(LABELS.get(column, column)))
     ax.grid(alpha=0.3)
     _over_rounds(ax)
     return lines
 
 
 def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -> None:
-    """Draw a table, a row a round, as a map over rounds, and a colour bar of this label; rounds may be missing."""
+    """Draw a table with a row for each round as a colour map over rounds, with a colour bar under `label`.
+
+    Rounds may be missing. `colours` are further arguments of matplotlib's `pcolormesh`.
+    """
     from matplotlib.ticker import MaxNLocator
 
     _over_rounds(ax)
@@ -205,25 +267,25 @@ def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
-    """A legend in a row beneath the axes, where it hides nothing."""
+    """Draw a legend in one row below the axes."""
     if handles:
         ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
 
 
 def legend_aside(ax: Axes, handles: Sequence[Artist], title: str | None = None) -> None:
-    """A legend at the right of the axes."""
+    """Draw a legend at the right of the axes."""
     if handles:
         ax.legend(handles=handles, title=title, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
 
 def _check_cells(rounds: int, rows: int) -> None:
-    """Raise `UsageError` for a map that nobody could look at."""
+    """Raise `UsageError` for a colour map with more than `CELLS` cells."""
     if rounds * rows > CELLS:
         raise UsageError(f"a map of {rows:,} rows over {rounds:,} rounds is too large to be drawn")
 
 
 def _shown(text: object) -> str:
-    """A text as a plot has it; dollars are no mathematics."""
+    """A printable text with dollar signs escaped, which matplotlib takes for formulas."""
     return printable(text).replace("$", r"\$")
 
 

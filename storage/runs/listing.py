@@ -1,4 +1,4 @@
-"""Many runs at once: listed as a table, and compared with one another."""
+"""List all runs under a root as a table, and compare runs with each other."""
 
 from __future__ import annotations
 
@@ -19,31 +19,45 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FIRST = ("status", "done", "rounds", "algorithm", "loss")
-"""The columns with which a list of runs begins."""
+"""The first columns of a list of runs."""
 
 
 LAST = ("began", "address", "error")
-"""Those with which it ends."""
+"""The last columns of a list of runs."""
 
 
 def list_runs(root: Where | None = None) -> pd.DataFrame:
-    """A row for each run under the root, the oldest first, then those that cannot be opened, with their `error`.
+    """All runs under a root as a table.
 
-    Columns are status, the rounds `done` and all `rounds`, algorithm, the scores of the last round, fields of the
-    configuration and options of the algorithm (``config.<field>`` where a score has that name), when it began and
-    its address.
+    Args:
+        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+
+    Returns:
+        A row for each run, by name: the oldest first, then those that cannot be opened, with their ``error``.
+        Columns are ``status``, ``done`` and ``rounds`` (the last committed and the planned number), ``algorithm``,
+        the scores of the last round, the fields of the configuration and the options of the algorithm
+        (``config.<field>`` where that name is taken), ``began`` and ``address``.
+
+    Raises:
+        PlaceError: The root cannot be read.
+
+    Example:
+        >>> rw.list_runs().sort_values("loss")
     """
     import pandas as pd
 
     runs = looked_through(root)
     rows = {name: _row(run) for name, run in runs.items()}
-    told = dict.fromkeys(name for row in rows.values() for name in row)
-    columns = [*FIRST, *(name for name in told if name not in (*FIRST, *LAST)), *LAST]
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    columns = [*FIRST, *(name for name in names if name not in (*FIRST, *LAST)), *LAST]
     return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name="run"), columns)
 
 
 def looked_through(root: Where | None = None, pattern: str = "*") -> dict[str, Run | StoreError]:
-    """Each run under the root whose name fits, the oldest first, then those that cannot be opened, and why."""
+    """The runs under a root whose names match a pattern such as ``first*``, by name.
+
+    The oldest comes first. Runs that cannot be opened come last, each as the error.
+    """
     root = address_of(root or default_root())
     began: list[tuple[float, str, Run]] = []
     damaged: dict[str, Run | StoreError] = {}
@@ -57,27 +71,27 @@ def looked_through(root: Where | None = None, pattern: str = "*") -> dict[str, R
 
 
 def _row(run: Run | StoreError) -> dict[str, Any]:
-    """A run's columns; one that cannot be opened has no more than its error."""
+    """The row of a run in the list; a run that cannot be opened has only its error."""
     import pandas as pd
 
     try:
         if isinstance(run, StoreError):
             raise run
-        told = {"status": run.status, "done": run.done, "rounds": run.rounds, "algorithm": run.algorithm}
+        row = {"status": run.status, "done": run.done, "rounds": run.rounds, "algorithm": run.algorithm}
         score = run.round(-1).score
-        told |= {"loss": score.loss, **score.values} if score else {}
+        row |= {"loss": score.loss, **score.values} if score else {}
         config = {k: v for k, v in flat_config(run.config).items() if k not in (*FIRST, "name")}
-        told |= {f"config.{k}" if k in told else k: v for k, v in config.items()}
-        return told | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "address": run.address}
+        row |= {f"config.{k}" if k in row else k: v for k, v in config.items()}
+        return row | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "address": run.address}
     except StoreError as error:
         return {"status": "damaged", "error": str(error)}
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recorded configuration beside the options of its algorithm, each a text or a number.
+    """The fields of a recorded configuration and the options of its algorithm, each as a text or number.
 
-    Of a field of several parts each is by itself, ``<field>.<part>``; one's own functions are shown with the first
-    digits of what decides their behaviour.
+    A field with several parts becomes several, ``<field>.<part>``. A function of the user's is shown with the
+    first digits of the digest of its code.
     """
     algorithm = {**config["algorithm"]}
     fields = {**config, "algorithm": algorithm.pop("name"), **algorithm}
@@ -91,7 +105,7 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """A recorded value as a cell shows it."""
+    """A recorded value as a cell of a table: a number or a text."""
     if isinstance(value, dict) and "source" in value:
         decides = [value.get("name"), value.get("pickled") or value.get("definitions")]
         return f"{recorded_name(value)} ({json_digest(decides)[:8]})"
@@ -100,9 +114,10 @@ def _cell(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side: the fields of the configuration in which they differ, and their histories.
+    """Several runs next to each other: the fields of the configuration in which they differ, and their histories.
 
-    `config` has a row a field and a column a run; `history` a row a round, and columns (number, run).
+    `config` has a row for each field and a column for each run. `history` has a row for each round and columns
+    (number, run), so that ``history["loss"]`` has the loss of each run.
     """
 
     config: pd.DataFrame
@@ -110,18 +125,21 @@ class Comparison:
 
     @property
     def plot(self) -> ComparisonPlots:
-        """What can be drawn of it."""
+        """Plots of the comparison: ``compared.plot.history("loss")``."""
         return ComparisonPlots(self)
 
 
 @dataclass(frozen=True)
 class ComparisonPlots:
-    """What can be drawn of runs side by side."""
+    """The plots of a comparison."""
 
     comparison: Comparison
 
     def history(self, column: str = "loss", ax: Axes | None = None) -> Axes:
-        """One number of the history over rounds, a line a run; raises `UsageError` for one that none has."""
+        """Draw one column of the histories over rounds, with a line for each run.
+
+        Raises `UsageError` where no run has the column.
+        """
         history = self.comparison.history
         columns = list(dict.fromkeys(history.columns.get_level_values(0)))
         if column not in columns:
@@ -134,7 +152,20 @@ class ComparisonPlots:
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Runs side by side, called by their names; raises `UsageError` where two have one name, or there is none."""
+    """Compare stored runs: what differs in their configurations, and their histories next to each other.
+
+    Args:
+        runs: The runs, as `open_run` gives them, with different names.
+
+    Returns:
+        The comparison, with tables `config` and `history`, and plots.
+
+    Raises:
+        UsageError: Two runs have the same name, there are none, or something else was given.
+
+    Example:
+        >>> rw.compare([rw.open_run("first"), rw.open_run("second")]).config
+    """
     import pandas as pd
 
     for other in runs:

@@ -1,4 +1,4 @@
-"""How runs and rounds look as HTML in a notebook, on light pages and on dark ones; from what is recorded alone."""
+"""The HTML of runs and rounds in a notebook, readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TABLE = "border:0;margin:.3em 0 0;color:inherit;font-size:inherit"  # some pages
 CELL = "text-align:left;background:none;border:0;padding:.05em 1.2em .05em 0;vertical-align:top"
 
 COLOURS = {"complete": "#3a9d5d", "running": "#3b82c4", "failed": "#d0384a", "interrupted": "#c98a1b"}
-"""Of a run's status, readable on white and on black."""
+"""The colour of each status of a run, readable on white and on black."""
 
 
 def escape(text: str) -> str:
-    """A text within HTML."""
+    """A text escaped for HTML, without control characters."""
     return escaped(printable(text))
 
 
 def card(title: str, remark: str, rows: Mapping[str, Any], below: str = "", colour: str = "inherit") -> str:
-    """A title, a remark in a colour beside it, a row for each value that is not None, and what is below."""
+    """A card with a title, a coloured remark beside it, a row for each value but None, and HTML `below`."""
     cells = "".join(
         f'<tr style="background:none"><td style="{CELL};opacity:.65">{escape(name)}</td>'
         f'<td style="{CELL}">{escape(str(value))}</td></tr>'
@@ -43,7 +43,7 @@ def card(title: str, remark: str, rows: Mapping[str, Any], below: str = "", colo
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Rows of values under their heads."""
+    """An HTML table of rows of values under a row of heads."""
     heads = "".join(f'<th style="{CELL};font-weight:normal;opacity:.65">{escape(name)}</th>' for name in head)
     lines = ("".join(f'<td style="{CELL}">{escape(str(value))}</td>' for value in row) for row in rows)
     body = "".join(f'<tr style="background:none">{line}</tr>' for line in lines)
@@ -51,41 +51,41 @@ def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 SHOWN_PARTITIONS = 12
-"""So many partitions of a round have a row."""
+"""The card of a round shows at most so many partitions."""
 
 
 def score_parts(score: Score | None) -> list[str]:
-    """A score for people, its numbers one by one."""
+    """The numbers of a score as texts to show, such as ``loss 0.5``; none without a score."""
     if score is None:
         return []
     return [f"loss {score.loss:.4g}", *(f"{name} {value:.4f}" for name, value in score.values.items())]
 
 
 def run_line(store: RoundStore, rounds: int, done: int, algorithm: str, pruned: Pruned) -> str:
-    """A run in a line: its rounds, of which the last one is done, what it trains, and how much is stored."""
+    """A run in one line: its rounds, of which `done` are committed, algorithm, partitions and stored bytes."""
     more, partitions = store.tensors.has_row(done + 1), store.schema.partitions
-    told = (
+    parts = (
         f"{done}/{rounds} rounds{' (1 uncommitted)' * more}",
         algorithm,
         f"{partitions} partitions",
         f"{sum(spec.size for spec in store.schema.layout.params):,} params",
         f"{store.tensors.kept_bytes(done, pruned) / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
     )
-    return " · ".join(told)
+    return " · ".join(parts)
 
 
-def run_card(name: str, status: str, told: str, facts: Mapping[str, str | None], layout: Layout) -> str:
-    """A run as HTML: what is told of it, and below its tensors."""
+def run_card(name: str, status: str, line: str, facts: Mapping[str, str | None], layout: Layout) -> str:
+    """The card of a run as HTML: its `run_line`, facts by name, and a foldable table of its tensors."""
     specs = (*layout.params, *layout.buffers, *layout.frozen)
     tensors = table(("tensor", "type", "shape"), ((spec.name, spec.dtype, spec.shape) for spec in specs))
     folded = f"<details><summary style='opacity:.65'>{len(specs)} tensors</summary>{tensors}</details>"
-    return card(name, status, {"run": told, **facts}, folded, COLOURS[status])
+    return card(name, status, {"run": line, **facts}, folded, COLOURS[status])
 
 
 def round_card(commit: Commit) -> str:
-    """A round as HTML: its score and state, and below what became of each partition's update.
+    """The card of a round as HTML: its score and state, and a table of the partitions' updates.
 
-    Where it came to a parameter server, at which turn, and from which row it began.
+    For a parameter server, the table also has the push and the version of each update.
     """
     updates, accepted = commit.updates, len(commit.accepted)
     rows = {

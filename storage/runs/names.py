@@ -1,4 +1,4 @@
-"""How runs and their rounds are called: the root, ``RUN``, ``RUN@12``."""
+"""The names of runs and rounds, such as ``RUN`` and ``RUN@12``, and the root under which runs lie."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from storage.places.addresses import Where, above, address_of, joined, last_name
 from storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
-"""How the names of runs' folders end."""
+"""The suffix of the folders of runs."""
 
 
 def run_name(where: Where) -> str:
-    """What the run at an address is called."""
+    """The name of the run at an address: its last part without ``.zarr``."""
     return last_name(where).removesuffix(SUFFIX)
 
 
 def recorded_name(value: Any) -> str:
-    """A name as a record has it: what is built in by its own, a function of the user's as ``FILE.py:function``."""
+    """The name of a recorded value: that of a part, or ``FILE.py:function`` for a function of the user's."""
     if not isinstance(value, dict):
         return str(value)
     return f"{Path(str(value.get('path', ''))).name}:{value.get('name')}".lstrip(":")
@@ -33,37 +33,37 @@ def recorded_name(value: Any) -> str:
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9}|last|best)", re.DOTALL)
 
 WhichRound = int | Literal["last", "best"]
-"""A round by its number, from the end where it is negative, or by what it is to its run."""
+"""A round by its number, which counts from the end where it is negative, or ``"last"`` or ``"best"``."""
 
 
 HERE = "runs"
-"""The root where none is named."""
+"""The root where neither an argument nor ``$ROUNDWEAVE_ROOT`` names one."""
 
 
 def default_root() -> str:
-    """The address under which all runs lie: ``$ROUNDWEAVE_ROOT``, else ``runs`` here."""
+    """The address under which runs lie by default: ``$ROUNDWEAVE_ROOT``, or else ``runs``."""
     return address_of(os.environ.get("ROUNDWEAVE_ROOT", HERE))
 
 
 def local_root(root: Where) -> Path:
-    """The folder for what must be on this machine: the root, and where that is elsewhere, ``runs`` here."""
+    """The folder for files that must be on this machine: the root, or ``runs`` where the root is in a bucket."""
     return Path(HERE if scheme_of(root) else root)
 
 
 def run_address(root: Where | None, name: Where) -> str:
-    """Where the run of this name lies, under the default root where none is given."""
+    """The address of the run of this name, under the default root where none is given."""
     return joined(root or default_root(), f"{os.fspath(name)}{SUFFIX}")
 
 
 def is_run(where: Where) -> bool:
-    """Whether there is a run at an address, or what was one."""
-    from storage.hierarchy.documents import NAME  # names are compared where nobody waits for zarr and torch
+    """Whether there is a run at an address, whole or damaged."""
+    from storage.hierarchy.documents import NAME  # imported here: commands that only need names start faster
 
     return place_of(where).has(NAME)
 
 
 def stored_names(root: Where) -> list[str]:
-    """The names of the folders of runs under a root."""
+    """The names of all runs' folders under a root, with ``.zarr``."""
     return _folders(place_of(root).names())
 
 
@@ -72,7 +72,7 @@ def _folders(names: Iterable[str]) -> list[str]:
 
 
 def new_name(root: Where | None, *parts: str) -> str:
-    """``<part>-…-<date>-<4 hex>``, which no run under the root has."""
+    """A new name ``<part>-…-<date>-<4 hexadecimal digits>`` that no run under the root has."""
     stem = "-".join(re.sub(r"[^\w.]+", "", part)[:60] for part in (*parts, time.strftime("%Y%m%d")))
     while is_run(run_address(root, name := f"{stem}-{secrets.token_hex(2)}")):
         pass
@@ -80,14 +80,17 @@ def new_name(root: Where | None, *parts: str) -> str:
 
 
 def stored_round(place: Where) -> tuple[str, WhichRound] | None:
-    """``RUN@12``, ``RUN@-1``, ``RUN@last``, ``RUN@best`` as run and round; None for a file or another name."""
+    """The run and the round that ``RUN@12``, ``RUN@-1``, ``RUN@last`` or ``RUN@best`` means.
+
+    None for any other text, and for the path of an existing file.
+    """
     parts = STORED_ROUND.fullmatch(str(place))
-    there = parts is None or not (scheme_of(place) or not Path(place).exists())
-    return None if parts is None or there else (parts[1], which_round(parts[2]))
+    is_other = parts is None or not (scheme_of(place) or not Path(place).exists())
+    return None if parts is None or is_other else (parts[1], which_round(parts[2]))
 
 
 def which_round(text: str) -> WhichRound:
-    """A round as it is written after the ``@``; raises `UsageError`."""
+    """The round that a text such as ``12``, ``-1``, ``last`` or ``best`` means; raises `UsageError` for others."""
     if text in ("last", "best"):
         return cast(Literal["last", "best"], text)
     try:
@@ -97,10 +100,13 @@ def which_round(text: str) -> WhichRound:
 
 
 def find_run(run: Where, root: Where | None = None) -> str:
-    """The address of the run that `open_run` opens, also of one that cannot be; raises `NotARun`."""
+    """The address of a run by its name under the root, or by its path or address.
+
+    The run may be damaged. Raises `NotARun`, with a hint, where nothing is found.
+    """
     named = run_address(root, run)
-    there = stored_names(above(named))
-    if last_name(named) in there:
+    folders = stored_names(above(named))
+    if last_name(named) in folders:
         return named
     for address in (joined(root or default_root(), run), address_of(run)):
         if contents := place_of(address).names():
@@ -108,7 +114,7 @@ def find_run(run: Where, root: Where | None = None) -> str:
                 hint = f"it holds {_names(runs)}; name one, as {joined(address, runs[0])}"
                 raise NotARun(f"{address} is not a run of Roundweave; {hint}")
             return address
-    hint = nearest(str(run), map(run_name, there), f"there are {_names(there)}")
+    hint = nearest(str(run), map(run_name, folders), f"there are {_names(folders)}")
     if stored := stored_round(run):
         hint = f"that is a round; name its run, {stored[0]}, with --round {stored[1]} where one round is meant"
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")

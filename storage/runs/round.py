@@ -1,4 +1,4 @@
-"""One committed round, as a notebook sees it: its updates, and the state after it."""
+"""A read-only view of one committed round: the updates of its partitions and the state after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Round:
-    """One committed round: its updates, and the state after it."""
+    """A committed round of a stored run. Tensors are read from the store, and verified, on each access."""
 
     def __init__(self, store: RoundStore, commit: Commit) -> None:
         self._store = store
@@ -29,83 +29,119 @@ class Round:
 
     @property
     def number(self) -> int:
-        """Its number; 0 is the initial state."""
+        """The number of the round. Round 0 is the initial state, before any update."""
         return self.commit.round
 
     @property
     def chain(self) -> str:
-        """The chain of its record, which vouches for the run's attributes and all its rounds so far."""
+        """A SHA-256 (64 hexadecimal digits) that covers the run's attributes and its rounds up to this one.
+
+        Note it down and give it to `Run.verify` later, to prove that nothing of these rounds was changed. Raises
+        `StoreDamaged` where the commit record is not the one that was written.
+        """
         return self._store.log.chain(self.number)
 
     @property
     def layout(self) -> Layout:
-        """Names, types and shapes of its tensors."""
+        """The names, dtypes and shapes of the network's tensors."""
         return self._store.schema.layout
 
     @property
     def score(self) -> Score | None:
-        """Loss and other scores on the held-out examples, None where it was not scored."""
+        """The loss and the other scores on the held-out examples; None where the round was not scored."""
         return self.commit.score
 
     @property
     def state(self) -> State:
-        """The verified state after the round, vectors (element,) by dtype; raises `StoreDamaged`."""
+        """The state after the round: one vector, (element,), for each dtype.
+
+        Raises `RoundPruned` where the state was pruned or never stored, and `StoreDamaged` where its bits are not
+        those that were committed.
+        """
         return self._store.tensors.read_state(self.commit)
 
     @property
     def params(self) -> dict[str, torch.Tensor]:
-        """The parameters after the round by name, (*shape) each."""
+        """The trainable parameters after the round by name, each of its own shape. Raises as `state` does."""
         return views(self.layout.params, self.state.params)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and frozen parameters under all their names, (*shape), for `load_state_dict`."""
+        """All tensors of the network by name, each of its own shape, as `load_state_dict` takes them.
+
+        These are parameters, buffers and frozen parameters; a tied tensor is there under each of its names.
+        Raises as `state` does.
+        """
         named = self.named.items()
         tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
         return tensors | {alias: tensors[name] for alias, name in self.layout.aliases}
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
-        """All tensors of the state, (*shape), by their paths in the store, such as ``params/fc1.weight``."""
+        """All tensors of the state, each of its own shape, by their paths in the store.
+
+        A path is such as ``params/fc1.weight`` or ``memory/velocity/fc1.weight``. Raises as `state` does.
+        """
         return self.state.named(self.layout)
 
     @property
     def refused(self) -> dict[int, str]:
-        """The partitions whose updates were not taken, and why."""
+        """The partitions whose updates were refused, each with the reason."""
         return {p: update.refused for p, update in self.commit.updates.items() if update.refused}
 
     @property
     def updates(self) -> Updates:
-        """The directions that the partitions sent, ``updates["fc1.weight"]`` (partition, *shape)."""
+        """The accepted directions by parameter: ``updates["fc1.weight"]`` is an array (partition, *shape)."""
         return Updates(self)
 
     @property
     def permutations(self) -> Matches:
-        """Which unit the reduce brought to each place, ``permutations["fc1"]`` (partition, unit)."""
+        """How a reduce that matches units ordered them, by unit group: ``permutations["fc1"]``, (partition, unit).
+
+        Element ``[p, i]`` is the unit of partition p that was brought to place i. Where units are mixed instead of
+        permuted, an array is (partition, unit, unit) and its rows are the weights of the mixture.
+        """
         return Matches(self, "permutations")
 
     @property
     def similarities(self) -> Matches:
-        """How alike the matched units are, ``similarities["fc1"]`` (partition, unit), at most 1."""
+        """The cosine between matched units, by unit group: ``similarities["fc1"]`` is (partition, unit)."""
         return Matches(self, "similarities")
 
     def match(self, partition: int) -> Match:
-        """How one partition's units were matched, (unit,) by group; raises `RoundMissing` where they were not."""
+        """How the units of one partition were matched in this round.
+
+        Args:
+            partition: The number of the partition, from 0.
+
+        Returns:
+            Permutations and similarities by unit group, (unit,) each; a mixture instead of a permutation is
+            (unit, unit).
+
+        Raises:
+            RoundMissing: No units of the partition were matched in this round.
+            RoundPruned: The match was pruned.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.round(3).match(0).permutation["fc1"]
+        """
         return self._store.tensors.read_match(self.commit, partition)
 
     def update(self, partition: int) -> Update:
-        """What one partition sent in this round.
+        """The update that one partition sent in this round, bit for bit.
 
         Args:
-            partition: Its number, from 0.
+            partition: The number of the partition, from 0.
 
         Returns:
-            The update, of vectors (element,) by dtype; `update_tensors` gives them by name.
+            The update, with one vector, (element,), for each dtype; `update_tensors` splits it into tensors by
+            name.
 
         Raises:
             RoundMissing: The partition took no part in the round.
-            RoundPruned: Its update was let go.
-            StoreDamaged: What is stored is not what was written.
+            RoundPruned: The update was pruned.
+            StoreDamaged: The stored bits are not those that were committed.
 
         Example:
             >>> run.round(3).update(0).direction
@@ -113,18 +149,64 @@ class Round:
         return self._store.tensors.read_update(self.commit, partition)
 
     def tensor(self, path: str) -> torch.Tensor:
-        """One tensor of the state, (*shape), by its path, as ``params/fc1.weight``; raises `TensorMissing`."""
+        """Read one tensor of the state after the round, without the others.
+
+        Args:
+            path: Its path in the store, one of `Run.tensors`, such as ``params/fc1.weight``.
+
+        Returns:
+            The tensor, of its own shape.
+
+        Raises:
+            TensorMissing: The run stores no tensor at this path.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.round(3).tensor("params/fc1.weight").norm()
+        """
         paths = self._store.schema.state(1)
         if path not in paths:
             raise TensorMissing(f"no tensor {path!r}; there are {', '.join(paths)}")
         return self._store.tensors.read_tensor(self.commit, path)
 
     def update_tensors(self, partition: int) -> dict[str, torch.Tensor]:
-        """One partition's update by name, (*shape) each, such as ``updates/fc1.weight``; raises `RoundMissing`."""
+        """The update that one partition sent in this round, as tensors by name.
+
+        Args:
+            partition: The number of the partition, from 0.
+
+        Returns:
+            The tensors, each of its own shape, by group and name: directions as ``updates/fc1.weight``, and
+            ``updates/buffers/…``, ``updates/extras/<name>/…`` and ``carry/<slot>/…`` where there are any.
+
+        Raises:
+            RoundMissing: The partition took no part in the round.
+            RoundPruned: The update was pruned.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.round(3).update_tensors(0)["updates/fc1.weight"]
+        """
         return update_tensors(self.update(partition), self.layout)
 
     def load_into(self, network: torch.nn.Module) -> torch.nn.Module:
-        """Load parameters and buffers into a network with these names and shapes; else `ShapeMismatch`."""
+        """Load the parameters and buffers after the round into a network of your own.
+
+        Args:
+            network: A module whose `state_dict` has the names and shapes of this run. It is changed in place.
+
+        Returns:
+            The same module.
+
+        Raises:
+            ShapeMismatch: The names or shapes of the module are others.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.round(3).load_into(my_network).eval()
+        """
         try:
             load_named(network, self.tensors)
         except RuntimeError as error:
@@ -134,15 +216,19 @@ class Round:
         return network
 
     def __repr__(self) -> str:
-        told = (*score_parts(self.score), f"{len(self.commit.accepted)} updates", self.commit.state[:12])
-        return printable(f"<Round {' · '.join((str(self.number), *told))}>")
+        parts = (*score_parts(self.score), f"{len(self.commit.accepted)} updates", self.commit.state[:12])
+        return printable(f"<Round {' · '.join((str(self.number), *parts))}>")
 
     def _repr_html_(self) -> str:
         return round_card(self.commit)
 
 
 class Updates(Mapping[str, "xr.DataArray"]):
-    """The directions of a round by parameter, (partition, *shape); refused ones are left out."""
+    """The accepted directions of a round by parameter name, each an array (partition, *shape).
+
+    bfloat16 is shown as float32. Looking up a name raises `TensorMissing` for an unknown parameter and
+    `RoundMissing` where the round has no accepted update.
+    """
 
     def __init__(self, round: Round) -> None:
         self._round = round
@@ -173,7 +259,11 @@ class Updates(Mapping[str, "xr.DataArray"]):
 
 
 class Matches(Mapping[str, "xr.DataArray"]):
-    """Permutations or similarities of a round by group of units, (partition, …, unit)."""
+    """Permutations or similarities of a round by unit group, each an array (partition, …, unit).
+
+    `kind` is ``permutations`` or ``similarities``. Looking up a group raises `TensorMissing` for an unknown group
+    and `RoundMissing` where the round matched no units.
+    """
 
     def __init__(self, round: Round, kind: str) -> None:
         self._round = round

@@ -1,4 +1,4 @@
-"""The notebook's read-only view of stored runs. Looking needs neither Prefect nor Dask, and never writes."""
+"""A read-only view of a stored run, as notebooks use it. It needs neither Prefect nor Dask and never writes."""
 
 from __future__ import annotations
 
@@ -41,14 +41,17 @@ if TYPE_CHECKING:
 
 
 def open_run(run: Where, root: Where | None = None) -> Run:
-    """A run by its name under the root, with ``.zarr`` or without, or by its address; raises `NotARun`."""
+    """Open a stored run by its name under the root, with or without ``.zarr``, or by its address.
+
+    Raises `NotARun` where there is no run. `flows.stored.open_run` gives the same run with its network.
+    """
     return Run(find_run(run, root))
 
 
 class Run:
-    """A stored run as it was when it was opened, or last refreshed; `run["fc1.weight"]` is a tensor over rounds.
+    """A stored run as it was when it was opened or last refreshed; ``run["fc1.weight"]`` is a tensor over rounds.
 
-    What is recorded is read then, tensors and numbers when they are asked for.
+    The attributes are read on opening; commit records, tensors and numbers when they are asked for.
     """
 
     def __init__(self, where: Where | Place) -> None:
@@ -56,13 +59,24 @@ class Run:
         self.refresh()
 
     def refresh(self) -> Self:
-        """Look again: the same view, with the rounds that came since."""
+        """Read the store again, to see the rounds that were committed since the run was opened.
+
+        Returns:
+            This run itself.
+
+        Raises:
+            NotARun: The run is gone, or its attributes are damaged.
+            StoreDamaged: No commit record belongs to the run's attributes.
+
+        Example:
+            >>> run.refresh().done
+        """
         self._store = RoundStore(self._place)
-        told = checked_attributes(self._store.attributes, self._store.place)
-        self._config, self._created = self._store.attributes["config"], told.created
+        checked = checked_attributes(self._store.attributes, self._store.place)
+        self._config, self._created = self._store.attributes["config"], checked.created
         self._algorithm = recorded_name(self._config["algorithm"]["name"])
-        self._attributes = {"algorithm": "", "data": asdict(told.data), "versions": {}} | self._store.attributes
-        self._attributes["data"] = asdict(told.data) | self._attributes["data"]
+        self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
+        self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
         shelf = self._store.shelf
         self._rounds, self._done = shelf.rounds, shelf.newest
         self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
@@ -74,112 +88,122 @@ class Run:
 
     @property
     def address(self) -> str:
-        """Where it is, as text: a path, or ``scheme://…``."""
+        """Where the run lies, as text: a path, or an address such as ``s3://bucket/runs/first.zarr``."""
         return self._store.address
 
     @property
     def path(self) -> Path:
-        """Its folder; raises `UsageError` where it is not on a disk of this machine."""
+        """The folder of the run. Raises `UsageError` where the run is not on a disk of this machine."""
         return self._store.path
 
     @property
     def name(self) -> str:
-        """The run's name under its root."""
+        """The name of the run under its root, without ``.zarr``."""
         return run_name(self.address)
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration it was started with."""
+        """The configuration that the run was started with, as JSON values by field of `TrainConfig`."""
         return dict(self._config)
 
     @property
     def algorithm(self) -> str:
-        """The name of its algorithm, ``FILE.py:function`` of the user's; ``merge`` where networks were merged."""
+        """The name of the algorithm: built in, your own as ``FILE.py:function``, or ``merge`` for a merge."""
         return self._algorithm
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """All that was recorded at its start: config, algorithm, data, fingerprint, versions."""
+        """Everything that was recorded at the start of the run, by name.
+
+        Among these are ``config``, ``algorithm``, ``data`` (number, digest and classes of the examples),
+        ``network``, ``fingerprint`` of the numerics and ``versions`` of installed packages.
+        """
         return self._attributes
 
     @property
     def created(self) -> float:
-        """Seconds since the epoch."""
+        """When the run was created, in seconds since the epoch."""
         return self._created
 
     @property
     def rounds(self) -> int:
-        """How many rounds it is to have, as who wrote last was told."""
-        told = self._lease.rounds if self._lease else 0
-        return max(told, self._done or 0) if told else self._store.rounds
+        """How many rounds the run is meant to have, according to the process that wrote it last."""
+        planned = self._lease.rounds if self._lease else 0
+        return max(planned, self._done or 0) if planned else self._store.rounds
 
     @property
     def partitions(self) -> int:
-        """Into how many partitions its examples are split."""
+        """How many partitions the examples are split into."""
         return self._store.schema.partitions
 
     @property
     def done(self) -> int:
-        """The last round whose record is whole; 0 is the initial state."""
+        """The newest round whose commit record is whole; 0 is the initial state."""
         if self._done is None:
             raise NotARun(f"{self.address} has no committed round; start the run again")
         return self._done
 
     @property
     def committed(self) -> list[int]:
-        """The committed rounds whose records are whole, ascending; each record is verified."""
+        """The rounds up to `done` whose commit records are whole, ascending. All records are read and verified."""
         return list(self._whole())
 
     @property
     def pruned(self) -> Pruned:
-        """Of which rounds states and updates were let go, as it is recorded now."""
+        """The rounds whose states or updates were pruned, read from the store now.
+
+        Raises `StoreDamaged` where the record of what was pruned is damaged.
+        """
         return self._store.tensors.pruned()
 
     @property
     def absent(self) -> Pruned:
-        """Of which rounds states and updates are not there: let go, or of states never stored."""
+        """The rounds without a state or updates: those that were pruned, and states that were never stored."""
         pruned, links = self.pruned, self._whole()
         return replace(pruned, states=pruned.states | {round for round, link in links.items() if not link.stored})
 
     @property
     def kept(self) -> list[int]:
-        """The committed rounds whose states are there."""
+        """The committed rounds whose states can be read, ascending."""
         return list(filter(self.absent.has_state, self.committed))
 
     @property
     def lost(self) -> list[int]:
-        """The rounds without a whole record; those after `done` are done again when the run goes on."""
+        """The rounds without a whole commit record, ascending. Resuming trains those after `done` again."""
         before = set(range(self.done)) - set(self.committed)
         return sorted(before | {round for round in self._rounds if round > self.done})
 
     @property
     def digest(self) -> str:
-        """The digest of the last committed state."""
+        """The SHA-256 of the state after the newest committed round, as 64 hexadecimal digits."""
         return self._commit(self.done).state
 
     @property
     def chain(self) -> str:
-        """The chain of the last record: this line vouches for the whole history."""
+        """The chain of the newest commit record: 64 hexadecimal digits that cover the whole history of the run."""
         return self._store.log.chain(self.done)
 
     @property
     def stop(self) -> str | None:
-        """Why the run ended before its last round, None where it did not."""
+        """Why training stopped before the last planned round; None where it did not."""
         return self._commit(self.done).stop
 
     @property
     def failure(self) -> str | None:
-        """Why the last writer of the run failed, None where it did not."""
+        """The error that ended the last process that wrote the run; None where it did not fail."""
         return self._lease.failure if self._lease else None
 
     @property
     def damaged(self) -> list[int]:
-        """The rounds that were found damaged when the run went on, and were done again."""
+        """The rounds whose damaged records were quarantined when the run was resumed."""
         return self._damaged
 
     @property
     def status(self) -> str:
-        """``complete``, ``running``, ``failed`` or ``interrupted``: read from the store alone."""
+        """``complete``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
+
+        A run counts as running for up to 30 seconds after a writer on another machine was killed.
+        """
         if self._lease and self._lease.fresh:
             return "running"
         if self.done >= self.rounds or self.stop:
@@ -188,13 +212,13 @@ class Run:
 
     @property
     def scores(self) -> list[str]:
-        """The names of its scores besides the loss."""
+        """The names of the scores besides the loss, such as ``accuracy``."""
         paths = (path.partition("/") for path in self._history.paths())
         return [name for group, _, name in paths if group == "scores" and name != "loss"]
 
     @property
     def _history(self) -> History:
-        """The numbers of all rounds."""
+        """The numbers of all rounds up to `done`, read once."""
         if self._numbers is None:
             done = self.done
             rounds = [round for round in self._rounds if round <= done]
@@ -203,22 +227,41 @@ class Run:
 
     @property
     def tensors(self) -> list[str]:
-        """The names that ``run[name]`` knows; a parameter or buffer may drop its group."""
+        """The paths of all tensors of the state, such as ``params/fc1.weight``, as ``run[path]`` takes them.
+
+        ``run[name]`` also takes the name of a parameter or buffer without its group, such as ``fc1.weight``.
+        """
         return list(self._store.schema.state(1))
 
     def verify(self, expect: str | None = None) -> Verification:
-        """Read all of the run as it is now and compare it with its records, as `verify` does."""
+        """Read every file of the run as it is now, and compare it with the commit records.
+
+        Args:
+            expect: A chain (see `chain`) that you noted down earlier, to prove that the history up to it is the
+                same.
+
+        Returns:
+            What was read, and a finding for each file that is damaged, missing or foreign.
+
+        Raises:
+            UsageError: `expect` is no chain.
+            NotARun: Nothing lies at the run's address any more.
+            PlaceError: A file could not be read.
+
+        Example:
+            >>> assert run.verify().sound
+        """
         return verify(self._place, expect)
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        """A tensor over the rounds whose states are there.
+        """One tensor of the state over the rounds of `kept`.
 
         Args:
-            name: One of `Run.tensors`; a parameter or buffer may drop its group.
+            name: One of `Run.tensors`, or the name of a parameter or buffer alone.
 
         Returns:
-            An array (round, *shape), read when its values are used, bfloat16 as float32. A frozen tensor has no
-            rounds, (*shape), and is read at once.
+            An array (round, *shape), which is read and verified when its values are used; bfloat16 is shown as
+            float32. A frozen tensor is stored once, so its array is (*shape) and read at once.
 
         Raises:
             TensorMissing: The run stores no such tensor.
@@ -231,20 +274,21 @@ class Run:
 
     @property
     def ds(self) -> xr.Dataset:
-        """State and numbers over the committed rounds, tensors being read when their values are used.
+        """The state and the numbers of all committed rounds; tensors are read when their values are used.
 
-        Parameters, buffers, scores, metrics and bookkeeping have their own names, of which the first of two has
-        the name; all else its path, as ``memory/velocity/fc1.weight``.
+        Parameters, buffers, frozen parameters, scores, bookkeeping and metrics go by their short names. Where two
+        have the same name, the first in this order has it, and the other goes by its path. All else goes by its
+        path as well, such as ``memory/velocity/fc1.weight``. What was pruned is NaN.
         """
         return self._arrays(self.committed, self.absent).data_set()
 
     @property
     def tree(self) -> xr.DataTree:
-        """All that is stored over the committed rounds, in groups; tensors are read when their values are used.
+        """Everything stored of the committed rounds, in groups; tensors are read when their values are used.
 
-        Beside the state and the numbers it has ``updates``, ``arrived`` (the buffers that partitions sent),
-        ``extras``, ``carry``, ``permutations`` and ``similarities``, each (round, partition, …), and
-        ``partitions``, which example went where.
+        Besides the state and the numbers there are the groups ``updates``, ``arrived`` (the buffers that
+        partitions sent), ``extras``, ``carry``, ``permutations`` and ``similarities``, whose arrays are (round,
+        partition, …), and ``partitions``, which says what partition each example went to. What is absent is NaN.
         """
         return self._arrays(self.committed, self.absent).data_tree()
 
@@ -254,25 +298,53 @@ class Run:
         return Arrays(self.name, self._store, rounds, self._commit, absent)
 
     def history(self) -> pd.DataFrame:
-        """A row for each committed round: loss and other scores, seconds, metrics, examples, accepted updates.
+        """The numbers of all committed rounds as a table.
 
-        A metric is the mean over the accepted updates that report it, weighted by their examples. Where its name
-        is that of a score or of the bookkeeping, its column is ``map_<name>``.
+        Returns:
+            A row for each round, with its number as index. Columns are ``loss`` and the other scores on the
+            held-out examples, ``seconds``, the metrics that maps report, and ``examples``, ``accepted`` and
+            ``refused``, which count. A metric is the mean over the accepted updates that report it, weighted by
+            their numbers of examples; where its name is taken, its column is ``map_<name>``. NaN stands for a
+            number that a round does not have.
+
+        Raises:
+            NotARun: The run has no committed round.
+
+        Example:
+            >>> run.history()[["loss", "seconds"]].tail()
         """
         return history_table(self._history)
 
     def arrivals(self) -> pd.DataFrame:
-        """A row for each update that came to a parameter server, none where rounds waited for all partitions.
+        """The updates that were pushed to a parameter server.
 
-        Columns are round, partition, its turn, the row that it `began` from, staleness, whether it was accepted,
-        seconds that its map took, and the worker.
+        Returns:
+            A row for each update, in the order of the rounds; no rows where rounds waited for all partitions.
+            Columns are ``round``, ``partition``, ``push`` (which push of its partition it is, from 1), ``version``
+            (the round whose state the map began from), ``staleness`` (rounds in between that took an update),
+            ``accepted``, ``seconds`` that the map took, and ``worker``.
+
+        Example:
+            >>> run.arrivals().groupby("partition")["staleness"].mean()
         """
         return arrivals_table(map(self._commit, self.committed))
 
     def round(self, round: WhichRound) -> Round:
-        """One committed round; negative numbers count from the end; raises `RoundMissing`, `UsageError`.
+        """One committed round.
 
-        ``"last"`` is the last one, ``"best"`` the one of best accuracy, of least loss where there is none.
+        Args:
+            round: Its number, where negative numbers count from the end; ``"last"``; or ``"best"``, which is the
+                round with the highest accuracy, or with the lowest loss where no accuracy was scored.
+
+        Returns:
+            The round, whose tensors are read when they are asked for.
+
+        Raises:
+            RoundMissing: The run has no such round.
+            UsageError: `round` is neither a number nor one of the two words.
+
+        Example:
+            >>> run.round(3).params["fc1.weight"]
         """
         which = which_round(str(round))
         if which == "best":
@@ -281,34 +353,106 @@ class Run:
         return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
-        """The first round with the best score: of losses and errors the lowest, of others the highest.
+        """The first of the rounds with the best score.
 
-        Of a score of your own `lowest` says which. Raises `UsageError` for one that the run has not,
-        `RoundMissing` where no round was scored.
+        Args:
+            score: ``"loss"``, or one of `Run.scores`.
+            lowest: Whether the lowest number is the best one. By default it is for ``loss`` and ``mae``, and the
+                highest is for all other scores.
+
+        Returns:
+            The round.
+
+        Raises:
+            UsageError: The run has no such score.
+            RoundMissing: No round has that score.
+
+        Example:
+            >>> run.best("accuracy").number
         """
         return self.round(best_round(self.history(), score, ["loss", *self.scores], lowest))
 
     def carried(self, round: WhichRound) -> dict[int, Update]:
-        """What each partition keeps after a round, as the update that it came with."""
+        """What each partition carries into the round after a given one.
+
+        Args:
+            round: The round, as for `Run.round`.
+
+        Returns:
+            By partition, the last accepted update that set its carry: its `carry` holds vectors (element,) by slot
+            and dtype. Empty for algorithms without a carry.
+
+        Raises:
+            RoundMissing: The run has no such round.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.carried("last")[0].carry
+        """
         sources = self.round(round).commit.carry_from.items()
         return {partition: self.round(source).update(partition) for partition, source in sources}
 
     def diff(self, first: int, second: int) -> pd.DataFrame:
-        """How each tensor differs between two rounds: `norm`, `relative` to that of the first, and `cosine`."""
+        """How the states after two rounds differ, tensor by tensor, computed in float64.
+
+        Args:
+            first: The number of the earlier round; negative numbers count from the end.
+            second: The number of the later round.
+
+        Returns:
+            A row for each tensor, by its path. Columns are ``norm`` (of second minus first), ``relative`` (that
+            norm divided by the norm of the first) and ``cosine`` (of the two). Frozen parameters are left out; NaN
+            stands where a norm of 0 divides.
+
+        Raises:
+            RoundMissing: The run has no such round.
+            RoundPruned: A state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.diff(1, -1).sort_values("relative")
+        """
         return state_difference(self.round(first), self.round(second))
 
     def changes(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
-        """How much rounds whose predecessor is among them changed each parameter, relative to its norm before.
+        """How much each round changed each parameter.
 
-        Without `rounds`, those whose states are there.
+        Args:
+            rounds: The rounds to compare, ascending; by default those of `kept`.
+
+        Returns:
+            A row for each round whose predecessor is among `rounds`, and a column for each parameter: the norm of
+            the change divided by the norm of the parameter before, computed in float64.
+
+        Raises:
+            RoundMissing: The run has no such round.
+            RoundPruned: A state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.changes().max()
         """
         return state_changes(self._each(rounds, self.absent.has_state))
 
     def divergence(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
-        """How far each accepted update lies from their weighted mean: a row a round, columns (measure, partition).
+        """How far the accepted updates of each round lie from their weighted mean.
 
-        Measures are `norm` of the difference, `relative` to the mean's, and `cosine`; NaN where none was accepted.
-        Without `rounds`, those whose updates were not pruned.
+        Args:
+            rounds: The rounds to look at; by default those whose updates were not pruned.
+
+        Returns:
+            A row for each round and columns (measure, partition), computed in float64 from the whole directions.
+            Measures are ``norm`` (of update minus mean), ``relative`` (that norm divided by the norm of the mean)
+            and ``cosine`` (of update and mean). NaN where the partition has no accepted update.
+
+        Raises:
+            UsageError: The run has more than 100,000 partitions.
+            RoundMissing: The run has no such round.
+            RoundPruned: The updates were pruned.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.divergence()["cosine"]
         """
         return update_divergence(self._each(rounds, self.pruned.has_update), self.partitions)
 
@@ -316,9 +460,22 @@ class Run:
         return [self.round(round) for round in (filter(kept, self.committed) if rounds is None else rounds)]
 
     def examples(self, partition: int, round: int = -1) -> pd.DataFrame:
-        """The numbers of the examples that a partition has in a round, as the index of a table.
+        """The examples that a partition has in a round.
 
-        Raises `UsageError` for a partition that there is not, `RoundMissing` where no split is kept.
+        Args:
+            partition: The number of the partition, from 0.
+            round: The number of the round; by default the last one.
+
+        Returns:
+            A table without columns, whose index has the numbers of the examples in the data.
+
+        Raises:
+            UsageError: There is no such partition.
+            RoundMissing: There is no such round, or each partition brought data of its own.
+            StoreDamaged: The stored split is not the one that was committed.
+
+        Example:
+            >>> run.examples(2).index
         """
         import pandas as pd
 
@@ -329,31 +486,31 @@ class Run:
 
     @property
     def plot(self) -> Plots:
-        """What can be drawn of it: ``run.plot.history(ax=None)``, divergence, changes, refusals, staleness."""
+        """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
         return Plots(self)
 
     def __repr__(self) -> str:
-        return printable(f"<Run {self.name} · {self.status} · {self._told()}>")
+        return printable(f"<Run {self.name} · {self.status} · {self._line()}>")
 
     def _repr_html_(self) -> str:
         names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
         last = {f"round {self.done}": " · ".join(score_parts(self._commit(self.done).score)) or "not scored"}
         facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
-        return run_card(self.name, self.status, self._told(), facts, self._store.schema.layout)
+        return run_card(self.name, self.status, self._line(), facts, self._store.schema.layout)
 
-    def _told(self) -> str:
-        """What it is like, in a line."""
+    def _line(self) -> str:
+        """The run in one line: rounds, algorithm, partitions and sizes."""
         return run_line(self._store, self.rounds, self.done, self.algorithm, self.pruned)
 
     def _whole(self) -> dict[int, Link]:
-        """The whole records of the committed rounds, ascending."""
+        """The verified commit records up to `done`, ascending by round; they are read once."""
         if self._links is None:
             done = self.done
             self._links = self._store.log.links([round for round in self._rounds if round <= done])
         return self._links
 
     def _commit(self, round: int) -> Commit:
-        """The record of a round, read once."""
+        """The commit record of a round, which is read once. Raises `RoundMissing` and `StoreDamaged`."""
         if round not in self._rounds:
             raise self._store.log.missing(round, self._rounds)
         if round not in self._commits:

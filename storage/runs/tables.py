@@ -1,4 +1,4 @@
-"""What is told of a run's rounds as tables: their numbers, and how far their tensors lie from one another."""
+"""Tables of a run's rounds: their numbers, and measures of how much their tensors differ."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOWEST = ("loss", "mae")
-"""The scores of which the lowest is the best."""
+"""The scores whose lowest number is the best one."""
 
 
 def history_table(history: History) -> pd.DataFrame:
-    """A row for each of the rounds: see `Run.history`."""
+    """The table of `Run.history`, with a row for each committed round of a history."""
     import pandas as pd
 
     names: dict[str, list[str]] = {group: [] for group in REPORTED}
@@ -33,22 +33,22 @@ def history_table(history: History) -> pd.DataFrame:
         names[group].append(name)
     scores = ["loss", *(name for name in names["scores"] if name != "loss")]
     metrics = _columns(names["metrics"], {*scores, "seconds"} | COUNTS)
-    return pd.concat([_block_table(rounds, told, scores, metrics) for rounds, told in history.blocks()])
+    return pd.concat([_block_table(rounds, numbers, scores, metrics) for rounds, numbers in history.blocks()])
 
 
 def _block_table(
-    rounds: list[int], told: Mapping[str, np.ndarray], scores: Sequence[str], metrics: Mapping[str, str]
+    rounds: list[int], numbers: Mapping[str, np.ndarray], scores: Sequence[str], metrics: Mapping[str, str]
 ) -> pd.DataFrame:
-    """The rows of a block of rounds, of which numbers are told by path, (round,) or (round, partition)."""
+    """The rows of a block of rounds. `numbers` are by path, (round,) or (round, partition)."""
     import pandas as pd
 
     nothing, nobody = np.full(len(rounds), np.nan), np.empty((len(rounds), 0))
-    columns = {name: told.get(f"scores/{name}", nothing) for name in scores}
-    columns["seconds"] = told["bookkeeping/seconds"]
-    accepted = told.get("bookkeeping/accepted", nobody)
-    weight = np.where(accepted == 1, told.get("bookkeeping/weight", nobody), 0.0)
+    columns = {name: numbers.get(f"scores/{name}", nothing) for name in scores}
+    columns["seconds"] = numbers["bookkeeping/seconds"]
+    accepted = numbers.get("bookkeeping/accepted", nobody)
+    weight = np.where(accepted == 1, numbers.get("bookkeeping/weight", nobody), 0.0)
     for name, column in metrics.items():
-        metric = told.get(f"metrics/{name}")
+        metric = numbers.get(f"metrics/{name}")
         columns[column] = nothing if metric is None else _weighted_mean(metric, weight)
     counts = {"examples": weight.sum(axis=1), "accepted": (accepted == 1).sum(axis=1)}
     counts["refused"] = (accepted == 0).sum(axis=1)
@@ -57,15 +57,15 @@ def _block_table(
 
 
 COUNTS = {"examples", "accepted", "refused"}
-"""Further columns of a history."""
+"""The columns of a history that count examples and updates."""
 
 
 BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
-"""Arrays of the bookkeeping; a metric of such a name is another number."""
+"""The names of bookkeeping arrays. A metric with such a name is another number, so its column is renamed."""
 
 
 def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
-    """The column of each metric: its name, else that with ``map_`` before it as often as it takes."""
+    """The column of each metric: its name, with ``map_`` before it as often as needed where the name is taken."""
     renamed = [name for name in metrics if name in columns | BOOKKEEPING]
     named = {name: name for name in metrics if name not in renamed}
     for name in renamed:
@@ -77,30 +77,30 @@ def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
 
 
 def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The mean over partitions, (round, partition) -> (round,); NaN where no accepted update tells of it."""
-    told = np.where(np.isfinite(metric), weight, 0.0)
-    total = told.sum(axis=1)
-    mean: np.ndarray = np.nansum(metric * told, axis=1) / np.where(total > 0, total, np.nan)
+    """The weighted mean over partitions, (round, partition) -> (round,); NaN where no accepted update has it."""
+    weight_there = np.where(np.isfinite(metric), weight, 0.0)
+    total = weight_there.sum(axis=1)
+    mean: np.ndarray = np.nansum(metric * weight_there, axis=1) / np.where(total > 0, total, np.nan)
     return mean
 
 
 def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest: bool | None) -> int:
-    """The first round with the best number of a score: see `Run.best`."""
+    """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
     if score not in scores:
         hint = nearest(score, scores, f"there are {', '.join(scores)}")
         raise UsageError(f"no score {score!r}; {hint}")
-    told = history[score].dropna()
-    if told.empty:
+    numbers = history[score].dropna()
+    if numbers.empty:
         raise RoundMissing(f"no round has the score {score}")
     least = score in LOWEST if lowest is None else lowest
-    return int(told.index[int(told.argmin() if least else told.argmax())])
+    return int(numbers.index[int(numbers.argmin() if least else numbers.argmax())])
 
 
 def state_difference(first: Round, second: Round) -> pd.DataFrame:
-    """How two states differ, a row a tensor: `norm` of second - first, `relative` to first, their `cosine`.
+    """How two states differ, with a row for each tensor by path, computed in float64; see `Run.diff`.
 
-    Tensors are called by their paths; integers and truths count as numbers, frozen ones are left out. Computed in
-    float64; NaN where something is divided by 0.
+    Columns are ``norm`` of second minus first, that ``relative`` to the norm of first, and their ``cosine``.
+    Integers and booleans count as numbers. Frozen parameters are left out. NaN where a norm of 0 divides.
     """
     import pandas as pd
 
@@ -110,9 +110,9 @@ def state_difference(first: Round, second: Round) -> pd.DataFrame:
 
 
 def state_changes(rounds: Sequence[Round]) -> pd.DataFrame:
-    """The norm of what each round changed of each parameter, relative to the parameter before: (round, parameter).
+    """A table (round, parameter): the norm of each round's change, divided by the norm of the parameter before.
 
-    Of rounds whose predecessor is not among them nothing is told.
+    Rounds whose predecessor is not among `rounds` have no row.
     """
     import pandas as pd
 
@@ -127,10 +127,11 @@ def state_changes(rounds: Sequence[Round]) -> pd.DataFrame:
 
 
 def update_divergence(rounds: Sequence[Round], partitions: int) -> pd.DataFrame:
-    """How far each accepted update lies from their weighted mean: columns (measure, partition), a row a round.
+    """How far each accepted update lies from the weighted mean, with a row for each round; see `Run.divergence`.
 
-    The `norm` of the difference, the same `relative` to the mean, and the `cosine` of the update and the mean, of
-    the directions as a whole; NaN where a partition took no part or was refused; computed in float64.
+    Columns are (measure, partition), where measures are ``norm`` of the difference, that ``relative`` to the norm
+    of the mean, and the ``cosine`` of update and mean. They are computed in float64 from the whole directions. NaN
+    where a partition took no part or was refused. Raises `UsageError` for more than `COMPARED` partitions.
     """
     import pandas as pd
 
@@ -147,15 +148,15 @@ def update_divergence(rounds: Sequence[Round], partitions: int) -> pd.DataFrame:
 
 
 COMPARED = 100_000
-"""Partitions whose updates are compared with their mean in one table."""
+"""The most partitions whose updates are compared with their mean in one table."""
 
 
 MEASURES = ("norm", "relative", "cosine")
-"""How two tensors are compared: the norm of their difference, the same relative to the second, their cosine."""
+"""How two tensors are compared: norm of the difference, that divided by the norm of the second, and cosine."""
 
 
 def _compared(tensor: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """The measures of two tensors of one shape, (*shape) in float64; NaN where something is divided by 0."""
+    """The `MEASURES` of two float64 tensors of the same shape; NaN where a norm of 0 divides."""
     norm, size, own = (float(torch.linalg.vector_norm(each)) for each in (tensor - other, other, tensor))
     product = float((tensor * other).sum())
     return norm, _ratio(norm, size), _ratio(product, own * size)
@@ -171,7 +172,7 @@ def _as_numbers(round: Round) -> dict[str, torch.Tensor]:
 
 
 def _mean_direction(round: Round) -> torch.Tensor:
-    """The mean of the accepted directions by their weights, float64 (element,); 0 where there are none."""
+    """The weighted mean of the accepted directions, float64 (element,); a scalar 0 where there are none."""
     total = sum(round.commit.updates[partition].weight for partition in round.commit.accepted)
     mean = torch.zeros(())
     for partition, direction in _directions(round):
@@ -180,13 +181,13 @@ def _mean_direction(round: Round) -> torch.Tensor:
 
 
 def _directions(round: Round) -> Iterator[tuple[int, torch.Tensor]]:
-    """The accepted directions one by one, float64 (element,)."""
+    """Each accepted direction of a round with its partition, float64 (element,)."""
     for partition in round.commit.accepted:
         yield partition, _whole(round.update(partition).direction)
 
 
 def _whole(vectors: Vectors) -> torch.Tensor:
-    """The vectors of all types as one, float64 (element,)."""
+    """The vectors of all dtypes concatenated, float64 (element,)."""
     return torch.cat([vectors[dtype].double() for dtype in sorted(vectors)])
 
 
@@ -194,7 +195,7 @@ ARRIVAL = ("round", "partition", "push", "version", "staleness", "accepted", "se
 
 
 def arrivals_table(commits: Iterable[Commit]) -> pd.DataFrame:
-    """A row for each update of asynchronous rounds: see `Run.arrivals`."""
+    """The table of `Run.arrivals`, with a row for each update that was pushed to a parameter server."""
     import pandas as pd
 
     rows = [
@@ -207,7 +208,11 @@ def arrivals_table(commits: Iterable[Commit]) -> pd.DataFrame:
 
 
 def arrivals_by(arrivals: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Sums by ``worker`` or ``partition``: updates, their share, mean and largest staleness, refused, seconds."""
+    """A summary of arrivals with a row for each ``worker`` or ``partition``, whichever `column` is.
+
+    Columns are the number of ``updates``, their ``share`` of all, mean ``staleness`` and the ``largest``, how many
+    were ``refused``, the median ``seconds`` of a map, and the ``partitions`` involved.
+    """
     grouped = arrivals.groupby(column)
     updates = grouped.size()
     return updates.to_frame("updates").assign(
@@ -221,7 +226,7 @@ def arrivals_by(arrivals: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def worker_rows(arrivals: pd.DataFrame) -> list[dict[str, Any]]:
-    """The sums by worker for machines, none where nothing arrived."""
+    """The summary of arrivals by worker as JSON values, a dict for each worker; none where nothing arrived."""
     rows: list[dict[str, Any]] = []
     if not arrivals.empty:
         rows = json.loads(arrivals_by(arrivals, "worker").reset_index().to_json(orient="records"))

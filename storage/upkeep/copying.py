@@ -1,4 +1,4 @@
-"""A verified copy of a run at rest, in any place."""
+"""Copy a run that nobody writes to any place, and verify the copy."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from storage.rounds.store import RoundStore
 from storage.upkeep.verifying.verify import verify
 
 Step = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
+"""A function that is called with the number of bytes copied so far, and that of all."""
 
 
 THREADS = 8
-"""So many contents are copied at once, as places far away take their time for each; each is in memory."""
+"""How many contents are copied at once, as each request to a distant place takes a while. Each is in memory."""
 
 
 def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: None) -> str:
-    """Copy a run to a place where nothing is; the chain of its last record, which both have.
+    """Copy a run to an empty place; returns the chain of its last record, which the copy has as well.
 
-    All is verified before the copy is there, which it is at once or never. Raises `PlaceTaken`, `RunBusy` while
-    the run is written, and `StoreDamaged` where it is not whole.
+    Everything is verified before the copy appears, all at once. `step` is called after each content. Raises
+    `PlaceTaken` where something is at the target, `RunBusy` while the run is written, and `StoreDamaged` where it
+    is not whole.
     """
     if target.names():
         raise PlaceTaken(f"{target} exists already; give the copy another place")
@@ -41,17 +42,17 @@ def copy_run(store: RoundStore, target: Place, step: Step = lambda done, total: 
 
 
 def _check_whole(source: Place, copy: Place) -> None:
-    """Raise `StoreDamaged` where anything is found in a copy, which is as its source is."""
-    found = verify(copy).findings
-    if found:
-        more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
+    """Raise `StoreDamaged` where verifying a copy finds anything; its source must have the same damage."""
+    findings = verify(copy).findings
+    if findings:
+        more = f", and {len(findings) - 1} more files" if len(findings) > 1 else ""
         raise StoreDamaged(
-            f"{source}/{found[0]}{more}; `roundweave verify` lists what is damaged, mend the run first"
+            f"{source}/{findings[0]}{more}; `roundweave verify` lists what is damaged, mend the run first"
         )
 
 
 def _at_rest(store: RoundStore) -> tuple[str, Lease | None]:
-    """The chain of the last record of a run that nobody writes, and the claim of who wrote it last."""
+    """The chain of the last record and the last writer's claim; raises `RunBusy` while the run is written."""
     check_at_rest(store.place)
     return store.log.chain(store.log.newest()), read_lease(store.place)
 
@@ -66,7 +67,7 @@ def _copy_contents(source: Place, target: Place, step: Step) -> None:
 
 
 def _copy_content(source: Place, target: Place, key: str) -> int:
-    """Copy one content, which must come back as it was read; its bytes."""
+    """Copy one content, read it back to compare it, and return its size in bytes."""
     content = source.read(key)
     if content is None:
         raise RunBusy(f"{source}/{key} was deleted while the run was copied; copy it again")
@@ -79,6 +80,6 @@ def _copy_content(source: Place, target: Place, key: str) -> int:
 
 
 def _is_chunk(key: str) -> bool:
-    """Whether what is at a key ends in a checksum of all before it."""
+    """Whether a key is that of a chunk, which ends in a checksum."""
     path, _, numbers = key.rpartition("/c/")
     return key.endswith("/c") or (bool(path) and all(map(str.isdecimal, numbers.split("/"))))

@@ -1,4 +1,4 @@
-"""Of which rounds a run keeps the tensors; records and numbers stay of all."""
+"""Decide which rounds keep their tensors by a policy such as ``last:5``. Records and numbers always stay."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ WHOLE: Mapping[str, Callable[[int, int, int], bool]] = {
     "every": lambda round, newest, number: round % number == 0,
     "last": lambda round, newest, number: round > newest - number,
 }
-"""Whether a round stays whole, by what is kept."""
+"""Whether a round keeps everything, by policy, as a function of (round, newest round, number of the policy)."""
 
 
 Asked = Callable[[int], bool]
-"""What is asked of a round."""
+"""A question about a round, such as whether its state was stored."""
 
 
 def always(round: int) -> bool:
-    """Of every round."""
+    """Answer yes for every round."""
     return True
 
 
 def never(round: int) -> bool:
-    """Of none."""
+    """Answer no for every round."""
     return False
 
 
 @dataclass(frozen=True)
 class Keep:
-    """What is kept: ``all``, the ``states`` of all rounds, ``every:k``-th round, or the ``last:n`` rounds.
+    """What a run keeps: ``all``, the ``states`` of all rounds, ``every:k``-th round, or the ``last:n`` rounds.
 
-    With ``updates:k`` it is the updates of all rounds, and the state of every k-th: the others are made again from
-    them. Whatever is kept, a run can go on: the newest state stays, or what it is made again from, and what its
-    partitions carry. So do the initial state, which a run with a damaged end begins again from, and what is
-    frozen.
+    With ``updates:k`` it keeps the updates of all rounds and the state of every k-th, from which the other states
+    can be recomputed. Under every policy a run can go on: the newest state stays, or what it is recomputed from,
+    and so do the updates whose carry is in use, the initial state and frozen parameters.
     """
 
     what: str = "all"
@@ -52,7 +51,7 @@ class Keep:
 
     @classmethod
     def of(cls, text: str) -> Keep:
-        """What a text such as ``last:5`` says; raises `UsageError`."""
+        """The policy of a text such as ``last:5``; raises `UsageError` for any other text."""
         what, colon, number = text.strip().partition(":")
         if what not in WHOLE:
             close = near(what, WHOLE)
@@ -69,16 +68,21 @@ class Keep:
 
     @property
     def state_every(self) -> int:
-        """Of every how many rounds a run that trains stores the state."""
+        """A run in training stores the state of every so many rounds."""
         return self.number if self.what == "updates" else 1
 
     def prunes(
         self, newest: Commit, former: Pruned, base: int | None = None, stored: Asked = always, stays: Asked = never
     ) -> Pruned:
-        """What is let go of the rounds up to the newest, which the run goes on from, and what was before.
+        """Everything that is pruned under this policy once the run goes on from round `newest`.
 
-        The states from `base` on, whose own is there, can still be had or made again; None for the newest. Whether
-        a round's state was `stored` its record tells. With ``updates:k`` a state `stays` where that is asked for.
+        Args:
+            newest: The commit of the last round.
+            former: What was pruned before, which is part of the result.
+            base: The round of a stored state from which the states needed to go on are recomputed; `newest` by
+                default.
+            stored: Whether the state of a round was stored.
+            stays: Whether the state of a round stays under ``updates:k`` for another reason.
         """
         base = newest.round if base is None else base
         rounds = range(1, newest.round + 1)
@@ -103,7 +107,7 @@ class Keep:
 
 
 def _made_again(base: int, newest: int, former: Pruned, stored: Asked) -> set[int]:
-    """The rounds after one whose state is there, of which it can be made again from an earlier one and updates."""
+    """The rounds after `base` (a stored state) whose states can be recomputed from earlier states and updates."""
     again, known = set(), True
     for round in range(base + 1, newest + 1):
         if known and former.has_update(round):

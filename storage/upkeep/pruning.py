@@ -1,4 +1,7 @@
-"""Letting go of the tensors of rounds: recorded first, then deleted; what is left of it goes with the next."""
+"""Prune tensors of rounds: they are recorded as pruned first, then deleted.
+
+If the deletion is interrupted, the next pruning deletes the rest.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ from storage.upkeep.keeping import Asked, Keep, never
 
 @dataclass(frozen=True)
 class LetGo:
-    """What a pruning lets go of: these rounds, whole or in part, and so many bytes."""
+    """What a pruning deletes: the rounds concerned, whole or in part, and how many bytes."""
 
     rounds: tuple[int, ...]
     bytes: int
 
 
 def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -> None:
-    """Let go of the tensors that are not to be kept, where the newest round is the one to go on from.
+    """Delete the tensors that a policy does not keep; `newest` is the round from which the run goes on.
 
-    What `stays` is as in `Keep.prunes`. Only the holder of the lease may call this, while no work is under way
-    that begins from an earlier round.
+    `stays` is as for `Keep.prunes`. Only the holder of the lease may call this, while no work is in progress that
+    began from an earlier round.
     """
     if keep == Keep():
         return
@@ -45,9 +48,9 @@ def prune(store: RoundStore, keep: Keep, newest: Commit, stays: Asked = never) -
 
 
 def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
-    """The same of a run at rest; what it lets go of, or where it is dry would.
+    """Prune a run that nobody writes; returns what was deleted, or with `dry` what would be.
 
-    Raises `RunBusy` while the run is written, `StoreDamaged` where its newest round is not whole.
+    Raises `RunBusy` while the run is written, and `StoreDamaged` where its newest round is not whole.
     """
     if dry:
         return _goes(store, keep, store.log.read(store.log.newest()))
@@ -61,7 +64,7 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
 
 @contextmanager
 def held(store: RoundStore) -> Iterator[None]:
-    """Hold a run at rest, so that nobody goes on with it; raises `RunBusy`."""
+    """A context that holds the lease of a run at rest, so that nobody goes on with it; raises `RunBusy`."""
     former = read_lease(store.place)
     rounds, failure = (former.rounds, former.failure) if former else (0, None)
     with hold_lease(store.place, secrets.token_hex(4), rounds, failure):
@@ -70,7 +73,7 @@ def held(store: RoundStore) -> Iterator[None]:
 
 
 def _newest(store: RoundStore) -> Commit:
-    """The record of the last round, which is verified: it is all that is left to go on from."""
+    """The record of the last round. It is verified, as after pruning it may be the only one to go on from."""
     newest = store.log.newest()
     if newest_whole(store, cut_short(store).values()) != newest:
         raise StoreDamaged(f"round {newest} of {store.place} is damaged; `roundweave resume` first, then prune")
@@ -89,7 +92,7 @@ def _goes(store: RoundStore, keep: Keep, newest: Commit) -> LetGo:
 
 
 def _going(store: RoundStore, pruned: Pruned) -> Iterator[tuple[int, int]]:
-    """The round and the bytes of each chunk that is there and goes."""
+    """The round and the bytes of each stored chunk that is pruned."""
     for spec in store.tensors.arrays.values():
         if spec.over_rounds:
             for index in _chunks(store, spec):
@@ -98,7 +101,7 @@ def _going(store: RoundStore, pruned: Pruned) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(store: RoundStore, spec: ArraySpec) -> Iterator[tuple[int, ...]]:
-    """The chunks of an array that are there."""
+    """The indices of the stored chunks of an array: (round,) or (round, partition)."""
     top = f"{spec.path}/c"
     for round in filter(str.isdecimal, store.place.names(top)):
         if spec.by_partition:
@@ -109,7 +112,7 @@ def _chunks(store: RoundStore, spec: ArraySpec) -> Iterator[tuple[int, ...]]:
 
 
 def _delete(store: RoundStore, spec: ArraySpec, pruned: Pruned) -> None:
-    """Delete the chunks of an array that were let go, those of a round at once where none of them stays."""
+    """Delete the pruned chunks of an array; where no chunk of a round stays, all of them in one call."""
     top = f"{spec.path}/c"
     carried = {round for round, _ in pruned.carried}
     for name in store.place.names(top):

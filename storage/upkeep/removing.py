@@ -1,4 +1,4 @@
-"""Removing a run."""
+"""Remove a stored run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.rounds.lease import check_at_rest
 def remove_run(place: Place) -> None:
     """Delete the run at a place; raises `RunBusy` while it is written.
 
-    The description of its root goes first: what a killed removal leaves is no run.
+    The root's ``zarr.json`` is deleted first, so that the rest of an interrupted removal does not count as a run.
     """
     check_at_rest(place)
     place.delete(NAME)

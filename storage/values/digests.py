@@ -1,7 +1,7 @@
-"""SHA-256 digests of tensors, states and texts: what "the same bits" means.
+"""SHA-256 digests of tensors, states and texts. Two tensors have "the same bits" if their digests are equal.
 
-A digest covers name, logical dtype, shape and the little-endian C-order bytes, and is computed from
-memory before anything is written.
+The digest of a tensor covers its name, logical dtype, shape and its elements as little-endian bytes in C order. It
+is computed from memory, before anything is written. All digests are texts of 64 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -20,56 +20,59 @@ from storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
-    """The digest of one named tensor, (*shape)."""
+    """The digest of a tensor of any shape under its name."""
     digest = TensorDigest(name, dtype_name(tensor.dtype), tensor.shape)
     digest.update(to_numpy(tensor))
     return digest.hexdigest()
 
 
 class TensorDigest:
-    """The digest of a named tensor, (*shape), whose elements come in arrays one after the other."""
+    """Computes the digest of a tensor whose elements are given in parts, in C order."""
 
     def __init__(self, name: str, dtype: str, shape: Sequence[int]) -> None:
         self._total = hashlib.sha256(json.dumps([name, dtype, list(shape)]).encode())
 
     def update(self, array: np.ndarray) -> None:
-        """Take the elements that come next."""
+        """Add the next elements, an array of any shape."""
         self._total.update(little_bytes(array).data)
 
     def taking(self, arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """The arrays as they come, taken."""
+        """Pass arrays through unchanged, and add the elements of each to the digest."""
         for array in arrays:
             self.update(array)
             yield array
 
     def hexdigest(self) -> str:
-        """The digest of all that was taken."""
+        """The digest of the elements that were added."""
         return self._total.hexdigest()
 
 
 def tensor_digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The digest of each named tensor, (*shape), in the order of the names."""
+    """The digest of each tensor by name, sorted by name. Tensors may have any shapes."""
     return {name: tensor_digest(name, tensors[name]) for name in sorted(tensors)}
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """The names that stand for another value, such as a digest, or in one mapping alone; the first one's first."""
+    """The names whose values, such as digests, differ between two mappings or that only one of them has.
+
+    Names of the first mapping come first.
+    """
     return (name for name in {**one, **other} if one.get(name) != other.get(name))
 
 
 def differing_tensor(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str | None:
-    """The name of the first of named tensors, (*shape), that is another one or on one side alone."""
+    """The first name whose tensors, of any shapes, differ or that only one side has; None where all are equal."""
     sides = ({name: tensor_digest(name, tensor) for name, tensor in side.items()} for side in (one, other))
     return next(differing(*sides), None)
 
 
 def state_digest(digests: Mapping[str, str], round: int) -> str:
-    """The digest of a state from those of its tensors (`tensor_digests`) and its round number."""
+    """The digest of a state, from the digests of its tensors (see `tensor_digests`) and its round number."""
     return json_digest([round, sorted(digests.items())])
 
 
 def vectors_digest(groups: Mapping[str, Vectors]) -> str:
-    """The digest of groups of tensors by name, (*shape), such as the vectors of an update, (element,)."""
+    """The digest of tensors of any shapes by group and name, such as the vectors of an update, (element,)."""
     return grouped_digest(
         {
             group: {name: tensor_digest(f"{group}/{name}", vector) for name, vector in vectors.items()}
@@ -79,12 +82,12 @@ def vectors_digest(groups: Mapping[str, Vectors]) -> str:
 
 
 def grouped_digest(digests: Mapping[str, Mapping[str, str]]) -> str:
-    """The digest of groups of tensors from those of each, by group and name."""
+    """The digest that stands for several tensors, from the digest of each by group and name."""
     return json_digest([named[name] for _, named in sorted(digests.items()) for name in sorted(named)])
 
 
 def update_groups(update: Update) -> dict[str, Vectors]:
-    """The vectors of an update, (element,), by their group in the store."""
+    """The vectors of an update, (element,) each, by the path of their group in the store and dtype."""
     return {
         "updates": update.direction,
         "updates/buffers": update.buffers,
@@ -94,12 +97,12 @@ def update_groups(update: Update) -> dict[str, Vectors]:
 
 
 def update_digest(update: Update) -> str:
-    """The digest of all vectors of an update, (element,)."""
+    """The digest of all vectors of an update. Its weight and metrics are not covered."""
     return vectors_digest(update_groups(update))
 
 
 def update_tensors(update: Update, layout: Layout) -> dict[str, torch.Tensor]:
-    """The tensors of an update by group and name, (*shape), such as ``updates/fc1.weight``; of no vectors none."""
+    """The tensors of an update, each of its own shape, by group and name, such as ``updates/fc1.weight``."""
     return {
         f"{group}/{name}": tensor
         for group, vectors in update_groups(update).items()
@@ -113,13 +116,13 @@ def _specs(layout: Layout, group: str) -> Specs:
 
 
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:
-    """The tensors of a match, (unit,) or for mixtures (unit, unit), by their path in the store."""
+    """The tensors of a match by their path in the store: (unit,) each, or (unit, unit) for a mixture."""
     kinds = {"permutations": match.permutation, "similarities": match.similarity}
     return {f"{kind}/{group}": tensor for kind, tensors in kinds.items() for group, tensor in tensors.items()}
 
 
 def match_digest(match: Match) -> str:
-    """The digest of a match's tensors, shaped as in `match_tensors`."""
+    """The digest of all permutations and similarities of a match."""
     return vectors_digest({"": match_tensors(match)})
 
 
@@ -129,9 +132,9 @@ def text_digest(text: str) -> str:
 
 
 def json_digest(value: Any) -> str:
-    """The digest of a JSON value, whatever the order of its keys."""
+    """The digest of a JSON value, independent of the order of its keys."""
     return text_digest(json.dumps(value, sort_keys=True))
 
 
 NOTHING_KEPT = update_digest(Update({}))
-"""The digest of an update of which nothing is kept, as it had not the shape to be."""
+"""The digest that a record has for an update of the wrong shape, whose vectors are not stored."""

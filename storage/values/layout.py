@@ -1,4 +1,4 @@
-"""Where each tensor of a network lies in its vectors."""
+"""The layout of a network: the names, dtypes and shapes of its tensors, and so their places in flat vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.values.tensors import TensorSpec
 
 
 def _members(row: Any) -> Any:
-    """A row of JSON, ``[name, dtype, shape]``, as the members of a spec."""
+    """A JSON row ``[name, dtype, shape]`` as the members of a `TensorSpec`; anything else unchanged."""
     match row:
         case [name, dtype, [*shape]]:
             return {"name": name, "dtype": dtype, "shape": tuple(shape)}
@@ -23,7 +23,7 @@ def _pairs(aliases: Any) -> Any:
 
 
 MOST = 100_000
-"""Tensors of a kind: each is a folder of its own."""
+"""The most tensors of one kind (params, buffers or frozen). Each is stored in a folder of its own."""
 
 
 Rows = Annotated[tuple[Annotated[TensorSpec, BeforeValidator(_members)], ...], Field(max_length=MOST)]
@@ -31,10 +31,15 @@ Rows = Annotated[tuple[Annotated[TensorSpec, BeforeValidator(_members)], ...], F
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor of a network lies in its vectors.
+    """The names, dtypes and shapes of a network's tensors, in the order in which vectors concatenate them.
 
-    `params` train; `frozen` parameters do not; `buffers` are the persistent ones; `aliases` maps the
-    further names of tied tensors to the one under which they are kept.
+    `params` are trained, `frozen` parameters are not, and `buffers` are the persistent ones. `aliases` are pairs
+    that map a further name of a tied tensor to the name under which it is stored. In a vector (element,) of one
+    dtype lie the flattened tensors of that dtype, one after the other.
+
+    Example:
+        >>> Layout(params=(TensorSpec("weight", "float32", (3, 2)),)).params[0].size
+        6
     """
 
     params: Rows

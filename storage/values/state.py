@@ -1,4 +1,4 @@
-"""What passes between map, reduce and apply: the state, the update, and how units were matched."""
+"""The values that pass between map, reduce and apply: states, updates, and matches of units."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from storage.values.tensors import Record, Vectors, views
 
 @dataclass(frozen=True)
 class State(Record):
-    """The network between two rounds, vectors (element,) by dtype.
+    """The network between two rounds, as flat vectors (element,), one for each dtype.
 
-    `memory` holds the outer optimizer's slots, shaped as `params`.
+    A `Layout` says which tensors lie in `params`, `buffers` and `frozen`. `memory` has the slots of the outer
+    optimizer, each with vectors like `params`. `round` is the number of the round that ended with this state.
     """
 
     params: Vectors
@@ -25,7 +26,10 @@ class State(Record):
     round: int = 0
 
     def named(self, layout: Layout) -> dict[str, torch.Tensor]:
-        """Every tensor, (*shape), under its path in the store, such as ``params/fc1.weight``, also frozen ones."""
+        """Every tensor of the state, each of its own shape, by its path in the store, as ``params/fc1.weight``.
+
+        The tensors share the memory of the vectors.
+        """
         groups = {
             "params": (layout.params, self.params),
             "buffers": (layout.buffers, self.buffers),
@@ -41,11 +45,12 @@ class State(Record):
 
 @dataclass(frozen=True)
 class Match(Record):
-    """How a reduce matched one partition's units, by group of interchangeable units.
+    """How a reduce matched the units of one partition, by unit group (a set of interchangeable hidden units).
 
-    `permutation`, (unit,), tells which of its units came to each place, or, as a row-stochastic matrix,
-    (unit, unit), in what mixture; `similarity`, (unit,), is the cosine between the matched units' weights.
-    Units that depend on others, as those of a head, have those before: (head, unit).
+    `permutation`, (unit,), is int64: element i is the unit of the partition that was brought to place i. A
+    mixture instead is float32, (unit, unit), with rows that sum to 1. `similarity`, (unit,), is the cosine between
+    the weights of matched units. Units inside of other units, such as those of an attention head, have an axis
+    more: (head, unit).
     """
 
     permutation: Mapping[str, torch.Tensor]
@@ -54,12 +59,13 @@ class Match(Record):
 
 @dataclass(frozen=True)
 class Update(Record):
-    """What one partition sends back, and what a reduce returns; vectors (element,) by dtype.
+    """What a map sends back for one partition, and what a reduce returns, as vectors (element,) by dtype.
 
-    `direction` is something to subtract from the parameters: a gradient, or start minus arrived.
-    `buffers` are the values arrived at; `extras` are further named vectors, reduced like the direction.
-    `weight` is an integer, as a rule the number of examples. `carry` stays with the partition. `matches` is what a
-    reduce that matches units tells of each update that it was given.
+    `direction` is to be subtracted from the parameters: a gradient, or a pseudo-gradient, which is the parameters
+    before local training minus those after. `buffers` are the network's buffers after local training. `extras` are
+    auxiliary vectors by name, reduced like the direction. `weight` is an integer, usually the number of examples.
+    `carry` is the client state that the partition gets back in its next round. `matches` has a match for each
+    update that was given to a reduce that matches units.
     """
 
     direction: Vectors

@@ -1,7 +1,7 @@
-"""Tensors by name, and as they travel, are summed and are stored: one contiguous vector per dtype.
+"""Named tensors, and the flat vectors in which they are sent, summed and stored: one for each dtype.
 
-Records pickle their tensors as numpy buffers, which Dask moves without a copy and which carry bfloat16 as its
-16 raw bits.
+Records pickle their tensors as numpy arrays, which Dask sends without a copy. numpy has no bfloat16, so its raw
+bits are sent as uint16.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import torch
 from storage.errors import ShapeMismatch
 
 Vectors = Mapping[str, torch.Tensor]
-"""One contiguous vector, (element,), per logical dtype name, such as ``{"float32": ...}``."""
+"""One contiguous vector, (element,), by the name of its logical dtype, such as ``{"float32": ...}``."""
 
 
 RAW = {"bfloat16": "uint16"}
-"""Logical dtypes that numpy lacks, and the dtype that carries their bits."""
+"""Logical dtypes that numpy lacks, and the numpy dtype that holds their raw bits."""
 
 
 UNSUMMED = (torch.uint16, torch.uint32, torch.uint64)
-"""Types of integers that torch hardly computes with."""
+"""Integer dtypes for which torch implements hardly any arithmetic."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``torch.float32`` -> ``"float32"``."""
+    """The name of a dtype: ``torch.float32`` gives ``"float32"``."""
     return str(dtype).removeprefix("torch.")
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether it has a value at each place of memory of its own: no sparse, meta, nested or quantized tensor."""
+    """Whether a tensor stores a plain value for each element: it is not sparse, meta, nested or quantized."""
     return tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors, (*shape), are of one dtype and shape, and equal to the bit; so is a NaN to itself."""
+    """Whether two tensors have the same dtype, shape and bits. A NaN equals one with the same bits."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     first, second = (tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other))
@@ -49,19 +49,22 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The tensor's memory, (*shape), as an array of that shape (no copy); bfloat16 as its bits in uint16."""
+    """A contiguous CPU tensor as an array of the same shape, without a copy; bfloat16 as raw bits in uint16."""
     raw = RAW.get(dtype_name(tensor.dtype))
     tensor = tensor.detach().contiguous()
     return (tensor.view(getattr(torch, raw)) if raw else tensor).numpy()
 
 
 def little_bytes(array: np.ndarray) -> np.ndarray:
-    """The array's elements in C order as little-endian bytes, (byte,); no copy where they lie so."""
+    """The elements of an array in C order as little-endian bytes, (byte,), without a copy where possible."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
 
 
 def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
-    """The inverse of `to_numpy`: a tensor of the logical dtype over the array's memory, of the same shape."""
+    """The inverse of `to_numpy`: a tensor of the logical dtype and the array's shape.
+
+    It shares the array's memory, unless the array is read-only or not contiguous.
+    """
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = np.array(array, order="C")
     tensor = torch.from_numpy(array)
@@ -69,10 +72,10 @@ def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
 
 
 def load_named(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Load named tensors, of the network's shapes, where files left the versions of its modules out.
+    """Load tensors by name into a network, each of the network's own shape.
 
-    Some modules refuse a state without, so it gets those of this network. Raises torch's `RuntimeError` where
-    names or shapes differ.
+    Some modules refuse a state dict without version numbers, which runs and checkpoint files do not store, so
+    those of this network are added. Raises torch's `RuntimeError` where names or shapes differ.
     """
     versioned = OrderedDict(tensors)
     vars(versioned).update(vars(network.state_dict()))
@@ -81,7 +84,7 @@ def load_named(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) ->
 
 @dataclass(frozen=True)
 class _Packed:
-    """A tensor on its way through pickle."""
+    """A tensor as it is pickled."""
 
     array: np.ndarray
     dtype: str
@@ -90,17 +93,17 @@ class _Packed:
 def _pack(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _Packed(to_numpy(value), dtype_name(value.dtype))
-    return {key: _pack(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+    return {key: _pack(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def _unpack(value: Any) -> Any:
     if isinstance(value, _Packed):
         return from_numpy(value.array, value.dtype)
-    return {key: _unpack(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return {key: _unpack(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 class Record:
-    """A frozen dataclass whose tensors pickle as numpy buffers."""
+    """The base of frozen dataclasses whose tensors are pickled as numpy arrays."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: _pack(value) for key, value in self.__dict__.items()}
@@ -111,7 +114,7 @@ class Record:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, logical dtype and shape of one tensor of a network."""
+    """The name, logical dtype (such as ``float32``) and shape of one tensor of a network."""
 
     name: str
     dtype: str
@@ -119,7 +122,7 @@ class TensorSpec:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -127,7 +130,7 @@ Specs = Sequence[TensorSpec]
 
 
 def sizes(specs: Specs) -> dict[str, int]:
-    """Elements of each dtype's vector."""
+    """The number of elements of each dtype's vector."""
     totals: dict[str, int] = {}
     for spec in specs:
         totals[spec.dtype] = totals.get(spec.dtype, 0) + spec.size
@@ -135,7 +138,7 @@ def sizes(specs: Specs) -> dict[str, int]:
 
 
 def check_sizes(specs: Specs, vectors: Vectors) -> None:
-    """Raise `ShapeMismatch` when a vector, (element,), is missing or has another number of elements."""
+    """Raise `ShapeMismatch` where a vector (element,) is missing, unexpected or of another size."""
     expected = sizes(specs)
     given = {name: vector.numel() for name, vector in vectors.items()}
     if given != expected:
@@ -143,14 +146,27 @@ def check_sizes(specs: Specs, vectors: Vectors) -> None:
 
 
 def empty_vectors(specs: Specs) -> dict[str, torch.Tensor]:
-    """Vectors, (element,), whose elements are not set."""
+    """Vectors (element,) for these specs, with uninitialized elements."""
     return {dtype: torch.empty(size, dtype=getattr(torch, dtype)) for dtype, size in sorted(sizes(specs).items())}
 
 
 def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
-    """Tensors by name, (*shape) each, that share the memory of the vectors, (element,).
+    """Split vectors into named tensors that share their memory.
 
-    Raises `ShapeMismatch` when a vector is missing or has another number of elements.
+    Args:
+        specs: The tensors in the order in which the vectors have them, such as `Layout.params`.
+        vectors: One vector, (element,), for each dtype.
+
+    Returns:
+        The tensors by name, each of its own shape. Writing to one changes the vector.
+
+    Raises:
+        ShapeMismatch: A vector is missing, unexpected, or has another number of elements.
+
+    Example:
+        >>> specs = (TensorSpec("weight", "float32", (2, 2)), TensorSpec("bias", "float32", (2,)))
+        >>> views(specs, {"float32": torch.arange(6.0)})["bias"]
+        tensor([4., 5.])
     """
     check_sizes(specs, vectors)
     offsets = dict.fromkeys(vectors, 0)
@@ -163,7 +179,23 @@ def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
 
 
 def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy named tensors, (*shape), into one vector per dtype, (element,), in the order of the specs."""
+    """Copy named tensors into flat vectors, the inverse of `views`.
+
+    Args:
+        specs: The tensors in the order in which the vectors are to have them, such as `Layout.params`.
+        tensors: The tensors by name, each of its own shape.
+
+    Returns:
+        One vector, (element,), for each dtype.
+
+    Raises:
+        KeyError: A tensor of the specs is missing.
+
+    Example:
+        >>> specs = (TensorSpec("weight", "float32", (2, 2)), TensorSpec("bias", "float32", (2,)))
+        >>> pack(specs, {"weight": torch.ones(2, 2), "bias": torch.zeros(2)})["float32"]
+        tensor([1., 1., 1., 1., 0., 0.])
+    """
     by_dtype = sorted(specs, key=lambda spec: spec.dtype)
     return {
         dtype: torch.cat([tensors[spec.name].detach().reshape(-1) for spec in group])
@@ -172,13 +204,13 @@ def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
 
 
 def specs_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
-    """The specs of named tensors, (*shape), in order."""
+    """The specs of named tensors of any shapes, in the given order."""
     return tuple(TensorSpec(name, dtype_name(t.dtype), tuple(t.shape)) for name, t in tensors)
 
 
 @dataclass(frozen=True, eq=False)
 class LazyTensors(Mapping[str, torch.Tensor]):
-    """Named tensors, (*shape) each, that are read or computed each time they are asked for and not kept."""
+    """Tensors by name that `read` reads or computes each time they are asked for. Nothing is cached."""
 
     names: tuple[str, ...]
     read: Callable[[str], torch.Tensor]

@@ -1,1 +1,1 @@
-"""Verifying a run: what there must be, what lies there, and how they differ."""
+"""Verify a run: compare every file that is there with what the commit records say must be there."""

@@ -1,4 +1,4 @@
-"""Which chunks of tensors a run has, as its records say, and what verifies them."""
+"""List the chunks of tensors that a run must have according to its records, with functions that verify them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storage.values.digests import NOTHING_KEPT
 
 @dataclass(frozen=True)
 class Sealed:
-    """Chunks of one digest: their arrays, the index that they have, and what reads and verifies them all."""
+    """Chunks that one digest covers: their arrays, their common index, and a function that verifies them all."""
 
     arrays: tuple[ArraySpec, ...]
     index: tuple[int, ...]
@@ -23,12 +23,12 @@ class Sealed:
 
     @property
     def keys(self) -> list[str]:
-        """Where the chunks lie."""
+        """The keys of the chunks."""
         return [chunk_key(array, self.index) for array in self.arrays]
 
 
 def sealed_chunks(store: RoundStore, commits: Mapping[int, Commit]) -> Iterator[Sealed]:
-    """All chunks of tensors that there must be, once each, by the records of the committed rounds."""
+    """All chunks of tensors that must exist according to the records of the committed rounds, each once."""
     splits = {commit.split.number: commit for commit in commits.values() if commit.split}
     yield from _frozen(store, commits.values())
     for commit in commits.values():
@@ -39,7 +39,7 @@ def sealed_chunks(store: RoundStore, commits: Mapping[int, Commit]) -> Iterator[
 
 
 def _frozen(store: RoundStore, commits: Iterable[Commit]) -> Iterator[Sealed]:
-    """The parameters that are stored once, of which every record has the digests."""
+    """The frozen parameters, which are stored once. Every record has their digests, so the first one is used."""
     for commit in list(commits)[:1]:
         for path, array in store.schema.state(1).items():
             if path.startswith("frozen/"):
@@ -54,7 +54,7 @@ def _state(store: RoundStore, commit: Commit) -> Iterator[Sealed]:
 
 
 def _sent(store: RoundStore, commit: Commit) -> Iterator[Sealed]:
-    """What partitions sent and kept, and how their units were matched."""
+    """The updates with their carries, and the matches, of one round."""
     arrays = store.tensors.arrays
     vectors = tuple(arrays[path] for path in store.schema.vectors(1))
     matching = tuple(arrays[path] for path in store.schema.matching(1))

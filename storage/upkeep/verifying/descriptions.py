@@ -1,4 +1,4 @@
-"""Verifying the descriptions of groups and arrays, ``zarr.json``: each is what the schema would write."""
+"""Verify the ``zarr.json`` documents of groups and arrays: each must be what the schema would write."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
 def descriptions(stored: Stored) -> Looked:
-    """All descriptions; those of arrays have as many rows as `commits`, but while the run is made longer."""
+    """Verify all documents. Arrays have as many rows as `commits`, except while a writer extends the run."""
     looked = _look(stored)
-    # A writer may have begun to make it longer meanwhile, so what is found is looked at again.
+    # A writer may have begun to extend the run in the meantime, so findings are checked a second time.
     return _look(stored) if looked.findings else looked
 
 
@@ -52,7 +52,7 @@ def _check(place: Place, key: str, allowed: list[bytes]) -> None:
 
 
 def _arrays(stored: Stored, commits: Mapping[int, Commit], rounds: int) -> list[ArraySpec]:
-    """All arrays that the records tell of, with room for so many rounds."""
+    """All arrays that the records need, with room for `rounds` rounds."""
     schema = stored.store.schema
     splits = {commit.split.number: commit.split.examples for commit in commits.values() if commit.split}
     return [
@@ -63,24 +63,24 @@ def _arrays(stored: Stored, commits: Mapping[int, Commit], rounds: int) -> list[
 
 
 def _reported(commits: Iterable[Commit]) -> set[str]:
-    """The arrays of the metrics and scores that commits tell of."""
+    """The paths of the metrics and scores that appear in commits."""
     return {path for commit in commits for path in numbers_of(commit) if path.partition("/")[0] in REPORTED}
 
 
 def _yet_unwritten(commits: Mapping[int, Commit], copied: int) -> set[str]:
-    """The documents of numbers that rounds after the last one `copied` are the first to tell of."""
+    """The keys of documents for metrics and scores that first appear in rounds not copied into arrays yet."""
     first = _reported(c for c in commits.values() if c.round > copied)
     first -= _reported(c for c in commits.values() if c.round <= copied)
     return {f"{part}/{NAME}" for path in first for part in (path, path.partition("/")[0])}
 
 
 def _being_extended(stored: Stored) -> set[int]:
-    """The numbers of rounds that there may be while a run is made longer: `commits` gets the new one last.
+    """The old and the new number of rounds while a writer extends the run; empty otherwise.
 
-    The claims of writers tell which they are, so that others are not taken for them.
+    The document of `commits` gets the new number last. The writers' claims say which numbers are legitimate.
     """
     epochs = numbered(stored.place.names(LEASES))
     wanted = [claim.rounds for epoch in epochs if (claim := read_claim(stored.place, epoch))]
-    # It may have been made longer since the store was opened.
+    # The run may have been extended since the store was opened.
     fewest = min(stored.store.rounds, (told_rows(stored.place, "commits") or 0) - 1)
     return {fewest, wanted[-1]} if fewest in wanted[:-1] and fewest < wanted[-1] else set()

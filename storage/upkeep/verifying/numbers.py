@@ -1,4 +1,4 @@
-"""Verifying the arrays of numbers: they are copies of what the records say."""
+"""Verify the arrays of numbers, which must be copies of what the commit records say."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 
 def numbers(stored: Stored) -> Looked:
-    """Each chunk of numbers against the records, of which those of the newest rounds may not be copied yet."""
-    there, looks = _there(stored), [_coordinates(stored), _left_out(stored)]
+    """Compare each chunk of numbers with the records. The newest rounds may not be copied yet."""
+    stored_paths, looks = _stored_arrays(stored), [_coordinates(stored), _left_out(stored)]
     copied = last_copied(stored)
-    for index in sorted({*there, *(round // stored.store.schema.block for round in stored.commits)}):
-        told = _told(stored, index)
-        for path in sorted(there.get(index, set()) | told.keys()):
-            looks.append(_look_at(stored, path, index, told.get(path), copied))
+    for index in sorted({*stored_paths, *(round // stored.store.schema.block for round in stored.commits)}):
+        recorded = _recorded(stored, index)
+        for path in sorted(stored_paths.get(index, set()) | recorded.keys()):
+            looks.append(_look_at(stored, path, index, recorded.get(path), copied))
     return Looked(
         frozenset(key for look in looks for key in look.keys),
         tuple(finding for look in looks for finding in look.findings),
@@ -31,26 +31,26 @@ def numbers(stored: Stored) -> Looked:
 
 
 def _left_out(stored: Stored) -> Looked:
-    """Numbers that what says which are copied does not tell of."""
-    said, block = read_copied(stored.store.log), stored.store.schema.block
-    copied = [commit for round, commit in stored.commits.items() if said and round <= said.round]
-    told = {(path, commit.round // block) for commit in copied for path in numbers_of(commit)}
-    out = sorted(path for path, index in told if said and said.since.get(path, index + 1) > index)
+    """Find arrays with copied numbers that ``commits/copied.json`` leaves out."""
+    statement, block = read_copied(stored.store.log), stored.store.schema.block
+    copied = [commit for round, commit in stored.commits.items() if statement and round <= statement.round]
+    numbers = {(path, commit.round // block) for commit in copied for path in numbers_of(commit)}
+    out = sorted(p for p, index in numbers if statement and statement.since.get(p, index + 1) > index)
     return Looked(findings=tuple(Finding(KEY, f"it leaves out {path}") for path in out[:1]))
 
 
-def _there(stored: Stored) -> dict[int, set[str]]:
-    """The arrays with a chunk of a block of rounds, by the block; those that no record tells of are left out."""
+def _stored_arrays(stored: Stored) -> dict[int, set[str]]:
+    """The arrays that have a chunk of a block of rounds, by block, without arrays that no record knows."""
     known = {path for commit in stored.commits.values() for path in numbers_of(commit)}
     known |= {"committed", *(path for path in NUMBERS if "/" in path)}
-    there: dict[int, set[str]] = {}
+    arrays: dict[int, set[str]] = {}
     for key in stored.sizes:
         parts = CHUNK.fullmatch(key)
         if parts and parts[1] in known and int(parts[2]) * stored.store.schema.block <= stored.store.rounds:
             index = int(parts[2])
             if key == chunk_key(_spec(stored, parts[1]), (index,)):
-                there.setdefault(index, set()).add(parts[1])
-    return there
+                arrays.setdefault(index, set()).add(parts[1])
+    return arrays
 
 
 def _spec(stored: Stored, path: str) -> ArraySpec:
@@ -63,8 +63,8 @@ def _rounds(stored: Stored, index: int) -> np.ndarray:
     return np.arange(index * block, (index + 1) * block)
 
 
-def _told(stored: Stored, index: int) -> dict[str, np.ndarray]:
-    """The chunks of a block of rounds as the records have them, by array."""
+def _recorded(stored: Stored, index: int) -> dict[str, np.ndarray]:
+    """The chunks of a block of rounds that follow from the records, by array."""
     chunks: dict[str, np.ndarray] = {}
     for round, commit in stored.commits.items():
         if round // stored.store.schema.block == index:
@@ -73,17 +73,22 @@ def _told(stored: Stored, index: int) -> dict[str, np.ndarray]:
 
 
 def last_copied(stored: Stored) -> int:
-    """The last round that `committed` tells of, which is written last, or that is said to be copied; else -1."""
-    spec, said = _spec(stored, "committed"), read_copied(stored.store.log)
-    for index in sorted((index for index, paths in _there(stored).items() if spec.path in paths), reverse=True):
+    """The last round that was copied into the arrays, -1 for none.
+
+    It is the last one in the array `committed`, which is written last, or the one in ``commits/copied.json``.
+    """
+    spec, statement = _spec(stored, "committed"), read_copied(stored.store.log)
+    for index in sorted(
+        (index for index, paths in _stored_arrays(stored).items() if spec.path in paths), reverse=True
+    ):
         chunk = _read(stored, spec, index)
         if isinstance(chunk, np.ndarray) and chunk.any():
-            return max(int(_rounds(stored, index)[chunk][-1]), said.round if said else -1)
-    return said.round if said else -1
+            return max(int(_rounds(stored, index)[chunk][-1]), statement.round if statement else -1)
+    return statement.round if statement else -1
 
 
 def _read(stored: Stored, spec: ArraySpec, index: int) -> np.ndarray | Finding:
-    """A chunk as it is stored, empty where it is missing; what is wrong where it cannot be read."""
+    """A stored chunk; one of fill values where it is missing, and a finding where it cannot be read."""
     chunks = [empty_chunk(spec)]
 
     def read() -> None:
@@ -93,30 +98,30 @@ def _read(stored: Stored, spec: ArraySpec, index: int) -> np.ndarray | Finding:
     return refused(stored.place, chunk_key(spec, (index,)), read) or chunks[-1]
 
 
-def _look_at(stored: Stored, path: str, index: int, told: np.ndarray | None, copied: int) -> Looked:
-    """A chunk of numbers, and what the records make it, where those after the last one `copied` may lack."""
+def _look_at(stored: Stored, path: str, index: int, recorded: np.ndarray | None, copied: int) -> Looked:
+    """Compare a stored chunk of numbers with the `recorded` one; rows after round `copied` may be missing."""
     spec = _spec(stored, path)
     key, empty, content = chunk_key(spec, (index,)), empty_chunk(spec), _read(stored, spec, index)
     if isinstance(content, Finding):
         return Looked(frozenset([key]), (content,))
     rounds, lost = _rounds(stored, index), {*stored.rounds, *range(stored.newest)} - stored.commits.keys()
-    # Nobody vouches for rows of rounds that are lost.
-    differs = ~_alike(content, empty if told is None else told) & ~np.isin(rounds, list(lost))
+    # Rows of lost rounds cannot be checked, as their records are gone.
+    differs = ~_alike(content, empty if recorded is None else recorded) & ~np.isin(rounds, list(lost))
     behind = differs & _alike(content, empty) & (rounds > copied)
     wrong = rounds[differs & ~behind].tolist()
     if wrong and wrong[-1] > stored.newest and (later := stored.later()):
         again = replace(stored, commits={**stored.commits, **later})
-        return _look_at(again, path, index, _told(again, index).get(path), copied)
+        return _look_at(again, path, index, _recorded(again, index).get(path), copied)
     lacks = f"it lacks round {rounds[behind][0]} and what follows, until the run goes on" if behind.any() else ""
     return Looked(frozenset([key]), _wrong(stored, key, path, wrong), (Finding(key, lacks),) if lacks else ())
 
 
 def _wrong(stored: Stored, key: str, path: str, rounds: list[int]) -> tuple[Finding, ...]:
-    """What is to be told of rows of these rounds, which are not what the records make them."""
+    """The findings for rows of these rounds, which differ from the records."""
     alone = [round for round in rounds if round > stored.newest]
     if alone:
-        told = f"it is missing, where {key} tells of it"
-        records = [Finding(f"commits/{round}.json", told) for round in alone] if path == "committed" else []
+        what = f"it is missing, where {key} tells of it"
+        records = [Finding(f"commits/{round}.json", what) for round in alone] if path == "committed" else []
         return Finding(key, f"it has a row of round {alone[0]}, of which there is no record"), *records
     return tuple(Finding(key, f"its row of round {n} is not what the record says") for n in rounds[:1])
 
@@ -129,12 +134,12 @@ def _alike(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _coordinates(stored: Stored) -> Looked:
-    """The coordinate of rounds, which counts them."""
+    """Verify the coordinate `round`, which counts the rounds."""
     spec = _spec(stored, "round")
     indices = range(-(-spec.shape[0] // spec.chunks[0]))
     checks = {chunk_key(spec, (index,)): partial(_check_coordinate, stored, spec, index) for index in indices}
-    found = [refused(stored.place, key, check) for key, check in checks.items()]
-    return Looked(frozenset(checks), tuple(filter(None, found)))
+    findings = [refused(stored.place, key, check) for key, check in checks.items()]
+    return Looked(frozenset(checks), tuple(filter(None, findings)))
 
 
 def _check_coordinate(stored: Stored, spec: ArraySpec, index: int) -> None:

@@ -1,4 +1,4 @@
-"""What is verified beside the commits' array: records, the quarantine, what was pruned, the claims of writers."""
+"""Verify what lies in ``commits/``: records, quarantined records, what was pruned or copied, writers' claims."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from storage.rounds.lease import LEASES, read_claim
 from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
 
 ASIDES = (log.ASIDE, pruned.ASIDE)
-"""The names of records that were quarantined, which end in digests."""
+"""Match the names of quarantined records, which end in the beginning of a digest."""
 
 
 def records(stored: Stored) -> Looked:
-    """The commit records: each is whole and the one that the next follows, and none is missing."""
+    """Verify that no commit record is missing, and that each is whole and the one that the next one follows."""
     gaps = spans(set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0})
     missing = [Finding(f"commits/{first}.json", _missing(first, last)) for first, last in gaps]
     other = [_damage(stored, round) for round in stored.unread]
@@ -37,17 +37,17 @@ def _damage(stored: Stored, round: int) -> Finding:
 
 
 def said(stored: Stored) -> Looked:
-    """What says which rounds were pruned, and which numbers copied: it is of this history."""
+    """Verify that the files that say which rounds were pruned and copied belong to this history."""
     checks = {
         pruned.KEY: partial(pruned.check_pruned, stored.store.log),
         numbers.KEY: partial(numbers.check_copied, stored.store.log),
     }
-    found = [refused(stored.place, key, check) for key, check in checks.items()]
-    return Looked(frozenset(checks), tuple(filter(None, found)))
+    findings = [refused(stored.place, key, check) for key, check in checks.items()]
+    return Looked(frozenset(checks), tuple(filter(None, findings)))
 
 
 def claims(stored: Stored) -> Looked:
-    """The claims of writers, those that there are and those whose epochs commits tell."""
+    """Verify the writers' claims: those that are stored, and those whose epochs appear in commits."""
     epochs = numbered(key.removeprefix(f"{LEASES}/") for key in stored.sizes if key.startswith(LEASES))
     last = max([0, *epochs, *(commit.epoch for commit in stored.commits.values())])
     keys = {epoch: f"{LEASES}/{epoch}.json" for epoch in {*epochs, *range(1, min(last, len(epochs) + 99) + 1)}}
@@ -61,7 +61,7 @@ def claims(stored: Stored) -> Looked:
 
 
 def quarantined(stored: Stored) -> Looked:
-    """The records that were quarantined, whose names tell their digests."""
+    """Verify that each quarantined record has the digest that its name says."""
     matched = ((key, name.fullmatch(key.removeprefix("commits/"))) for key in stored.sizes for name in ASIDES)
     digests = {key: parts.groups()[-1] for key, parts in matched if parts}
     checks = {key: partial(_check_aside, stored.place, key, digest) for key, digest in digests.items()}

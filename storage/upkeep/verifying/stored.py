@@ -1,4 +1,4 @@
-"""A run as it is verified: what lies there, and its whole records; and what a look at it tells."""
+"""The run that is being verified, with its files and records as listed at the start, and the form of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.rounds.store import RoundStore
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a file of a run; `path` is its key in the run."""
+    """Something wrong with a file of a run: the file's `path` in the run, and `what` is wrong."""
 
     path: str
     what: str
@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Looked:
-    """What one look tells: the keys that belong to the run, what is wrong, and what is merely unfinished."""
+    """The result of one check: the keys that belong to the run, what is wrong, and what is merely unfinished."""
 
     keys: frozenset[str] = frozenset()
     findings: tuple[Finding, ...] = ()
@@ -38,10 +38,11 @@ class Looked:
 
 @dataclass(frozen=True)
 class Stored:
-    """A run at the moment it is verified.
+    """A run as it is when verifying begins.
 
-    `rounds` are those with a record, whole or not; `links` and `commits` the whole ones, by round; `sizes` the
-    bytes of all keys, listed before the records. `pruned` is None where its record is damaged, and nobody knows.
+    `rounds` are those with a record, whole or not. `links` and `commits` are the whole records by round. `sizes`
+    are the bytes of all files by key, listed before the records. `pruned` is None where the record of it is
+    damaged.
     """
 
     store: RoundStore
@@ -53,12 +54,12 @@ class Stored:
 
     @property
     def place(self) -> Place:
-        """Where it lies."""
+        """The place of the run."""
         return self.store.place
 
     @property
     def newest(self) -> int:
-        """The last committed round; -1 where there is none."""
+        """The last round with a whole record; -1 where there is none."""
         return max(self.commits, default=-1)
 
     @property
@@ -67,18 +68,21 @@ class Stored:
         return set(self.rounds) - self.commits.keys()
 
     def later(self) -> dict[int, Commit]:
-        """What was committed since, by round."""
+        """The rounds that were committed since verifying began, with their records."""
         return whole_commits(self.store, [round for round in self.store.log.rounds() if round > self.newest])[1]
 
     def keeps(self, spec: ArraySpec, index: tuple[int, ...]) -> bool:
-        """Whether a chunk of a committed round is to be there; where nobody knows, whether it is."""
+        """Whether a chunk of a committed round must exist.
+
+        Where it is unknown what was pruned, a chunk must exist if it does.
+        """
         if not spec.over_rounds:
             return True
         return chunk_key(spec, index) in self.sizes if self.pruned is None else self.pruned.has_chunk(spec, index)
 
 
 def read_known(store: RoundStore) -> Pruned | None:
-    """What was pruned; None where its record is damaged."""
+    """What was pruned from a run; None where the record of it is damaged."""
     try:
         return store.tensors.pruned()
     except StoreDamaged:
@@ -86,17 +90,20 @@ def read_known(store: RoundStore) -> Pruned | None:
 
 
 def whole_commits(store: RoundStore, rounds: list[int]) -> tuple[dict[int, Link], dict[int, Commit]]:
-    """The whole ones of these rounds' records, as they are sealed and what they say."""
+    """The whole records of these rounds, sealed and parsed, by round."""
     commits = {}
     links = store.log.links(rounds)
     for round, link in links.items():
-        with suppress(StoreDamaged):  # found as one that is not whole
+        with suppress(StoreDamaged):  # reported later as a record that is not whole
             commits[round] = store.log.parsed(round, link)
     return {round: links[round] for round in commits}, commits
 
 
 def refused(place: Place, key: str, read: Callable[[], object]) -> Finding | None:
-    """What reading a file raises, as a finding; a disk that fails raises `PlaceError`."""
+    """A finding with the error that `read` raises, None where it raises none.
+
+    A `PlaceError` is raised instead, as it says nothing about the content.
+    """
     try:
         read()
     except PlaceError:

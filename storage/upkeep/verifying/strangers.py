@@ -1,4 +1,4 @@
-"""What lies in a run and belongs to none of its rounds: left by a writer, at work or killed, or added."""
+"""Find files that belong to none of a run's rounds: left by a writer at work or killed, or added by somebody."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLIT = re.compile(rf"partitions/(?:([0-9]{{1,18}})/(?:{re.escape(NAME)}|c/0)|{r
 
 
 def strangers(stored: Stored, known: frozenset[str]) -> Looked:
-    """The keys that are none of those known: what an unfinished writer may have left is noted, all else found."""
+    """Report the keys that are not `known`: as notes where a writer may have left them, otherwise as findings."""
     findings, notes = [], []
     for key in stored.sizes.keys() - known:
         left = _left(stored, key)
@@ -28,7 +28,7 @@ def strangers(stored: Stored, known: frozenset[str]) -> Looked:
 
 
 def _left(stored: Stored, key: str) -> str | None:
-    """Why a writer may have left it there; None for what none does."""
+    """Why a writer may have left a file; None for a file that no writer leaves."""
     if HALF_WRITTEN.fullmatch(key):
         return "it is half-written, by a writer that is at work or was killed"
     if parts := SPLIT.fullmatch(key):
@@ -40,20 +40,20 @@ def _left(stored: Stored, key: str) -> str | None:
 
 
 def _of_round(stored: Stored, key: str) -> str | None:
-    """Why a chunk of tensors may be there: its round is not committed, was pruned, or its record was lost."""
+    """Why a chunk of tensors may be there: its round is not committed, was pruned, or lost its record."""
     parts = CHUNK.fullmatch(key)
     array = stored.store.tensors.arrays.get(parts[1]) if parts else None
     if parts is None or array is None or "round" not in array.dims:
         return None
     index = (int(parts[2]), *map(int, parts[3].split("/")[1:]))
-    # Past the axes of rounds and partitions a chunk is whole.
+    # On all axes after those of rounds and partitions there is a single chunk.
     counts = [size if chunk == 1 else 1 for size, chunk in zip(array.shape, array.chunks, strict=True)]
     inside = len(index) == len(counts) and all(i < max(count, 1) for i, count in zip(index, counts, strict=True))
     return why_left(stored, array, index) if inside else None
 
 
 def why_left(stored: Stored, array: ArraySpec, index: tuple[int, ...]) -> str | None:
-    """Why a chunk that no record tells of may be there; None for what no writer leaves."""
+    """Why a chunk that no record needs may be there; None for one that no writer leaves."""
     if not stored.keeps(array, index):
         return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
     if commit := stored.commits.get(index[0]):

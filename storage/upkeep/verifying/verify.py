@@ -1,4 +1,4 @@
-"""Whether a run is as it was written: every file of it, against the chain of its commits."""
+"""Verify a run: check every file of it against the chain of its commit records."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ MISSING = "it is missing; restore the file from a copy"
 
 
 THREADS = 4
-"""Files that are read at once; each may be as large as a tensor."""
+"""How many files are read at once. Each may be as large as a tensor."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What verifying a run found.
+    """The result of verifying a run.
 
-    `rounds` is the last committed round and `chain` its record's; `files` and `bytes` count all that lies there.
-    `vouched` is the round up to which the expected chain vouches; None where none was given, or one of another
-    history. `notes` tell what a writer left that was cut short, or is still at work.
+    `rounds` is the last committed round, and `chain` is that of its record. `files` and `bytes` count everything
+    that is stored. `findings` are what is wrong. `notes` are files of a writer that was killed or is still at
+    work. `vouched` is the round up to which an expected chain covers the history; None where none was given, or
+    where it belongs to another history.
     """
 
     rounds: int
@@ -61,25 +62,25 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was found."""
+        """Whether nothing is wrong."""
         return not self.findings
 
     @property
     def told(self) -> str:
-        """Whether it is sound, and what was read, in a line."""
-        found = "sound" if self.sound else f"{len(self.findings)} found"
-        return f"{found}; {max(self.rounds, 0)} rounds, {self.files:,} files, {self.bytes:,} bytes"
+        """One line that says whether the run is sound, and how much was read."""
+        result = "sound" if self.sound else f"{len(self.findings)} found"
+        return f"{result}; {max(self.rounds, 0)} rounds, {self.files:,} files, {self.bytes:,} bytes"
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.findings), *(f"note: {note}" for note in self.notes), self.told])
 
 
 def verify(where: Where | Place, expect: str | None = None) -> Verification:
-    """Read all of the run at a place and compare it with what its records say; what differs is named.
+    """Read every file of the run at a place and compare it with the commit records.
 
-    `expect` is a chain that was noted down, of the newest record or of an earlier one. A run may be verified while
-    it is written. Raises `UsageError` where `expect` is no chain, `NotARun` where nothing lies, `PlaceError` where
-    something cannot be read.
+    `expect` is a chain that was noted down earlier, of the newest record or of an earlier one. A run may be
+    verified while it is written. Raises `UsageError` where `expect` is no chain, `NotARun` where there is nothing,
+    and `PlaceError` where a file cannot be read.
     """
     if expect is not None and not CHAIN.fullmatch(expect):
         raise UsageError(f"{expect!r} is no chain, which has 64 hexadecimal digits; `roundweave verify` prints it")
@@ -91,12 +92,12 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
     except StoreError as error:
         return _unopened(place, error)
     stored, looks = _looked(store)
-    seen = _told(stored, looks)
-    return seen if expect is None else _expecting(stored, seen, expect)
+    result = _combined(stored, looks)
+    return result if expect is None else _expecting(stored, result, expect)
 
 
 def _unopened(place: Place, error: StoreError) -> Verification:
-    """Of a run whose attributes are none, or not those of its records, nothing else can be told."""
+    """The result for a run that cannot be opened, as its attributes are damaged or not those of its records."""
     sizes = place.sizes()
     if not sizes:
         raise NotARun(f"nothing lies in {place}; `roundweave runs` lists the runs") from error
@@ -108,8 +109,8 @@ def _unopened(place: Place, error: StoreError) -> Verification:
 
 
 def _looked(store: RoundStore) -> tuple[Stored, list[Looked]]:
-    """The run as it is, and what each look at it tells."""
-    # A record is there before its numbers, so what is listed before the records has no others.
+    """The run as it is now, and the result of each check."""
+    # Numbers are written after their record. With files listed before records, every number has its record.
     sizes, rounds = store.place.sizes(), store.log.rounds()
     stored = Stored(store, rounds, *whole_commits(store, rounds), sizes, read_known(store))
     every = [sealed for sealed in sealed_chunks(store, stored.commits) if _stays(stored, sealed)]
@@ -123,20 +124,23 @@ def _stays(stored: Stored, sealed: Sealed) -> bool:
 
 
 def _chunks(stored: Stored, every: list[Sealed]) -> Looked:
-    """Every chunk of tensors that is kept, against the digests in the records."""
+    """Verify every chunk of tensors that must exist against the digests in the records."""
     with ThreadPoolExecutor(THREADS) as threads:
-        findings = [each for found in threads.map(partial(_unsound, stored), every) for each in found]
+        findings = [each for several in threads.map(partial(_unsound, stored), every) for each in several]
     return Looked(frozenset(key for sealed in every for key in sealed.keys), tuple(findings))
 
 
 def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
-    """Which chunks are not what was committed: all, where no more can be told than that one of them is not."""
+    """The findings for chunks that are not what was committed.
+
+    All chunks of the common digest are reported where it is unknown which of them is wrong.
+    """
     try:
         sealed.read()
     except PlaceError:
         raise
     except RoundPruned:
-        pass  # while this verifies it
+        pass  # it was pruned since verifying began
     except RoundweaveError:
         checks = [(chunk_key(array, sealed.index), _alone(stored, array, sealed)) for array in sealed.arrays]
         together = f", or another of {len(checks)} with one digest" if len(checks) > 1 else ""
@@ -146,14 +150,14 @@ def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
 
 
 def _alone(stored: Stored, array: ArraySpec, sealed: Sealed) -> Finding | None:
-    """What is wrong with one chunk by itself."""
+    """What is wrong with one chunk by itself: it is missing or its checksum is wrong; None where neither is."""
     key, tensors = chunk_key(array, sealed.index), stored.store.tensors
-    found = refused(stored.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
-    return found if found is None or key in stored.sizes else Finding(key, MISSING)
+    finding = refused(stored.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
+    return finding if finding is None or key in stored.sizes else Finding(key, MISSING)
 
 
-def _told(stored: Stored, looks: list[Looked]) -> Verification:
-    """What all looks tell together."""
+def _combined(stored: Stored, looks: list[Looked]) -> Verification:
+    """The results of all checks together."""
     newest = stored.links.get(stored.newest)
     findings = sorted({each for look in looks for each in look.findings}, key=str)
     return Verification(
@@ -167,7 +171,7 @@ def _told(stored: Stored, looks: list[Looked]) -> Verification:
 
 
 def _gathered(notes: Iterable[Finding]) -> tuple[Finding, ...]:
-    """A line for all files of which the same is to be noted."""
+    """One note for all files with the same note."""
     paths: dict[str, list[str]] = {}
     for note in notes:
         paths.setdefault(note.what, []).append(note.path)
@@ -175,10 +179,10 @@ def _gathered(notes: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(Finding(min(same), what + more[what]) for what, same in paths.items())
 
 
-def _expecting(stored: Stored, seen: Verification, chain: str) -> Verification:
-    """The same, with what the expected chain tells."""
+def _expecting(stored: Stored, result: Verification, chain: str) -> Verification:
+    """A result to which the comparison with an expected chain is added."""
     for round, link in stored.links.items():
         if chain in (link.chain, link.before):
-            return replace(seen, vouched=round if chain == link.chain else round - 1)
-    what = f"its chain is {seen.chain}; {chain} is that of no round of this history"
-    return replace(seen, findings=(*seen.findings, Finding(f"commits/{stored.newest}.json", what)))
+            return replace(result, vouched=round if chain == link.chain else round - 1)
+    what = f"its chain is {result.chain}; {chain} is that of no round of this history"
+    return replace(result, findings=(*result.findings, Finding(f"commits/{stored.newest}.json", what)))
