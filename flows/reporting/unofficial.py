@@ -42,7 +42,7 @@ def take_over(put_event: Put, put_log: Put) -> None:
 
 
 def give_back(seconds: float) -> None:
-    """Make Prefect send its events and log lines itself again, after up to `seconds` of waiting for pending ones."""
+    """Make Prefect send its events and log lines itself again, after up to `seconds` for those still pending."""
     logs.set_api_log_sink(None)
     # `drain_all` returns a coroutine where an event loop runs, as in a notebook; a new thread has no loop.
     drain = threading.Thread(target=events.EventsWorker.drain_all, args=(seconds,), daemon=True)
