@@ -20,8 +20,7 @@ from tasks.matching.tracing.trace import Trace, trace
 
 
 def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups:
-    """Find a module's groups of interchangeable units with example inputs (examples, …); the module is not
-    changed.
+    """Find a module's unit groups with example inputs (examples, …); the module itself is not changed.
 
     An operation without a rule pins all units that it touches. Raises `ModelError` if the module cannot be
     exported.

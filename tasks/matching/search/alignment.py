@@ -54,8 +54,7 @@ def spread(similarity: torch.Tensor, k: int | None, temperature: float) -> torch
 
 @dataclass(frozen=True)
 class Aligner:
-    """Aligns unit groups by the terms of their similarity; `assign` turns similarities into a permutation or
-    mixture.
+    """Aligns unit groups by terms of similarity; `assign` turns similarities into a permutation or a mixture.
 
     A group that is a parent of others is compared by pairs: for each pair of a target and a source unit, the
     dependent groups are aligned first. `kept` caches terms between visits of a group.
@@ -88,8 +87,7 @@ class Aligner:
     def greedy(self) -> dict[str, torch.Tensor]:
         """A first permutation: groups are assigned one after the other, preferably next to groups that have one.
 
-        For each group it is int64 (*sizes of parents, size), or a mixture (units, source units) if `assign` gives
-        it.
+        For each group it is int64 (*sizes of parents, size), or the mixture (units, source units) of `assign`.
         """
         known: dict[str, torch.Tensor] = {}
         left = self._roots()
@@ -139,18 +137,14 @@ class Aligner:
         return True
 
     def _best(self, root: str, known: Permutation) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
-        """The best permutation of a group and its dependent groups, and its similarities if it has no
-        dependents.
-        """
+        """The best permutation of a group and its dependents, and its similarities if it has no dependents."""
         if self._tree(root) != {root}:
             return self._by_pairs(root, known), None
         scores = similarity(self._parts(root, known), self.metric)
         return {root: self.assign(scores)}, scores
 
     def _parts(self, root: str, known: Permutation) -> Sequence[Term]:
-        """The terms of the group's units in each of its tensors, with all other groups permuted as far as
-        known.
-        """
+        """The terms of a group's units in each of its tensors, with other groups permuted as far as known."""
         places = [(n, dim) for n, t in enumerate(self.terms) for dim, name in enumerate(t.labels) if name == root]
         return comparable([self._settled(*place, known) for place in places], {HERE})
 

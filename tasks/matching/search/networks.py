@@ -46,8 +46,7 @@ def match_pair(
 ) -> dict[str, torch.Tensor]:
     """Find the permutation of one network's units that makes it most like another; both are given by number.
 
-    It is int64 (*sizes of parents, size) for each group. `start` is an earlier permutation from which to search
-    on.
+    It is int64 (*sizes of parents, size) for each group. The search begins from `start` if it is given.
     """
     return _align(evidence, {target: evidence.units.identity()}, source, start)
 
@@ -55,9 +54,7 @@ def match_pair(
 def _align(
     evidence: Evidence, targets: Mapping[int, Permutation], source: int, start: Permutation | None
 ) -> dict[str, torch.Tensor]:
-    """The permutation of a network's units that makes it most like the mean of others, which are permuted
-    first.
-    """
+    """The permutation of a network's units that makes it most like the mean of other, permuted networks."""
     return Aligner(evidence.beside(targets, source), evidence.units.groups, evidence.measure).align(start)
 
 
@@ -67,9 +64,8 @@ def soft_match(
     """For each group, a row-stochastic matrix (units, source units) over the k most similar units; None means all.
 
     The weights are a softmax of similarity / temperature. Each layer's mixture is applied to the next layer's
-    input
-    before that layer is compared. Unlike a permutation, a mixture does NOT preserve the network's function. Groups
-    with parents, and the parents themselves (such as attention heads), are matched one to one.
+    input before that layer is compared. Unlike a permutation, a mixture does NOT preserve the network's function.
+    Groups with parents, and the parents themselves (such as attention heads), are matched one to one.
     """
     metric = "cosine" if evidence.metric is None and evidence.measure == "l2" else evidence.measure
     if metric == "l2":

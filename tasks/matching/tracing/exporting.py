@@ -33,8 +33,7 @@ def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export
 
 
 def evaluating(model: nn.Module) -> nn.Module:
-    """A copy of a module in evaluation mode, without values cached from earlier calls or a cache of keys and
-    values.
+    """A copy of a module in evaluation mode, without cached values and without a cache of keys and values.
 
     It is set to training mode in between, as modules drop values that they cached for evaluation then. Raises
     `ModelError` if the module cannot be copied.

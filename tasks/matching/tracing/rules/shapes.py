@@ -103,9 +103,7 @@ def _parts(run: Axes, sizes: Sequence[int]) -> list[Axis]:
 
 
 def _view_of_sum(parts: list[Axis], rest: Axes, sizes: Sequence[int]) -> Axes:
-    """The view of a concatenation as rows: each part is viewed on its own, then all are stacked or
-    concatenated.
-    """
+    """The view of a concatenation as rows: each part is viewed alone, then all are stacked or concatenated."""
     rows = [length(part) * sizes[0] // sum(map(length, parts)) for part in parts]
     if set(rows) == {1}:
         return stack([view([part, *rest], sizes[1:]) for part in parts])
