@@ -1,1 +1,1 @@
-"""The `roundweave` command: its options, tables and one-line errors."""
+"""The `roundweave` command line: its options, tables and one-line errors."""

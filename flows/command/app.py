@@ -1,4 +1,4 @@
-"""The `roundweave` command. A subcommand is imported when it runs; the list of all is known without."""
+"""The `roundweave` command. Only the subcommand that runs is imported, so that the command starts quickly."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ COMMANDS = {
     "report": ("exporting", "Write one page that tells of a run and needs nothing else."),
     "units": ("merging", "Show which hidden units of a network are interchangeable, and what is pinned and why."),
 }
-"""Where each subcommand is defined, and what the list of them says of it."""
+"""Each subcommand's module and its line in the list of subcommands."""
 
 FLOWS = ("train", "resume", "replay", "recombine", "merge")
-"""Those that are Prefect flows."""
+"""Subcommands that run as Prefect flows."""
 
 TRAINING = ("train", "resume", "replay", "plan")
-"""Those that need a cluster, unless they are told otherwise."""
+"""Subcommands that start a local cluster unless an option says otherwise."""
 
 OF_INTERRUPTS = 130
-"""The exit code that typer makes of a `KeyboardInterrupt`."""
+"""The exit code into which typer turns a `KeyboardInterrupt`."""
 
 _COMPLETING = "_ROUNDWEAVE_COMPLETE"
-"""What a shell sets that asks for completions."""
+"""The environment variable that a shell sets when it asks for completions."""
 
 
 def main() -> None:
-    """Run the command: exit code 0 done, 1 failed, 2 bad usage."""
+    """Run the command and exit: code 0 for success, 1 for a failure, 2 for bad usage."""
     arguments = _completed() or sys.argv[1:] or ["--help"]
     as_json = "--json" in arguments
     with (
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _completed() -> list[str]:
-    """The words that a shell asks to complete, after the command's own."""
+    """The words that a shell asks to complete, without the command's own name."""
     words = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
     return words.split()[1:] if _COMPLETING in os.environ else []
 
@@ -86,7 +86,10 @@ def _asked(arguments: list[str]) -> str | None:
 
 
 def _begin_ahead(arguments: list[str]) -> None:
-    """Have Prefect's server and what forks workers start, which import for seconds, where they will be needed."""
+    """Start Prefect's server and the process that forks workers early if the subcommand needs them.
+
+    Both import modules for seconds, while this process imports its own.
+    """
     asked, words = _asked(arguments), {word for argument in arguments for word in argument.split("=")}
     if "--help" in words or _COMPLETING in os.environ:
         return
@@ -97,7 +100,7 @@ def _begin_ahead(arguments: list[str]) -> None:
 
 
 def _interrupted(asked: str | None) -> str:
-    """What is left of a subcommand that was interrupted."""
+    """The line that says what an interrupted subcommand has left."""
     left = {"prune": "; prune again to end it", "cp": "; there is no copy"}
     if asked in ("train", "resume"):
         return f"interrupted; {going_on(begun[-1] if begun else None)}"
@@ -105,7 +108,7 @@ def _interrupted(asked: str | None) -> str:
 
 
 def application(arguments: list[str]) -> typer.Typer:
-    """The command with its subcommands, of which only the one that is asked for is imported."""
+    """The typer application with all subcommands; only the one in the arguments is imported."""
     app = typer.Typer(help=HELP, pretty_exceptions_enable=False)
     app.callback()(_common)
     asked = _asked(arguments)
@@ -137,11 +140,11 @@ def _common(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What comes before a subcommand."""
+    """The options that stand before a subcommand."""
 
 
 def _unloaded() -> None:
-    """Stands for a subcommand in the list of all."""
+    """Stands in the list of subcommands for one that is not imported."""
 
 
 if __name__ == "__main__":

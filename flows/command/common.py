@@ -1,4 +1,4 @@
-"""What subcommands share: arguments that several of them take, and how they print."""
+"""Arguments that several subcommands take, and functions that print their output."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ RunName = Annotated[str, typer.Argument(help="the run's name, or its address")]
 Trust = Annotated[bool, typer.Option(help="run the code kept in a store outside the root")]
 
 WIDE = 10_000
-"""Columns where the output is no terminal, so that nothing is cut."""
+"""The line width where the output is no terminal, so large that nothing is cut."""
 
 
 class _Printed(Console):
-    """Texts, also those in tables, are shown as they are: neither markup nor emoji, and nothing moves a cursor."""
+    """A console that prints texts, also in tables, literally: no markup, no emoji, no control characters."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options | {"markup": False})
 
 
 def console(stderr: bool = False, wide: bool = True) -> Console:
-    """Standard output or standard error, for texts that come from a store, a user's code, or a user.
+    """A console on standard output or standard error that is safe for texts from stores and users' code.
 
-    Lines are never wrapped for another program, unless it is prose that need not be `wide`.
+    Where the output is no terminal, lines are not wrapped, unless `wide` is false, as for prose.
     """
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = WIDE if wide and not terminal else None
@@ -43,7 +43,7 @@ def console(stderr: bool = False, wide: bool = True) -> Console:
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Print one line on standard output, however long it is."""
+    """Print one line on standard output without wrapping it."""
     console().print(text, style=style, soft_wrap=True)
 
 
@@ -53,7 +53,7 @@ def print_json(value: Any) -> None:
 
 
 def output(as_json: bool, summary: Any, show: Callable[..., None], *shown: Any) -> None:
-    """Print a summary as JSON, or have `show` print what is `shown` for a person."""
+    """Print a summary as JSON, or call `show(*shown)` to print for a person."""
     if as_json:
         print_json(summary)
     else:
@@ -66,9 +66,10 @@ def table(
     bold: Callable[[Mapping[Any, Any]], bool] = lambda row: False,
     title: str | None = None,
 ) -> Table:
-    """Rows with the same names as a table: a column for each name, its first column never cut.
+    """A table of rows that all have the same keys, one column for each key. The first column is never cut.
 
-    Numbers are written as their column's name asks for; all columns but the first are flushed `right` if asked.
+    Numbers are formatted by their column's name. With `right`, all columns but the first are aligned right. Rows
+    for which `bold` is true are printed in bold.
     """
     rows = list(rows)
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)

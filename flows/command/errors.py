@@ -1,4 +1,4 @@
-"""How the command fails: one line for a person, the exit code, and where asked a JSON object."""
+"""How the command fails: with one line for a person, an exit code and, with `--json`, a JSON object."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flows.command.common import console, print_json
 from storage.errors import CodeError, RoundweaveError, UsageError, reason
 
 FAILED, BAD_USAGE = 1, 2
-"""Exit codes."""
+"""The exit codes of a failure and of bad usage."""
 
 
 @contextmanager
 def clear_errors(as_json: bool = False) -> Iterator[None]:
-    """End the command with one line and an exit code where an error would be a traceback."""
+    """Turn errors into one line and an exit code instead of a traceback, and end the command."""
     try:
         yield
     except typer.TyperException as error:
@@ -41,7 +41,7 @@ def clear_errors(as_json: bool = False) -> Iterator[None]:
 
 
 def fail(message: str, code: int = FAILED, as_json: bool = False) -> NoReturn:
-    """Print the line and end the command."""
+    """Print one error line, with `as_json` also a JSON object, and exit with this code."""
     console(stderr=True).print(f"error: {message}", style="red", soft_wrap=True)
     if as_json:
         print_json({"status": "failed", "error": message})
@@ -49,7 +49,10 @@ def fail(message: str, code: int = FAILED, as_json: bool = False) -> NoReturn:
 
 
 def _nobody_reads() -> NoReturn:
-    """End the command without a word where the program that read its output has ended, such as ``head``."""
+    """End the command silently if the program that read its output has ended, such as ``head``.
+
+    If standard output is still open, another connection was closed, which is an error.
+    """
     standard_output = select.poll()
     standard_output.register(1, 0)
     if not standard_output.poll(0):

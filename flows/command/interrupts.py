@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends the command in order, further ones change nothing, and what hangs is left behind."""
+"""Ctrl-C: the first one ends the command in order, further ones are ignored, and after 8 s it ends by force."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from contextlib import contextmanager, suppress
 import psutil
 
 SECONDS = 8.0
-"""How long an interrupted command may take to end in order; committed rounds are safe in any case."""
+"""The time after which an interrupted command ends by force; committed rounds are safe in any case."""
 
 
 @contextmanager
 def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
-    """Raise `KeyboardInterrupt` once in the block at Ctrl-C, have `say` tell of it, and end the process.
+    """At Ctrl-C, raise `KeyboardInterrupt` in the block once, call `say` once, and end the process.
 
-    Whatever error the block then ends with, only `say` prints. A `KeyboardInterrupt` of another origin is told of
-    in the same way.
+    Whatever error the block ends with after that, nothing but `say` prints. A `KeyboardInterrupt` from elsewhere
+    also leads to one call of `say`.
     """
     interrupted, said = threading.Event(), threading.Event()
 
@@ -39,10 +39,10 @@ def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         if not interrupted.is_set():
             interrupted.set()
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the very end, where Python drops its handlers
-            logging.disable()  # what is cut off leaves tracebacks in logs
-            # An interrupt that falls into a callback of Python's own is lost there: it would be printed as
-            # ignored. The command then ends like one that hangs.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the end, unlike handlers, which Python drops
+            logging.disable()  # interrupted work would log tracebacks
+            # An exception raised inside one of Python's own callbacks is printed as ignored and lost. Then nothing
+            # is printed here, and the command ends by force.
             sys.unraisablehook = lambda lost: None
             threading.Thread(target=end_what_hangs, daemon=True).start()
             raise KeyboardInterrupt
@@ -61,7 +61,7 @@ def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
 
 
 def _end() -> None:
-    """End this process and those it started: what libraries do at a process's end takes time, or prints."""
+    """Kill this process and all it has started, as libraries' exit handlers would take time or print."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             process.kill()

@@ -21,7 +21,10 @@ from tasks.user_code import Code
 
 
 def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """Give a command, whose last parameter is ``**options``, an option for each field of the models."""
+    """A decorator that gives a command an option for each field of the models, except those in `without`.
+
+    The command takes the options' values as ``**options``.
+    """
     added = {
         name: _parameter(name, field, model.model_config.get("title") or model.__name__)
         for model in models
@@ -37,7 +40,7 @@ def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Cal
 
 
 def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callable[..., Any]:
-    """Give a command all options of algorithms; its help shows those of the one that is asked for."""
+    """Give a command the options of all algorithms; its help shows those of the algorithm in the arguments."""
     known = inspect.signature(command).parameters
     return _signed(
         command, [*known.values(), *(p for p in _algorithm_parameters(arguments) if p.name not in known)]
@@ -55,11 +58,11 @@ def _signed(command: Callable[..., Any], parameters: list[inspect.Parameter]) ->
 
 
 def _algorithm_parameters(arguments: list[str]) -> list[inspect.Parameter]:
-    """An option for each that some algorithm takes; hidden, unless the algorithm of the arguments takes it."""
+    """The options of all algorithms; those that the algorithm in the arguments does not take are hidden."""
     asked = _asked_algorithm(arguments)
     try:
         shown: Mapping[str, FieldInfo] = options_of(asked) if asked else {}
-    except RoundweaveError:  # said when the configuration is resolved
+    except RoundweaveError:  # it is raised again and reported when the configuration is resolved
         shown = {}
     panel = f"Options of {asked}"
     return [
@@ -80,7 +83,7 @@ def _asked_algorithm(arguments: list[str]) -> str | None:
 def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
     kind = _option_type(field.annotation)
     flag = f"--{name.replace('_', '-')}"
-    # What is off by default needs no flag to turn it off; an algorithm's option is on for some.
+    # A switch that is off by default needs no --no- flag; an algorithm's option may be on by default.
     switch = f"{flag}/--no-{flag[2:]}" if hidden or field.default is not False else flag
     option = typer.Option(
         switch if kind is bool else flag,
@@ -100,12 +103,12 @@ def _help(field: FieldInfo) -> str:
     default = default.label if isinstance(default, Named) else default
     kind = _option_type(field.annotation)
     choices = f": {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
-    told = "" if default is False or default in (None, {}, ()) else f" ({default})"
-    return f"{field.description or ''}{choices}{told}".strip(": ")
+    shown_default = "" if default is False or default in (None, {}, ()) else f" ({default})"
+    return f"{field.description or ''}{choices}{shown_default}".strip(": ")
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The types of a union without None and the user's own code; else the type alone."""
+    """The types of a union except None and `Code`; any other type alone."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if isinstance(annotation, types.UnionType) or str(get_origin(annotation)) == "typing.Union":
@@ -118,7 +121,7 @@ def _is_mapping(annotation: Any) -> bool:
 
 
 def _option_type(annotation: Any) -> Any:
-    """What a flag takes: a plain type or a choice as it is, the rest as a text."""
+    """The type of a flag's value: a plain type or a choice stays as it is, every other type becomes text."""
     member, *others = _members(annotation)
     if any(get_origin(other) is Literal for other in others):  # a number, or a word in its place
         return str
@@ -126,7 +129,7 @@ def _option_type(annotation: Any) -> Any:
 
 
 def given(options: Mapping[str, Any], *models: type[BaseModel]) -> dict[str, Any]:
-    """The options that were given, with those of mapping type read as JSON."""
+    """The options that the user gave; values of fields that are mappings are parsed as JSON."""
     fields = {**EVERY_OPTION, **{name: field for model in models for name, field in model.model_fields.items()}}
     mappings = {name for name, field in fields.items() if _is_mapping(field.annotation)}
     values = {name: value for name, value in options.items() if value is not None}

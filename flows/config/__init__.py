@@ -1,1 +1,1 @@
-"""The configuration, and what its names stand for."""
+"""The configuration of runs and merges, and the objects that its names stand for."""

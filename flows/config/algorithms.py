@@ -1,8 +1,9 @@
 """The algorithm of a configuration: its name, its parts and their options.
 
-From the parts of each algorithm comes a model, and from the models the command's flags, the TOML's keys and the
-form on Prefect's page. What is no field of a configuration is an option of its algorithm: ``lr = 0.1`` beside
-``algorithm = "fed_avg"`` is ``algorithm = {name = "fed_avg", lr = 0.1}``.
+Each algorithm has a pydantic model, made from the options of its parts. From these models come the command's
+flags, the keys of TOML files and the form on Prefect's page. A value that is no field of a configuration counts as
+an option of its algorithm: ``lr = 0.1`` beside ``algorithm = "fed_avg"`` means
+``algorithm = {name = "fed_avg", lr = 0.1}``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Options = Mapping[str, tuple[Any, Any]]
 
 
 class Named(BaseModel):
-    """An algorithm with its options, and parts in place of its own."""
+    """An algorithm with its options; `map`, `reduce` and `apply` may replace the algorithm's own parts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,42 +49,42 @@ class Named(BaseModel):
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The parts that are in place of the algorithm's own, by kind."""
+        """The parts that replace the algorithm's own, by kind: map, reduce or apply."""
         return {kind: part for kind in TABLES if (part := getattr(self, kind)) is not None}
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options by name, defaults included."""
+        """All options by name, including defaults."""
         return {name: getattr(self, name) for name in self.model_dump(exclude={"name", *TABLES})}
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """The user's functions, kept by value."""
+        """The user's functions in it, each with its source."""
         return tuple(each for each in (self.name, *self.parts.values()) if isinstance(each, Code))
 
     @property
     def label(self) -> str:
-        """A name for people."""
+        """The name to show to people; of a user's function its reference."""
         return self.name.label if isinstance(self.name, Code) else str(self.name)
 
     def kept(self) -> Named:
-        """The same, functions of the user's kept by value."""
+        """A copy in which references to the user's functions are replaced by their source."""
         own = {kind: find_code(part) for kind, part in self.parts.items() if is_own_part(kind, part)}
         name = {"name": find_code(self.name)} if is_own(self.name) else {}
         return self.model_copy(update={**own, **name})
 
     def over(self, rounds: int) -> Named:
-        """The same, with learning-rate schedules that name no number of rounds going over so many."""
+        """A copy whose learning-rate schedules last so many rounds, unless they name a number themselves."""
         texts = {name: value for name, value in self.options.items() if name.endswith("lr_schedule")}
         return self.model_copy(update={name: with_rounds(text, rounds) for name, text in texts.items()})
 
     def build(self) -> Algorithm:
-        """The three values; raises `UsageError` for an option that the user's function does not take."""
+        """The algorithm itself; raises `UsageError` for an option that the user's function does not take."""
         return build_algorithm(self.name, self.options, self.parts)
 
 
 class OwnAlgorithm(Named):
-    """A function of the user's that returns an `Algorithm`, with the options that it names."""
+    """A user's function that returns an `Algorithm`; its parameters are the options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -91,7 +92,7 @@ class OwnAlgorithm(Named):
 
 
 def _model(name: str, options: Options) -> type[Named]:
-    """The model of an algorithm's options."""
+    """Make the pydantic model of an algorithm with these options."""
     title = "".join(part.capitalize() for part in name.split("_"))
     fields: dict[str, Any] = {"name": (Literal[name], name), **options}
     return create_model(title, __base__=Named, __doc__=ABOUT.get(name), **fields)
@@ -99,13 +100,13 @@ def _model(name: str, options: Options) -> type[Named]:
 
 @functools.cache
 def _model_of(name: str, parts: tuple[tuple[str, Any], ...] = ()) -> type[Named]:
-    """The model of a named algorithm with other parts; raises `UsageError` for a part that there is not."""
+    """The model of a built-in algorithm with other parts; raises `UsageError` for an unknown part."""
     return _model(name, _options(name, parts))
 
 
 @functools.cache
 def _options(name: str, parts: tuple[tuple[str, Any], ...] = ()) -> Options:
-    """The options of a named algorithm with other parts; raises `UsageError` for a part that there is not."""
+    """The options of a built-in algorithm with other parts; raises `UsageError` for an unknown part."""
     if name == "auto":
         return part_options(Auto)
     preset = ALGORITHMS[name].with_parts(dict(parts))
@@ -116,7 +117,7 @@ MODELS: Mapping[str, type[Named]] = {name: _model_of(name) for name in ABOUT}
 
 
 def _every_option() -> dict[str, FieldInfo]:
-    """The options of all algorithms and of all parts by name, as the first that has one says it."""
+    """The options of all algorithms and parts by name; the first algorithm that has an option describes it."""
     models = [MODELS["fed_avg"], *MODELS.values()]
     models += [
         _model_of("fed_avg", ((kind, part),))
@@ -133,16 +134,19 @@ def _every_option() -> dict[str, FieldInfo]:
 
 
 EVERY_OPTION: Mapping[str, FieldInfo] = _every_option()
-"""All that some algorithm takes, by name; defaults may differ from one to another."""
+"""All options of all algorithms by name; an option's default may differ between algorithms."""
 
 
 def leave_checks(schema: dict[str, Any]) -> None:
-    """Have a JSON schema leave to us what we refuse in better words: options that no algorithm takes."""
+    """Make a JSON schema allow unknown fields, which our own check refuses with a clearer message."""
     schema["additionalProperties"] = True
 
 
 def options_of(name: str, parts: Mapping[str, str] | None = None) -> dict[str, FieldInfo]:
-    """The options of an algorithm by name; of the user's function it runs the file, and raises `CodeError`."""
+    """The options of an algorithm by name.
+
+    For a user's function its file is run to find the function's parameters; raises `CodeError` if that fails.
+    """
     if is_own(name):
         if not is_reference(name):
             return {}
@@ -156,7 +160,7 @@ def options_of(name: str, parts: Mapping[str, str] | None = None) -> dict[str, F
 
 
 def _type(default: Any) -> Any:
-    """The type of an option that is not annotated: that of its default."""
+    """The type of an option without an annotation: the type of its default."""
     return Any if default in (None, inspect.Parameter.empty) else type(default)
 
 
@@ -164,14 +168,15 @@ DEFAULT = MODELS["fed_avg"](name="fed_avg")
 
 
 def is_own(name: str | Code) -> bool:
-    """Whether an algorithm is a function of the user's."""
+    """Whether an algorithm is a user's function and not a built-in name."""
     return not isinstance(name, str) or name not in MODELS
 
 
 def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
-    """The values with those that are no fields moved into the table of the algorithm, over what it has of them.
+    """Move values that are no `fields` into the algorithm's table, where they replace options of the same name.
 
-    What no algorithm takes is left where it is; a function of the user's may take anything.
+    Values that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take
+    any option.
     """
     table = _table(values.get("algorithm", DEFAULT))
     own = is_own(table["name"])
@@ -181,7 +186,7 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
 
 
 def _table(value: Any) -> dict[str, Any]:
-    """A table of name and options; a name, a callable or kept code alone has no options."""
+    """An algorithm as a table of name and options; a name, a callable or code becomes one without options."""
     if isinstance(value, Named):
         return {"name": value.name, **value.model_dump(exclude={"name"}, exclude_unset=True)}
     named = isinstance(value, Mapping) and "name" in value and not _is_kept(value)
@@ -189,7 +194,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def _checked(value: Any) -> Any:
-    """The algorithm of a table, with options that it takes; else `ValueError`."""
+    """The algorithm of a table, a name or a callable; raises `ValueError` for unknown names and options."""
     if isinstance(value, Named):
         return value
     table = _table(value)
@@ -202,7 +207,7 @@ def _checked(value: Any) -> Any:
 
 
 def _named(name: str, table: Mapping[str, Any]) -> Named:
-    """The algorithm of a name and a table of its options and parts."""
+    """The built-in algorithm of this name with the options and parts of a table; raises `ValueError`."""
     parts = {kind: part for kind in TABLES if (part := table.get(kind)) is not None}
     replaced = tuple((kind, OWN if is_own_part(kind, part) else part) for kind, part in parts.items())
     options, model = _options(name, replaced), _model_of(name, replaced)
@@ -217,16 +222,16 @@ def _named(name: str, table: Mapping[str, Any]) -> Named:
 
 
 OWN = "own.py:part"
-"""Stands for a part of the user's, which has no options."""
+"""Stands for any user's function as a part, which has no options."""
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether it is a function of the user's as a record holds it, which has a name, too."""
+    """Whether a value is a user's function as a run's record stores it; such a value also has a name."""
     return isinstance(value, Mapping) and "source" in value
 
 
 if TYPE_CHECKING:
-    AlgorithmField = Any  # a checker knows what a field holds, and not what may be given for it
+    AlgorithmField = Any  # a type checker cannot express that other types are accepted than the field holds
 else:
     _Table = Union[str, *MODELS.values(), OwnAlgorithm]
     AlgorithmField = Annotated[SerializeAsAny[Named], BeforeValidator(_checked, json_schema_input_type=_Table)]

@@ -1,4 +1,4 @@
-"""What a configuration says of a parameter server: whether it fits, and in what order updates arrive."""
+"""What a configuration says about a parameter server: checks, defaults, and the order in which updates arrive."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from tasks.executors.base import EXECUTORS
 from tasks.when import Asynchronous, Order
 
 KEPT = "updates:10"
-"""What is kept of a server's rounds, where nothing else is said."""
+"""The default of `keep` for runs with a parameter server."""
 
-SCORED_TURNS = 10
-"""Turns of each partition after which the server's network is scored, where nothing else is said."""
+SCORED_PUSHES = 10
+"""By default the server's network is scored after so many pushes of each partition."""
 
 
 def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
-    """The configuration with what was left to the algorithm; raises `UsageError` for what does not go with it."""
+    """Fill in the defaults that depend on whether the algorithm has a parameter server.
+
+    Raises `UsageError` for fields that do not fit the algorithm.
+    """
     if not isinstance(algorithm.when, Asynchronous):
         return _without_server(config)
     if algorithm.when.buffer > config.partitions:
@@ -40,7 +43,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if (config.order or config.speeds) and not EXECUTORS[config.executor].orders_arrivals:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
-    return _filled(config, evaluate_every=SCORED_TURNS * config.partitions, keep=KEPT)
+    return _filled(config, evaluate_every=SCORED_PUSHES * config.partitions, keep=KEPT)
 
 
 def _without_server(config: TrainConfig) -> TrainConfig:
@@ -50,7 +53,7 @@ def _without_server(config: TrainConfig) -> TrainConfig:
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:
-    """The configuration with defaults for the fields that were not given."""
+    """The configuration with these defaults for fields that were not given."""
     return config.model_copy(update={name: getattr(config, name) or value for name, value in defaults.items()})
 
 
@@ -64,9 +67,10 @@ def _check_speeds(config: TrainConfig) -> None:
 
 
 def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
-    """The order in which updates arrive, None where that is left to the workers, or nothing arrives by itself.
+    """The order in which updates arrive at a parameter server.
 
-    Raises `UsageError` where it is recorded by a run of another experiment.
+    None if the workers' speed decides, or the algorithm has no parameter server. Raises `UsageError` if the order
+    is that of a recorded run of another experiment.
     """
     if not EXECUTORS[config.executor].orders_arrivals or not isinstance(algorithm.when, Asynchronous):
         return None

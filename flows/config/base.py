@@ -1,4 +1,4 @@
-"""The base of configurations, and types of fields; what is wrong is said in one line, in words for a person."""
+"""The base class of configurations, types of their fields, and one-line messages for wrong values."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAMES = "only letters, digits, '.', '_' and '-', the first a letter, digit or '_
 
 
 class Config(BaseModel):
-    """A configuration; raises `UsageError` for what cannot be, which names the nearest of an unknown field."""
+    """A configuration. Wrong values raise `UsageError`; for an unknown field it suggests the most similar name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     known: ClassVar[Mapping[str, FieldInfo]] = {}
-    """What may be given besides its fields."""
+    """Names that may be given besides the fields, for suggestions."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -33,15 +33,15 @@ class Config(BaseModel):
 
 
 def problems_of(error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> list[str]:
-    """A line a field; one that takes several forms, and got none of them, says what it takes."""
+    """One line for each wrong field. For a field of several types, of which none fits, it says what it takes."""
     lines: dict[str, list[str]] = {}
     for detail in error.errors():
         lines.setdefault(_field(detail), []).append(_problem(detail, fields))
     return [
         f"{field} = {values[field]!r}: it takes {fields[field].description}"
-        if len(told) > 1 and field in values and field in fields
-        else "; ".join(dict.fromkeys(told))
-        for field, told in lines.items()
+        if len(problems) > 1 and field in values and field in fields
+        else "; ".join(dict.fromkeys(problems))
+        for field, problems in lines.items()
     ]
 
 
@@ -55,7 +55,7 @@ def _problem(detail: ErrorDetails, fields: Iterable[str]) -> str:
         return f"unknown field {field!r}; {nearest(field, fields, '`roundweave train --help` lists them')}"
     message = NAMES if detail["type"] == "string_pattern_mismatch" else detail["msg"]
     message = message.removeprefix("Value error, ")
-    # What our own checks say names the field already.
+    # The messages of our own checks name the field already.
     return message if not field or detail["type"] == "value_error" else f"{field} = {detail['input']!r}: {message}"
 
 
@@ -64,7 +64,7 @@ def _keep_callable(value: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    NamedOrOwn = Any  # a checker knows what a field holds, and not what may be given for it
+    NamedOrOwn = Any  # a type checker cannot express that other types are accepted than the field holds
 else:
     NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
 """A built-in name, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
@@ -74,17 +74,17 @@ if TYPE_CHECKING:
     EachOwn = Any
 else:
     EachOwn = tuple[NamedOrOwn, ...]
-"""One for each partition."""
+"""A tuple with one built-in name or function for each partition."""
 
 
 if TYPE_CHECKING:
     Names = Any
 else:
     Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas)]
-"""Built-in names or functions of the user's, or a text of names with commas between them."""
+"""Built-in names or users' functions, or a text of names separated by commas."""
 
 Integers = Annotated[tuple[int, ...], BeforeValidator(at_commas)]
-"""Whole numbers, or a text with commas between them."""
+"""Integers, or a text of integers separated by commas."""
 
 Numbers = Annotated[tuple[float, ...], BeforeValidator(at_commas)]
-"""Numbers, or a text with commas between them."""
+"""Numbers, or a text of numbers separated by commas."""

@@ -1,4 +1,4 @@
-"""A configuration in a TOML file: fields of `TrainConfig` and options of the algorithm; paths go from the file."""
+"""Configurations in TOML files: fields of `TrainConfig` and options; paths are relative to the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.data.sources.table import SOURCES
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a file, each path in them as seen from here; raises `UsageError`."""
+    """The values of a TOML file, with paths relative to the current folder; raises `UsageError`."""
     try:
         values = from_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -26,12 +26,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check_toml(path: Path) -> None:
-    """Raise `UsageError` where a configuration cannot be written to a file of this name."""
+    """Raise `UsageError` if a configuration cannot be written to this path."""
     file_path(path, "a configuration", (".toml",))
 
 
 def write_toml(path: Path, config: TrainConfig) -> None:
-    """Write what was given of a configuration to a file, with whole paths; raises `UsageError` if that fails."""
+    """Write a configuration's given values to a TOML file, with absolute paths; raises `UsageError`."""
     try:
         path.write_text(tomli_w.dumps(from_anywhere(config)), "utf-8")
     except OSError as error:
@@ -39,13 +39,13 @@ def write_toml(path: Path, config: TrainConfig) -> None:
 
 
 def from_anywhere(config: TrainConfig) -> dict[str, Any]:
-    """What was given of a configuration, as JSON and TOML have it, with whole paths."""
+    """A configuration's given values, without defaults, as JSON or TOML types and with absolute paths."""
     values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     return {key: _seen(Path.cwd(), key, value) for key, value in values.items()}
 
 
 def _seen(folder: Path, key: str, value: Any) -> Any:
-    """A value of a file in a folder, its paths as seen from where the folder's own path is."""
+    """A value of a file in this folder; paths in it are joined to the folder's path."""
     match key, value:
         case "algorithm", {"name": name}:
             return value | {"name": _seen(folder, key, name)}
@@ -63,7 +63,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
 
 
 def _place(folder: Path, text: str) -> str:
-    """A ``FILE.py:function`` or ``csv:FILE`` of the folder; other texts, such as names, as they are."""
+    """Join ``FILE.py:function`` or ``csv:FILE`` to the folder; other texts, such as names, are unchanged."""
     place, _, function = text.rpartition(":")
     if place.endswith(".py"):
         return f"{folder / place}:{function}"

@@ -1,4 +1,4 @@
-"""The configuration of a merge: the flow's parameter and the command's options in one definition."""
+"""The configuration of a merge, which defines the flow's parameter and the command's options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flows.config.train import Placement
 
 
 class Architecture(Config):
-    """Which network, and examples to run it on; what is not given is taken from the run of a stored round."""
+    """A network and examples to run it on; missing fields are taken from the run of a stored round."""
 
     model: NamedOrOwn | None = Field(
         default=None, description="linear, logistic, mlp, cnn, gpt, FILE.py:fn; default: of the run that is merged"
@@ -92,7 +92,7 @@ class Merging(Config):
 
 
 class MergeConfig(Architecture, Merging, Placement):
-    """All there is to say about a merge."""
+    """The whole configuration of a merge."""
 
     networks: tuple[str, ...] = Field(
         description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"
@@ -103,7 +103,7 @@ class MergeConfig(Architecture, Merging, Placement):
 
     @property
     def kept(self) -> bool:
-        """Whether it is kept as a run, with the networks and their permutations, and not only as a file."""
+        """Whether the merge is stored as a run, with the networks and their permutations, not only as a file."""
         return self.out is None or self.name is not None
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Parts that take the place of an algorithm's own: another reduce, another apply."""
+"""A reduce and an apply that replace those of an algorithm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.user_code import Code, find_code, is_reference
 
 
 class Parts(Config):
-    """A reduce and an apply in place of those of an algorithm; None leaves it its own."""
+    """A reduce and an apply that replace those of an algorithm; None keeps the algorithm's own."""
 
     reduce: NamedOrOwn | None = Field(
         default=None, description=f"how updates become one: {', '.join(spelled(REDUCES))}, FILE.py:fn"
@@ -33,11 +33,11 @@ class Parts(Config):
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """The user's code among them."""
+        """The user's functions among the parts."""
         return tuple(part for part in (self.reduce, self.apply) if isinstance(part, Code))
 
     def kept(self) -> dict[str, Any]:
-        """The fields that are given, the user's functions kept by value."""
+        """The given fields, with the source of the user's functions."""
         reduce = {} if self.reduce is None else {"reduce": _kept(self.reduce, REDUCES)}
         if self.apply is None:
             return reduce
@@ -51,29 +51,29 @@ class Parts(Config):
 
 
 class Recombined(Parts):
-    """What a run has in place of its algorithm's parts; `before` rounds of another run count as gone before.
+    """The parts that replace those of a run's algorithm.
 
-    They count for what is drawn at random, for splits and for schedules, so its rounds are those that would have
-    followed there.
+    `before` rounds of another run are counted before this run's own for random numbers, splits and schedules, so
+    that this run's rounds are those that would have followed in the other run.
     """
 
     before: int = Field(default=0, ge=0, description="rounds of another run that count as gone before")
 
     def replaced(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm with these parts; raises `UsageError`, `CodeError`."""
+        """The algorithm with its parts replaced by these; raises `UsageError`, `CodeError`."""
         reduce: Any = algorithm.reduce
         apply = algorithm.apply
         if self.reduce is not None:
             other = make_part("reduce", self.reduce, {})
             matched = isinstance(reduce, Matched) and not isinstance(other, Matched)
-            reduce = replace(reduce, inner=other) if matched else other  # units that were matched stay so
+            reduce = replace(reduce, inner=other) if matched else other  # a matching reduce goes on matching units
         if self.apply is not None:
             apply = make_part("apply", self.apply, self.apply_options)
         return joined(replace(algorithm, reduce=reduce, apply=apply))
 
 
 def is_part(text: str) -> bool:
-    """Whether a text names a reduce or an apply of the tables, whatever follows its colon; it is then no code."""
+    """Whether a text names a built-in reduce or apply, with or without an argument after a colon."""
     return text.partition(":")[0] in {**REDUCES, **APPLIES}
 
 

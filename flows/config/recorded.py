@@ -1,7 +1,7 @@
-"""What the record of a stored run allows: going on with it, running its code, and being the same experiment.
+"""Configurations from the records of stored runs: to resume them, to trust their code, to compare experiments.
 
-A store outside the root that the user works in may come from anybody. Nothing of its execution is taken, since a
-scheduler that it names could answer with any code, and its own code is run only where the user says so.
+A store outside the user's root may come from anybody. Its code is run only if the user trusts it, and nothing of
+its execution is used, since a scheduler that it names could send any code.
 """
 
 from __future__ import annotations
@@ -35,11 +35,14 @@ BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "recombined": is_part,
     "input": lambda text: not is_reference(text),
 }
-"""The fields that may be code, and whether a text names what is built in; all else would be run."""
+"""The fields that may hold code, each with a check whether a text names something built in; the rest is code."""
 
 
 def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
-    """The configuration kept in a run's store, with changes to its execution; `UsageError` for foreign code."""
+    """The configuration to resume a run with: the recorded one with changes of its execution.
+
+    Raises `UsageError` for a merge, for fewer rounds than there are, and for foreign code without `trust`.
+    """
     root = root or default_root()
     stored = open_run(run, root)
     if stored.algorithm == "merge":
@@ -50,7 +53,10 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
 
 
 def recorded_config(stored: Run, root: Where, trust: bool, changes: dict[str, Any]) -> TrainConfig:
-    """The configuration that a run was started with, but for changes; `UsageError` for foreign code of its own."""
+    """The recorded configuration of a run with changes; raises `UsageError` for foreign code without `trust`.
+
+    Of a run outside the root, only the experiment is used and not the execution.
+    """
     taken = stored.config.keys() if is_own(stored, root) else Experiment.model_fields.keys()
     recorded = {name: value for name, value in stored.config.items() if name in taken}
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
@@ -60,7 +66,10 @@ def recorded_config(stored: Run, root: Where, trust: bool, changes: dict[str, An
 
 
 def recorded_experiment(run: Run, root: Where, trust: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is, as it is recorded, with changes; `UsageError` for a merge, or foreign code that is left."""
+    """The recorded fields of a run's experiment, with changes.
+
+    Raises `UsageError` for a merge, and for foreign code that the changes do not replace, without `trust`.
+    """
     if run.algorithm == "merge":
         raise UsageError(f"{run.name} is a merge, which no rounds have led to; name a run that was trained")
     recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
@@ -69,14 +78,14 @@ def recorded_experiment(run: Run, root: Where, trust: bool, changes: Mapping[str
 
 
 def is_own(run: Run, root: Where) -> bool:
-    """Whether a run lies in the root that the user works in, and not only a link to it."""
+    """Whether a run itself, and not only a link to it, lies in the user's root."""
     return above(full_address(run.address)) == full_address(root)
 
 
 def check_trust(
     run: Run, root: Where, trust: bool, config: Dealing | Architecture, taken: Iterable[str] = BUILT_IN
 ) -> None:
-    """Raise `UsageError` where fields that are taken from a run outside the root are code, and not trusted."""
+    """Raise `UsageError` if the fields `taken` from a run outside the root hold code, unless `trust` is given."""
     code = [
         value.reference if isinstance(value, Code) else str(value)
         for field in taken
@@ -103,7 +112,7 @@ def _is_built_in(field: str, value: Any) -> bool:
 
 
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
-    """The fields in which a recorded experiment and a wanted one differ, as ``field old -> new``."""
+    """The fields in which a recorded and a wanted experiment differ, each as a text ``field old -> new``."""
     old = Experiment(**{name: value for name, value in recorded.items() if name in Experiment.model_fields})
     before, after = _fields(old), _fields(wanted)
     if _identity(before["algorithm"]) == _identity(after["algorithm"]):
@@ -119,9 +128,9 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
 
 
 def _fields(experiment: Experiment) -> dict[str, Any]:
-    """The fields that make it the same experiment, besides the options of its algorithm.
+    """The fields that decide whether two experiments are the same, except the options of the algorithm.
 
-    The examples are compared by their digest: the folder may have moved.
+    `data` is left out, as examples are compared by their digest and their folder may have moved.
     """
     fields = {name: getattr(experiment, name) for name in Experiment.model_fields if name != "data"}
     return fields | {"algorithm": experiment.algorithm.name}
@@ -143,13 +152,13 @@ def _shown(value: Any) -> str:
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
 
 
-def other_examples(attributes: Mapping[str, Any], found: str) -> str:
-    """What is said where examples of this digest are not those that a run recorded; empty where they are."""
+def other_examples(attributes: Mapping[str, Any], digest: str) -> str:
+    """A text that says that examples of this digest are not the recorded ones; empty if they are the same."""
     recorded = str(attributes.get("data", {}).get("digest"))
-    return "" if recorded == found else f"other examples, of digest {found[:12]} instead of {recorded[:12]}"
+    return "" if recorded == digest else f"other examples, of digest {digest[:12]} instead of {recorded[:12]}"
 
 
-def check_examples(run: Run, found: str) -> None:
-    """Raise `DataError` where examples of this digest are not those that a run recorded."""
-    if other := other_examples(run.attributes, found):
+def check_examples(run: Run, digest: str) -> None:
+    """Raise `DataError` if examples of this digest are not those that the run recorded."""
+    if other := other_examples(run.attributes, digest):
         raise DataError(f"{run.name}: {other}; restore the recorded ones")

@@ -1,6 +1,6 @@
-"""From a configuration to the values that its names stand for: once, and before any process is started.
+"""Resolves a configuration: makes the objects that its names stand for, before any process is started.
 
-Everything that can be refused without a process is refused here, in the same order whoever asks.
+All mistakes that can be found without other processes are reported here, in the same order for all callers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tasks.user_code import Code, find_code, is_reference
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a configuration stands for; `config` holds the user's functions by value.
+    """The objects that a configuration stands for; `config` holds the source of the user's functions.
 
-    `description` and `objective` are None, and the algorithm is not bound to it, where each partition is loaded,
-    and so described, where it is mapped.
+    If each partition is loaded only where it is mapped, `description` and `objective` are None, and the algorithm
+    is not bound to an objective yet.
     """
 
     config: TrainConfig
@@ -47,7 +47,7 @@ class Resolved:
 
 
 def resolve(config: TrainConfig) -> Resolved:
-    """The values of a configuration; raises what is wrong with it, its code, its data or its network."""
+    """Resolve a configuration; raises `RoundweaveError` for mistakes in it, its code, its data or its network."""
     start = _found_start(config)
     config = _complete(config).model_copy(update={"start_from": start or config.start_from})
     algorithm = config.algorithm.build()
@@ -66,9 +66,9 @@ def resolve(config: TrainConfig) -> Resolved:
 
 
 def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
-    """What the rounds compute, on any machine, and the examples that they compute it on, described where they are.
+    """The work of a run's rounds, the same on any machine, and the description of its examples.
 
-    It is made so for every run that begins, goes on or is replayed.
+    The executor describes the examples where they lie. New, resumed and replayed runs all use this function.
     """
     if resolved.objective is None:
         resolved = _described(resolved, executor)
@@ -82,7 +82,7 @@ def work_of(resolved: Resolved, executor: Executor) -> tuple[Work, Description]:
 
 
 def _described(resolved: Resolved, executor: Executor) -> Resolved:
-    """What could be resolved only where the partitions are."""
+    """Resolve what needs the partitions' examples, which the executor describes where they lie."""
     partitions = resolved.partitions
     descriptions = executor.gather(partitions.describe, range(partitions.split.partitions))
     description = combine(descriptions)
@@ -100,13 +100,13 @@ def _fitting(config: TrainConfig, algorithm: Algorithm, sizes: tuple[int, ...] =
 
 
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
-    """The examples by partition; nothing is loaded yet. Raises `UsageError`, and `CodeError` for code."""
+    """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
     split = Split(config.partitions, config.split, config.seed, config.resplit_every)
     return Partitions(find_source(config.data, config.target, split.deal.column), split, dtype, config.held_out)
 
 
 def _complete(config: TrainConfig) -> TrainConfig:
-    """The configuration with the user's functions kept by value, and schedules over the rounds of this run."""
+    """The configuration with the source of the user's functions, and schedules as long as this run."""
     own = {
         "data": keep_source(config.data),
         "model": named_or_own("model", config.model, MODELS),
@@ -119,7 +119,7 @@ def _complete(config: TrainConfig) -> TrainConfig:
 
 
 def _found_start(config: TrainConfig) -> Start | None:
-    """What the run is to begin with, where it is not recorded yet: what goes on needs no such file any more."""
+    """The start of a new run; None for the default, and for a resumed run, which has its own rounds."""
     start = config.start_from
     if start and config.algorithm.options.get("init") == "per-partition":
         raise UsageError(
@@ -131,7 +131,7 @@ def _found_start(config: TrainConfig) -> Start | None:
 
 
 def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Code:
-    """A built-in name, or the user's function kept by value; raises `UsageError` for an unknown name."""
+    """A built-in name, or the source of a user's function; raises `UsageError` for an unknown name."""
     if isinstance(value, Code) or value in names:
         return value
     if is_reference(value):
@@ -140,9 +140,9 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Co
 
 
 def objective_for(config: TrainConfig, description: Description) -> Objective:
-    """The network and loss of a configuration for examples of a description.
+    """The network and loss of a configuration for examples of this description.
 
-    The loss that was not given is the one that fits: cross entropy for labels, but squares for `linear`.
+    The default loss is cross entropy for labels, and the squared error otherwise and for the model `linear`.
     """
     fitting = "cross_entropy" if description.labels and config.model != "linear" else "mse"
     loss = fitting if config.loss is None else config.loss

@@ -1,4 +1,4 @@
-"""What a run is called, begins with, and has to do, where a configuration is trained again and again."""
+"""Names, starts and lengths of runs whose configuration is trained repeatedly, as on a schedule."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from storage.runs.run import open_run
 from tasks.user_code import is_reference, short_name
 
 DATE = "%Y%m%d"
-"""How a day is written in the name of a run."""
+"""The format of a date in a run's name."""
 
 
 class Skipped(Exception):
-    """There is nothing to do, as the configuration says; `address` is that of the run that is there."""
+    """Raised if the configuration says to skip this training; `address` is that of the existing run."""
 
     def __init__(self, text: str, address: str) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class Skipped(Exception):
 
 
 def named(config: TrainConfig) -> TrainConfig:
-    """The configuration with a name in which today's date stands; a new one where it has none."""
+    """The configuration with {date} in its name replaced by today's date; without a name it gets a new one."""
     if config.address:
         return config
     name = config.name.replace(TODAY, time.strftime(DATE)) if config.name else free_name(config)
@@ -38,7 +38,7 @@ def named(config: TrainConfig) -> TrainConfig:
 
 
 def free_name(config: TrainConfig) -> str:
-    """A name that no run has; it begins with those of algorithm and network, of own code file and function."""
+    """A name that no run has yet, made from those of the algorithm and the network."""
     model = config.model
     if isinstance(model, str) and is_reference(model):
         model = model.rpartition(":")[2]
@@ -47,7 +47,10 @@ def free_name(config: TrainConfig) -> str:
 
 
 def as_scheduled(config: TrainConfig) -> TrainConfig:
-    """The configuration of the run that is due now; one that came from here stays as it is. Raises `Skipped`."""
+    """The configuration of the run to train now, with its name, rounds and start decided; raises `Skipped`.
+
+    Calling it again with its result changes nothing.
+    """
     config = named(config)
     if config.address:
         return config
@@ -58,7 +61,7 @@ def as_scheduled(config: TrainConfig) -> TrainConfig:
 
 @contextmanager
 def skipped_if_busy(config: TrainConfig) -> Iterator[None]:
-    """Within, what another process is writing already is skipped, where the configuration says so."""
+    """Raise `Skipped` instead of `RunBusy` if another process writes the run and `on_busy` is set."""
     try:
         yield
     except RunBusy as error:
@@ -68,18 +71,18 @@ def skipped_if_busy(config: TrainConfig) -> Iterator[None]:
 
 
 def address(config: TrainConfig) -> str:
-    """Where the run of a configuration lies that has a name."""
+    """The address of the run of a configuration, which must have a name."""
     return config.address or run_address(config.root, config.name or "")
 
 
 def is_pattern(start: Any) -> bool:
-    """Whether what a run begins with is a round of the newest run whose name fits, such as ``nightly-*@-1``."""
+    """Whether `start` names a round of the newest run whose name fits a pattern, such as ``nightly-*@-1``."""
     stored = stored_round(start) if isinstance(start, str) else None
     return stored is not None and "*" in stored[0]
 
 
 def _on_complete(config: TrainConfig) -> dict[str, Any]:
-    """What is other than the configuration says where the run of its name is complete."""
+    """The changes of the configuration that `on_complete` asks for if the run of this name exists."""
     if config.on_complete is None or not is_run(address(config)):
         return {}
     if config.on_complete == "new":
@@ -93,7 +96,7 @@ def _on_complete(config: TrainConfig) -> dict[str, Any]:
 
 
 def _dated(config: TrainConfig) -> str:
-    """The first of ``NAME``, ``NAME-<date>``, ``NAME-<date>-2`` and so on that is no complete run."""
+    """The first of ``NAME``, ``NAME-<date>``, ``NAME-<date>-2`` and so on that is not a complete run."""
     name, today = f"{config.name}", time.strftime(DATE)
     dated = name if name.endswith(today) else f"{name}-{today}"
     names = chain([name, dated], (f"{dated}-{number}" for number in count(2)))
@@ -105,9 +108,9 @@ def _is_complete(address: str) -> bool:
 
 
 def _start(config: TrainConfig) -> Any:
-    """What the run begins with: of a pattern such as ``nightly-*@-1`` the newest complete run, if there is any.
+    """The value of `start_from` with a pattern such as ``nightly-*@-1`` replaced by the newest complete run.
 
-    A run that goes on keeps what it began with.
+    None if there is no such run. An existing run keeps the start that it recorded.
     """
     if not is_pattern(config.start_from):
         return config.start_from

@@ -1,7 +1,7 @@
-"""The configuration of a run: the flow's parameter, the command's options and the record's JSON in one definition.
+"""The configuration of a run, which defines the flow's parameter, the command's options and the record's JSON.
 
-It has two parts. The *experiment* is what the run is: a resumed run must have the same. The *execution* is how
-and how long it is run, and may change.
+It has two parts. The *experiment* decides the results; a resumed run must have the same. The *execution* is how
+and how long the run is trained, and may change when it is resumed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tasks.tables import spelled
 from tasks.user_code import Code
 
 SEEDED, RECORDED = "seeded", "recorded:"
-"""Orders of arrival: one that is simulated, and that of a run."""
+"""The orders in which updates may arrive: a simulated one, or after the prefix that of a recorded run."""
 
 TODAY = "{date}"
-"""Stands for the day on which a run begins, in its name."""
+"""Stands in a run's name for the date on which the run begins."""
 
 LONGEST_NAME = 255
-"""Bytes of a folder's name, as file systems have them."""
+"""The most bytes that file systems allow in a folder's name."""
 
 
 class Dealing(Config):
-    """Which examples, and how they are dealt to partitions."""
+    """The examples, and how they are split into partitions."""
 
     data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
@@ -66,7 +66,7 @@ class Dealing(Config):
 
 
 class Experiment(Dealing):
-    """What the run is; resuming compares it."""
+    """The part of the configuration that decides a run's results; a resumed run must have the same."""
 
     model: NamedOrOwn = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
     model_options: dict[str, Any] = Field(
@@ -111,12 +111,12 @@ class Experiment(Dealing):
 
     @property
     def compute(self) -> Compute:
-        """How maps are computed; raises `UsageError` for what does not go together."""
+        """How maps are computed; raises `UsageError` for fields that exclude one another."""
         return Compute(self.threads, self.stacked, self.ranks, self.units, self.hybrid)
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """The user's code that map, reduce and apply are made of."""
+        """The user's functions among the algorithm, its map, reduce and apply."""
         return (*self.algorithm.code, *(self.recombined.code if self.recombined else ()))
 
     @model_validator(mode="after")
@@ -127,18 +127,18 @@ class Experiment(Dealing):
 
 
 def _known_place(root: Any) -> Any:
-    """The root's address; raises `UsageError` for a place of a kind that there is not."""
+    """The root's address; raises `UsageError` for an unknown kind of place."""
     place_of(root)
     return address_of(root)
 
 
 def _known_keep(keep: str) -> str:
-    """What is to be kept as it is spelled; raises `UsageError`."""
+    """The value of `keep` in its usual spelling; raises `UsageError` for a wrong one."""
     return str(Keep.of(keep))
 
 
 def _known_order(order: str) -> str:
-    """The order as it is spelled; raises `ValueError` for none that there is."""
+    """The order of arrival unchanged; raises `ValueError` for an unknown one."""
     if order != SEEDED and not order.removeprefix(RECORDED):
         raise ValueError("recorded needs a run: recorded:RUN")
     if order != SEEDED and not order.startswith(RECORDED):
@@ -147,14 +147,14 @@ def _known_order(order: str) -> str:
 
 
 def _short_enough(name: str) -> str:
-    """The name as it is; raises `ValueError` where no folder can be called so."""
+    """The name unchanged; raises `ValueError` if it is too long for a folder's name."""
     if len(os.fsencode(f"{name}{SUFFIX}")) > LONGEST_NAME:
         raise ValueError(f"name {name[:20]}… is too long; give one of {LONGEST_NAME - len(SUFFIX)} bytes at most")
     return name
 
 
 class Placement(Config):
-    """Where work is run, and where its results are kept."""
+    """Where work is run, and where its results are stored."""
 
     name: Annotated[str, AfterValidator(_short_enough)] | None = Field(
         default=None, pattern=r"^[\w][\w.\-]*$", description="name of the run; an existing one goes on"
@@ -186,16 +186,17 @@ class Placement(Config):
 
     @property
     def placed(self) -> dict[str, Any]:
-        """Where work is done, as `open_executor` takes it."""
+        """The fields that `open_executor` takes as keyword arguments."""
         fields = {"scheduler", "workers", "worker_timeout", "private", "wait_for_workers", "plain_ranks"}
         return self.model_dump(include=fields)
 
 
 class Raced(Config):
-    """What a strategy showed in a race: the held-out loss that seconds of training bought, in so many rounds.
+    """A strategy's result in a race: its held-out loss after `trained` seconds, which were so many `rounds`.
 
-    `seconds` are those of a round, `epoch` those of an epoch. One that is `behind` took so many times as long as
-    the quickest of the last heat to most of what was learned in it.
+    `seconds` is the time of a round and `epoch` that of an epoch. `behind` says how many times as long the
+    strategy took as the best one to come 95 % of the way from the loss at the start to the lowest loss of the
+    race; it is None for a strategy that was out before it came so far.
     """
 
     loss: float
@@ -208,7 +209,7 @@ class Raced(Config):
 
 
 class Planned(Config):
-    """How a run's strategy was chosen: what each showed in the race, by name, and why others were refused."""
+    """How a run's strategy was chosen: the results of the race by strategy, and why others were refused."""
 
     strategy: str
     workers: int
@@ -219,7 +220,7 @@ class Planned(Config):
 
 
 class Execution(Placement):
-    """How and how long the run is run; may change when it is resumed."""
+    """How and how long a run is trained; it may change when the run is resumed."""
 
     name: Annotated[str, AfterValidator(_short_enough)] | None = Field(
         default=None,
@@ -261,7 +262,7 @@ class Execution(Placement):
 
 
 class TrainConfig(Experiment, Execution):
-    """All there is to say about a training run; what is no field of it is an option of its algorithm."""
+    """The whole configuration of a training run; a value that is no field is an option of its algorithm."""
 
     model_config = ConfigDict(json_schema_extra=leave_checks)
 
@@ -286,5 +287,5 @@ class TrainConfig(Experiment, Execution):
 
     @property
     def experiment(self) -> Experiment:
-        """The part that resuming compares."""
+        """The fields that a resumed run must have in common with the recorded one."""
         return Experiment(**{name: getattr(self, name) for name in Experiment.model_fields})

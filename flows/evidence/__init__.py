@@ -1,1 +1,1 @@
-"""What can be done with stored rounds besides going on with them."""
+"""Uses of stored rounds besides resuming: replaying, recombining, comparing and forking them."""

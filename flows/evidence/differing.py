@@ -1,4 +1,4 @@
-"""Where two runs first differ: by their records, and by the tensors of the first round that does."""
+"""Finds where two runs first differ, by their records and by the tensors of the first differing round."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tasks.evidence.results import difference_as_json, largest_difference
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Where two runs first differ: fields of their experiments, and the first thing in the first round that does.
+    """Where two runs first differ: `config` names fields of their experiments, `round` is the first such round.
 
-    `what` is that thing, `tensor` the first of its tensors that differs, and `largest` the largest absolute
-    difference of two numbers, None if it is not known. `detail` says more. `compared` rounds were equal.
+    `what` names the first part of the round that differs, `tensor` its first differing tensor, and `largest` the
+    largest absolute difference of two numbers, None if unknown. `detail` says more. `compared` rounds were equal.
     """
 
     runs: tuple[str, str]
@@ -42,7 +42,7 @@ class RunDifference:
         return not self.config and self.round is None
 
     def summary(self) -> dict[str, Any]:
-        """All of it, for machines."""
+        """All fields as a JSON object."""
         return asdict(self) | {"largest": difference_as_json(self.largest), "equal": self.equal}
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class Within:
-    """What differs in a round, by the fields of `RunDifference`."""
+    """The first difference inside a round; its fields are those of `RunDifference`."""
 
     what: str
     tensor: str | None = None
@@ -64,9 +64,9 @@ class Within:
 
 
 def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> RunDifference:
-    """Where two runs, by their names or paths, first differ; times, workers and scores do not count.
+    """Find where two runs, given by names or addresses, first differ; times, workers and scores are ignored.
 
-    Records are read round after round, and tensors of the first that differs. Raises `NotARun`.
+    The records of all rounds are compared, and the tensors of the first round that differs. Raises `NotARun`.
     """
     one, other = (run if isinstance(run, Run) else open_run(run, root) for run in (first, second))
     names, config = (one.name, other.name), tuple(_fields(one, other))
@@ -76,7 +76,7 @@ def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> 
         if within is None:
             within = _first_in(one.round(number), other.round(number))
         elif number <= min(one.done, other.done):
-            lost.append((number, within))  # perhaps later ones tell more
+            lost.append((number, within))  # later rounds may show a real difference
             continue
         if within is not None:
             return RunDifference(names, config, number - len(lost), number, **vars(within))
@@ -99,7 +99,7 @@ def _fields(one: Run, other: Run) -> Iterator[str]:
 
 
 def _absent(one: Run, other: Run, number: int) -> Within | None:
-    """Why a round cannot be compared; None where both have its record."""
+    """The reason why a round cannot be compared; None if both runs have its record."""
     for run in (one, other):
         if number > run.done:
             return Within(f"{run.name} ends with round {run.done}")
@@ -111,7 +111,7 @@ def _absent(one: Run, other: Run, number: int) -> Within | None:
 
 
 def _first_in(first: Round, second: Round) -> Within | None:
-    """What differs in a round of both: an update, else a tensor of the state."""
+    """The first difference between two rounds: of an update, the state, the split or the partitions' carry."""
     one, other = first.commit, second.commit
     if one.identity() == other.identity():
         return None
@@ -130,7 +130,7 @@ def _first_in(first: Round, second: Round) -> Within | None:
 
 
 def _in_update(first: Round, second: Round, partition: int) -> Within | None:
-    """What differs of one partition: its update, its weight or refusal, or how its units were matched."""
+    """The difference of one partition: of its update, its weight or refusal, or how its units were matched."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
     what = f"the update of partition {partition}"
     if one is None or other is None:
@@ -149,7 +149,10 @@ def _in_update(first: Round, second: Round, partition: int) -> Within | None:
 def _in_tensors(
     what: str, first: Round, second: Round, read: Callable[[Round], Mapping[str, torch.Tensor]]
 ) -> Within:
-    """The first tensor that differs, read from both rounds; without numbers where one cannot be read."""
+    """The first differing tensor of those that `read` gives for both rounds.
+
+    If tensors can no longer be read, the result only says so.
+    """
     try:
         one, other = read(first), read(second)
     except StoreError as error:

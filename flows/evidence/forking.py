@@ -1,4 +1,4 @@
-"""``roundweave.fork``: a run that begins with a stored round of another, and takes over its experiment."""
+"""``roundweave.fork``: configures a run that begins with a stored round of another run and has its experiment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from tasks.networks.start import find_fork
 def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
     """The configuration of a run that begins with a stored round such as ``RUN@12``, ``RUN@last``, ``RUN@best``.
 
-    The experiment is that of the stored run, its code included, with changes, among them options of its algorithm;
-    of another algorithm all options are its own. Nothing of the stored run's execution is taken. Raises
-    `UsageError`, also for code from outside the root without `trust`, `NotARun` and `RoundMissing`.
+    The experiment is that of the stored run, including its code, with `changes`, which may be options of the
+    algorithm. If the algorithm itself is changed, none of the old options are taken. Nothing of the stored run's
+    execution is used. Raises `UsageError`, also for code from outside the root without `trust`, `NotARun` and
+    `RoundMissing`.
     """
     stored = stored_round(place)
     if stored is None:

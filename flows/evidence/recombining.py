@@ -1,6 +1,6 @@
-"""``roundweave.recombine``: stored rounds reduced again, in another way or without some partitions.
+"""``roundweave.recombine``: reduces stored rounds again, with other parts or without some partitions.
 
-What cannot be done is refused before any work.
+Impossible requests are refused before any work is done.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tasks.user_code import Code
 
 
 class RecombineConfig(Parts, Placement):
-    """All there is to say about reducing stored rounds again; `name` is that of a new run to keep one in."""
+    """The configuration for reducing stored rounds again; `name` is a new run to store one of the results in."""
 
     run: str = Field(description="the run's name, or its address")
     round: WhichRound | None = Field(
@@ -56,7 +56,7 @@ class RecombineConfig(Parts, Placement):
 
 @dataclass(frozen=True)
 class RecombinePlan:
-    """Rounds of a run, and the values of its record: `resolved` with the parts asked for, `recorded` as it is."""
+    """Rounds to reduce again; `resolved` is the recorded configuration with other parts, `recorded` without."""
 
     config: RecombineConfig
     run: Run
@@ -66,9 +66,9 @@ class RecombinePlan:
 
 
 def recombine(config: RecombineConfig) -> Recombination:
-    """Reduce stored rounds again without Prefect, and with the executor `inline` without Dask.
+    """Reduce stored rounds again, without Prefect, and with the executor `inline` also without Dask.
 
-    Raises `RoundweaveError`; what cannot be done is refused before anything is started.
+    Raises `RoundweaveError`; impossible requests are refused before anything is started.
     """
     plan = plan_recombine(config)
     with open_executor(config.executor, notice=notice, **config.placed) as executor:
@@ -76,10 +76,10 @@ def recombine(config: RecombineConfig) -> Recombination:
 
 
 def plan_recombine(config: RecombineConfig) -> RecombinePlan:
-    """Find the rounds and resolve the record with the parts asked for; raises what is wrong with either."""
+    """Find the rounds and resolve the recorded configuration with the given parts; raises `RoundweaveError`."""
     run = open_run(config.run, config.root)
-    if config.name and is_run(kept := run_address(config.root, config.name)):
-        raise UsageError(f"{kept} exists already; keep the round under another name")
+    if config.name and is_run(address := run_address(config.root, config.name)):
+        raise UsageError(f"{address} exists already; keep the round under another name")
     rounds = _rounds(run, config)
     training = _training(run, config, config.kept())
     _check_without(run, rounds, config.without, training.quorum)
@@ -91,7 +91,10 @@ def plan_recombine(config: RecombineConfig) -> RecombinePlan:
 
 
 def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
-    """Reduce the rounds again, a task each, and keep one as a run if asked; raises `DataError`, `RoundFailed`."""
+    """Reduce the rounds again, one task for each, and store one as a run if a name was given.
+
+    Raises `DataError`, `RoundFailed`.
+    """
     with examples_wanted():
         work, description = work_of(plan.resolved, executor)
         check_examples(plan.run, description.digest)
@@ -104,7 +107,7 @@ def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
 
 
 def _rounds(run: Run, config: RecombineConfig) -> tuple[int, ...]:
-    """The numbers of the rounds asked for; their records and those of the rounds before them are there."""
+    """The numbers of the rounds to reduce; each has its own record and that of the round before it."""
     whole = set(run.committed)
     if config.round is None:
         rounds = tuple(number for number in run.committed if number - 1 in whole)
@@ -118,7 +121,7 @@ def _rounds(run: Run, config: RecombineConfig) -> tuple[int, ...]:
 
 
 def _training(run: Run, config: RecombineConfig, parts: Mapping[str, Any]) -> TrainConfig:
-    """The recorded configuration with these parts, and the place of the data that was asked for."""
+    """The recorded configuration with these parts and with the configured place of the data."""
     changes = {} if config.data is None else {"data": config.data}
     experiment = recorded_experiment(run, config.root, config.trust, changes)
     if parts:
@@ -129,7 +132,7 @@ def _training(run: Run, config: RecombineConfig, parts: Mapping[str, Any]) -> Tr
 
 
 def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
-    """Raise `UsageError` where there is no such partition, or too few updates are left in a round."""
+    """Raise `UsageError` for an unknown partition, or if too few accepted updates are left in a round."""
     if absent := sorted(set(without) - {*range(run.partitions)}):
         raise UsageError(
             f"{run.name} has no partition {listed(absent)}; it has partitions 0 to {run.partitions - 1}"
@@ -149,7 +152,7 @@ def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], 
 def _saved(
     plan: RecombinePlan, result: Recombination, subject: Recombining, description: Description, executor: Executor
 ) -> Recombination:
-    """The result with its one round kept as the first of a new run, which begins with the state before it."""
+    """Store the result's only round as the first of a new run, which begins with the state before that round."""
     config, number = plan.resolved.config, plan.rounds[0]
     parts = config.recombined or Recombined()
     parts = parts.model_copy(update={"before": subject.work.before + number - 1})
@@ -166,15 +169,15 @@ def _saved(
 
 
 def _fingerprint(run: Run, executor: Executor) -> Fingerprint | None:
-    """The recorded fingerprint of the machines that made the updates; raises `NumericsMismatch` on others."""
+    """The recorded numerics fingerprint; raises `NumericsMismatch` if this executor's machines have another."""
     recorded: Fingerprint | None = run.attributes["fingerprint"]
-    for place, found in executor.each(fingerprint).items():
-        check_fingerprint(recorded or found, found, place)
+    for place, present in executor.each(fingerprint).items():
+        check_fingerprint(recorded or present, present, place)
     return recorded
 
 
 def _changed(plan: RecombinePlan) -> dict[str, Any]:
-    """What was changed of the recorded round, for people."""
+    """The changes of the recorded round, by name, with values for people."""
     asked, parts = plan.config, plan.resolved.config.recombined or Recombined()
     named = {name: getattr(parts, name) for name in ("reduce", "apply") if getattr(asked, name) is not None}
     changed = {name: part.label if isinstance(part, Code) else part for name, part in named.items()}

@@ -1,4 +1,4 @@
-"""What a replay has found, for people, machines and pages."""
+"""The result of a replay, for people, programs and reports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ IDENTICAL, DIFFERS, KEY_DIFFERS = 0, 1, 3
 
 @dataclass(frozen=True)
 class Replay:
-    """The results of replaying rounds of a run, and what of the key is not as it was when they were made.
+    """The results of replayed rounds of a run, and the parts of the key that have changed since.
 
-    `key` says by name (fingerprint, code, data, versions) what differs; what is the same is left out.
+    `key` describes each changed part by its name (fingerprint, code, data, versions); equal parts are left out.
     """
 
     run: str
@@ -36,39 +36,39 @@ class Replay:
 
     @property
     def differing(self) -> list[RoundResult]:
-        """The results of rounds that are not as they were committed."""
+        """The results of rounds that differ from the committed ones."""
         return [result for result in self.results if result.difference is not None]
 
     @property
     def lacking(self) -> list[RoundResult]:
-        """The results of rounds that could not be replayed, since something of them is no longer stored."""
+        """The results of rounds that could not be replayed, since something that they need is no longer stored."""
         return [result for result in self.results if result.lacking is not None]
 
     @property
     def not_mapped(self) -> str:
-        """A line on the maps that had raised in training, which are not done again; empty if there are none."""
+        """A line about maps that raised an error in training and are not run again; empty if there are none."""
         rounds = listed(result.round for result in self.results if result.raised)
         partitions = listed(partition for result in self.results for partition in result.raised)
         return f"not mapped again: partition {partitions} in round {rounds}, as it had raised" if rounds else ""
 
     @property
     def exit_code(self) -> int:
-        """How the command ends."""
+        """The exit code of the command."""
         return IDENTICAL if self.identical else KEY_DIFFERS if self.key else DIFFERS
 
     def summary(self) -> dict[str, Any]:
-        """All of it, for machines: of each round its status, and the first tensor that differs."""
+        """The result as a JSON object, with each round's status and first differing tensor."""
         rounds = [_row(result) for result in self.results]
         return {"run": self.run, "identical": self.identical, "key": dict(self.key), "rounds": rounds}
 
     def __str__(self) -> str:
         equal = len(self.replayed) - len(self.differing)
-        told = [f"{self.run}: {equal} of {len(self.replayed)} rounds replayed are bit-identical"]
-        told += [str(result) for result in self.differing[:1]]
-        told += [f"not replayed: round {listed(result.round for result in self.lacking)}"] if self.lacking else []
-        told += [self.not_mapped] if self.not_mapped else []
-        told += [f"{name} differs: {what}" for name, what in self.key.items()]
-        return "; ".join(told)
+        parts = [f"{self.run}: {equal} of {len(self.replayed)} rounds replayed are bit-identical"]
+        parts += [str(result) for result in self.differing[:1]]
+        parts += [f"not replayed: round {listed(result.round for result in self.lacking)}"] if self.lacking else []
+        parts += [self.not_mapped] if self.not_mapped else []
+        parts += [f"{name} differs: {what}" for name, what in self.key.items()]
+        return "; ".join(parts)
 
 
 def _row(result: RoundResult) -> dict[str, Any]:

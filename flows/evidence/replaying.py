@@ -1,6 +1,6 @@
-"""``roundweave.replay``: stored rounds computed again by the same steps, to see whether the bits are the same.
+"""``roundweave.replay``: computes stored rounds again and compares the bits with the committed ones.
 
-What cannot be replayed is refused before any process is started.
+Impossible requests are refused before any process is started.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tasks.user_code import Code
 
 
 class Replaying(Config):
-    """Which examples a replay uses."""
+    """The field of a replay that says where the examples are."""
 
     data: NamedOrOwn | EachOwn | None = Field(
         default=None, description="where the same examples lie now; default: as recorded"
@@ -45,7 +45,7 @@ class Replaying(Config):
 
 
 class ReplayConfig(Replaying, Placement):
-    """All there is to say about a replay; nothing of a run's recorded execution is used."""
+    """The configuration of a replay; nothing of the run's recorded execution is used."""
 
     run: str = Field(description="the run's name, or its address")
     rounds: tuple[int, ...] | Literal["last", "all"] = Field(
@@ -63,7 +63,7 @@ class ReplayConfig(Replaying, Placement):
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """A run, the numbers of the rounds to replay, and the values that its record stands for."""
+    """A run, the numbers of the rounds to replay, and the run's recorded configuration, resolved."""
 
     config: ReplayConfig
     stored: Run
@@ -72,7 +72,7 @@ class ReplayPlan:
 
 
 def replay(config: ReplayConfig) -> Replay:
-    """Replay without Prefect, and with the executor `inline` without Dask; raises `RoundweaveError`."""
+    """Replay rounds without Prefect, with the executor `inline` also without Dask; raises `RoundweaveError`."""
     plan = plan_replay(config)
     executor = open_executor(config.executor, notice=notice, **config.placed)
     with bar_of_rounds(len(plan.rounds)), executor as opened:
@@ -80,7 +80,10 @@ def replay(config: ReplayConfig) -> Replay:
 
 
 def plan_replay(config: ReplayConfig) -> ReplayPlan:
-    """Choose the rounds and resolve the record; raises what is wrong with the run, its rounds, code or data."""
+    """Choose the rounds and resolve the recorded configuration.
+
+    Raises `RoundweaveError` for mistakes in the run, the choice of rounds, the code or the data.
+    """
     stored = open_run(config.run, config.root)
     if stored.algorithm == "merge":
         raise UsageError(f"{stored.name} is a merge, which has no maps to replay; replay the runs that it is of")
@@ -93,7 +96,7 @@ def plan_replay(config: ReplayConfig) -> ReplayPlan:
 
 
 def _chosen(config: ReplayConfig, stored: Run) -> tuple[int, ...]:
-    """The rounds of a choice, ascending; raises `RoundMissing`, and `UsageError` for the initial state."""
+    """The chosen rounds in ascending order; raises `RoundMissing`, and `UsageError` for round 0."""
     if stored.done == 0:
         raise RoundMissing(f"{stored.name} has no round to replay yet, only its initial state")
     if config.sample is None and config.rounds == "last":
@@ -107,7 +110,7 @@ def _chosen(config: ReplayConfig, stored: Run) -> tuple[int, ...]:
 
 
 def spread(rounds: list[int], sample: int | None) -> list[int]:
-    """This many of the rounds, evenly spread, the last among them; all of them if there are no more.
+    """At most `sample` of the rounds, evenly spread and including the last; None means all of them.
 
     >>> spread([1, 2, 3, 4, 5, 6, 7], 3)
     [2, 4, 7]
@@ -119,7 +122,7 @@ def spread(rounds: list[int], sample: int | None) -> list[int]:
 
 @contextmanager
 def examples_wanted() -> Iterator[None]:
-    """Have a `DataError` in this block say what to do where the run's examples lie elsewhere now."""
+    """Add to a `DataError` in this block the hint that --data says where the run's examples lie now."""
     try:
         yield
     except DataError as error:
@@ -129,7 +132,7 @@ def examples_wanted() -> Iterator[None]:
 def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
     """Replay the rounds of a plan, several at once.
 
-    Raises `RoundMissing` if something needed for a round that was named is no longer stored, or for all rounds.
+    Raises `RoundMissing` if a round that was named needs something that is no longer stored, or if all rounds do.
     """
     stored = plan.stored
     with examples_wanted():
@@ -152,7 +155,7 @@ def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
 
 
 def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list[RoundResult]:
-    """A result for each round if the network is another than the stored one, so that nothing stored fits it."""
+    """A result for each round if the network's layout differs from the stored one; else an empty list."""
     now, then = work.objective.layout, store.schema.layout
     if now == then:
         return []
@@ -167,9 +170,9 @@ def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list
 def _key_differences(
     stored: Run, config: TrainConfig, description: Description, fingerprints: Mapping[str, Fingerprint]
 ) -> dict[str, str]:
-    """What of the key is not as it was recorded, by name.
+    """Descriptions of the parts of the key that differ from the recorded ones, by name.
 
-    The key is what decides a run's bits besides what is stored: fingerprint, code, data and versions.
+    The key is all that decides a run's bits besides what is stored: fingerprint, code, data and versions.
     """
     recorded = {name: value for name, value in stored.attributes.items() if isinstance(value, Mapping)}
     then, now = recorded.get("versions", {}), versions()
@@ -183,18 +186,19 @@ def _key_differences(
     return {name: what for name, what in parts.items() if what}
 
 
-def _other_machines(recorded: Fingerprint, found: Mapping[str, Fingerprint]) -> str:
+def _other_machines(recorded: Fingerprint, present: Mapping[str, Fingerprint]) -> str:
+    """A text that names the places whose numerics fingerprint differs from the recorded one."""
     if not recorded:
         return "none was recorded, for the run accepts unequal machines"
     places: dict[str, str] = {}
-    for place, one in found.items():
+    for place, one in present.items():
         if differs := differing_numerics(recorded, one):
             places.setdefault(differs, place)
     return "; ".join(f"{place} has {differs}" for differs, place in places.items())
 
 
 def _other_code(config: TrainConfig) -> str:
-    """Which functions of the configuration are of an installed package that has another version now."""
+    """A text that names the configuration's functions whose installed package now has another version."""
     codes = (code for field in BUILT_IN for code in _codes(getattr(config, field, None)))
     return "; ".join(f"{code.label} is of another version" for code in codes if code.now() != code)
 

@@ -1,1 +1,1 @@
-"""Stored runs for others: numbers for trackers of experiments, and one page that tells of a run."""
+"""Exports of stored runs: their numbers for experiment trackers, and a report as one HTML page."""

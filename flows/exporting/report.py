@@ -1,4 +1,4 @@
-"""One page that tells of a run and needs nothing else: what it is, how it went, and what vouches for it."""
+"""A report of a run as one self-contained HTML page: configuration, history, plots, and results of checks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ TEMPLATE = Environment(
 PAGES = (".html", ".htm")
 
 WIDTH, HEIGHT, ROW_HEIGHT, MOST = 5.2, 3.0, 0.22, 12.0
-"""Inches of a plot, of each row of a map, and of the highest."""
+"""In inches: a plot's width and usual height, the height per row of a heat map, and the largest height."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot as the page holds it, or why there is none."""
+    """A plot on the page: `source` is its SVG in base64, or None, and then `missing` says why there is none."""
 
     title: str
     source: Markup | None
@@ -48,9 +48,11 @@ class Picture:
 
 
 def write_report(run: Run, out: Where, replay: int = 3, trust: bool = False) -> Path:
-    """Write the page of a run, for which so many of its rounds are replayed; gives its path.
+    """Write a run's report to an .html file and return its path.
 
-    Raises `UsageError` for another suffix or a folder that is not there, `PlaceError` where it cannot be written.
+    `replay` rounds are computed again, and the report says whether they are bit-identical. `trust` allows running
+    code that a store outside the root holds. Raises `UsageError` for another suffix or a missing folder, and
+    `PlaceError` if the file cannot be written.
     """
     place = file_path(out, "a report", PAGES)
     page = _page(run, replay, trust)
@@ -81,9 +83,9 @@ def _page(run: Run, replay: int, trust: bool) -> str:
 
 
 def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:
-    """The results of a sample of rounds, and what of the key differs; why there are none."""
-    kept = run.kept
-    rounds = spread([number for number in run.committed if number - 1 in kept], count)
+    """Replay `count` rounds: "results", differences of the "key", and in "missing" why there are no results."""
+    stored_states = run.kept
+    rounds = spread([number for number in run.committed if number - 1 in stored_states], count)
     if not rounds:
         return {
             "results": (),
@@ -111,7 +113,7 @@ def _pictures(run: Run) -> list[Picture]:
 
 
 def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
-    """A plot as an image within the page; where its numbers are no longer stored, that."""
+    """Draw a plot for the page, or say in its place that its numbers are no longer stored."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -124,14 +126,14 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
         return Picture(title, None, "no round keeps the tensors for it")
     axes.set_title("")
     image = io.BytesIO()
-    # Letters are drawn: another font than the one that was measured would be wider, and cut at the edge.
+    # Letters become outlines: a browser with another, wider font would cut them off at the edge.
     with rc_context({"svg.fonttype": "path", "svg.hashsalt": title}):
         figure.savefig(image, format="svg", metadata={"Date": None}, bbox_inches="tight")
     return Picture(title, Markup(base64.b64encode(image.getvalue()).decode()))
 
 
 def _history(run: Run) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of the table of rounds; what a round has not is left empty."""
+    """The column names and rows of the table of rounds; a missing number becomes an empty cell."""
     table = run.history()
     whole = {"round", "accepted", "examples"}
     rows = [

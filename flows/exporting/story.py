@@ -1,4 +1,4 @@
-"""A stored run as trackers of experiments take it: what it is, and the numbers of each round."""
+"""A stored run in the form that experiment trackers take: its configuration and the numbers of each round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.runs.run import Run
 
 @dataclass(frozen=True)
 class Moment:
-    """The numbers of a round by name, and when it was committed, in seconds since the epoch."""
+    """A round's numbers by name, and the time of its commit in seconds since the epoch."""
 
     round: int
     time: float
@@ -22,7 +22,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Story:
-    """A run: its name, its configuration field by field, what it is known by, and its rounds."""
+    """A run for a tracker: its name, its flat configuration, facts such as its status and digest, its rounds."""
 
     name: str
     config: Mapping[str, Any]
@@ -31,7 +31,7 @@ class Story:
 
 
 def story_of(run: Run) -> Story:
-    """The story of a run up to its last committed round; numbers that a round has not are left out."""
+    """The story of a run up to its last committed round. Numbers that are missing or not finite are left out."""
     config = {name: value for name, value in flat_config(run.config).items() if value is not None}
     facts = {
         "status": run.status,

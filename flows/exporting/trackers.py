@@ -1,4 +1,4 @@
-"""Trackers of experiments by name, each a library that need not be there; they take a whole run at once."""
+"""Experiment trackers by name. Each needs a library that is not installed by default, and takes a whole run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from flows.exporting.story import Story
 from storage.errors import UsageError
 
 Tracker = Callable[[Story, str | None], str]
-"""Takes a story, and where to put it, by default where the tracker's own environment says; tells where it is."""
+"""Exports a story to a folder or address, by default the tracker's own; returns a text that says where it is."""
 
 EXPERIMENT = "roundweave"
-"""What the experiment, or the project, is called in which trackers keep runs."""
+"""The name of the trackers' experiment or project that runs are exported to."""
 
 MLFLOW_BATCH = {"metrics": 1000, "params": 100}
-"""How many of a kind MLflow takes in one request."""
+"""The most metrics and parameters that MLflow takes in one request."""
 
 LONGEST_PARAMETER = 6000
-"""Characters of a parameter that MLflow takes."""
+"""The most characters that MLflow takes for a parameter's value."""
 
 OURS = ".roundweave"
-"""How the names of our event files end."""
+"""The suffix of event files that we write, by which an earlier export is found and replaced."""
 
 
 def to_tensorboard(story: Story, where: str | None) -> str:
-    """Write event files: a scalar for each number, the configuration as text and as hyperparameters."""
+    """Write TensorBoard event files: each number as a scalar, the configuration as text and hyperparameters."""
     summary = _needed("torch.utils.tensorboard.summary", "tensorboard")
     writer_of = _needed("torch.utils.tensorboard", "tensorboard").SummaryWriter
     folder = Path(where or "tensorboard", story.name)
@@ -46,7 +46,7 @@ def to_tensorboard(story: Story, where: str | None) -> str:
 
 
 def to_mlflow(story: Story, where: str | None) -> str:
-    """Make a run of MLflow, at a tracking URI or that of its environment: parameters, tags, a metric a number."""
+    """Create an MLflow run with parameters, tags and metrics; `where` is a tracking URI, default: MLflow's own."""
     mlflow, entities = _needed("mlflow", "mlflow-skinny"), _needed("mlflow.entities", "mlflow-skinny")
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs the tables of each new database
     client = mlflow.MlflowClient(where)
@@ -68,7 +68,7 @@ def to_mlflow(story: Story, where: str | None) -> str:
 
 
 def to_wandb(story: Story, where: str | None) -> str:
-    """Make a run of Weights & Biases, its files in a folder: the configuration, and a row of history a round."""
+    """Create a Weights & Biases run with the configuration and a history row a round; `where` is a folder."""
     wandb = _needed("wandb", "wandb")
     if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
         raise UsageError("Weights & Biases knows no account here; `wandb login`, or set WANDB_MODE=offline")
@@ -85,11 +85,11 @@ def to_wandb(story: Story, where: str | None) -> str:
 
 
 TRACKERS: dict[str, Tracker] = {"tensorboard": to_tensorboard, "mlflow": to_mlflow, "wandb": to_wandb}
-"""What a whole run is exported to, by name."""
+"""The functions that export a run, by the tracker's name."""
 
 
 def _needed(module: str, package: str) -> Any:
-    """A module of a package that need not be there; raises `UsageError` where it is not."""
+    """Import a module of an optional package; raises `UsageError` if the package is not installed."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -97,7 +97,7 @@ def _needed(module: str, package: str) -> Any:
 
 
 def _plain(story: Story) -> dict[str, Any]:
-    """The configuration as hyperparameters, which are numbers or texts."""
+    """The configuration as hyperparameters: other values than numbers, booleans and texts become texts."""
     return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in story.config.items()}
 
 

@@ -1,4 +1,4 @@
-"""Which mean of the networks is the merged one: score what a merge may give, and choose the coefficients."""
+"""Chooses the merged network: scores the candidate means of the networks and picks the coefficients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Choice:
 
 
 def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
-    """The mean that the configuration asks for, or the best of the path; `places` are the aligned networks'."""
+    """The mean that the configuration asks for, or the best point of the path between two networks.
+
+    `places` are the files of the aligned networks, `scorer` scores a list of blends.
+    """
     config, parents = plan.config, plan.places
     coefficients = tuple(config.coefficients or [1.0] * len(places))
     matched = Blend(places, coefficients, layers=tuple(config.layers.items()))
@@ -60,12 +63,12 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
 
 
 def _scored(blends: Mapping[str, list[Blend]], scorer: Scorer) -> dict[str, list[Score]]:
-    """All scores in one map; raises `DataError` where the held-out examples give none."""
+    """Score all blends in one call; raises `DataError` if one has no finite loss on the held-out examples."""
     scores = iter(scorer([blend for each in blends.values() for blend in each]))
     by_name: dict[str, list[Score]] = {}
     for name, each in blends.items():
-        here = [next(scores) for _ in each]
-        by_name[name] = [score for score in here if score is not None]
-        if len(by_name[name]) < len(here):
+        own = [next(scores) for _ in each]
+        by_name[name] = [score for score in own if score is not None]
+        if len(by_name[name]) < len(own):
             raise DataError(f"{name} has no finite loss on the held-out examples; check the networks and the data")
     return by_name

@@ -1,4 +1,4 @@
-"""The flow that merges networks: it wires observing, matching, scoring and keeping together."""
+"""The Prefect flow that merges networks: it observes activations, matches units, scores, and stores the result."""
 
 from functools import partial
 from itertools import combinations
@@ -24,26 +24,29 @@ from tasks.merging.blends import Blend, score_blend
 from tasks.merging.gallery import observe
 from tasks.numerics import pinned
 
-# No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
+# No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 
 
 @step("observe")
 def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
-    """The moments of the networks' activations, a map over blocks of examples."""
+    """The moments of the networks' activations, computed by a map over blocks of examples.
+
+    Raises `UsageError` if the blocks hold too few examples.
+    """
     pairs = list(combinations(range(len(plan.states)), 2))
     blocks = range(plan.gallery.partitions.split.partitions)
-    found = summed(executor.gather(partial(observe, plan.gallery, plan.places, pairs), blocks))
-    if not found and plan.units.groups:
+    moments = summed(executor.gather(partial(observe, plan.gallery, plan.places, pairs), blocks))
+    if not moments and plan.units.groups:
         raise UsageError(
             f"{plan.config.examples} examples in {len(blocks)} blocks are too few to compare activations in "
             f"batches of {plan.units.batch}; give more --examples or data"
         )
-    return found
+    return moments
 
 
 @step("match")
 def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutation]:
-    """An order, or a mixture, for each network's units."""
+    """The permutation, or with `soft` the mixture, of each network's units that makes the networks most alike."""
     config = plan.config
     if config.match == "none" or not plan.units.groups:
         return [plan.units.identity() for _ in plan.states]
@@ -56,7 +59,7 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
 
 @step("score")
 def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> list[Score | None]:
-    """The scores of blends of networks, a map over blends."""
+    """The held-out scores of blends of networks, computed by a map over the blends."""
     return executor.gather(partial(score_blend, plan.gallery, blends), range(len(blends)))
 
 
@@ -73,7 +76,7 @@ def merge_flow(config: MergeConfig) -> MergeResult:
 
 
 def report(result: MergeResult) -> None:
-    """Leave the scores as a table, and the path as a plot, on Prefect's page."""
+    """Add the scores as a table, and the path as a plot, to the flow run's page in Prefect."""
     with flow_page(result.name) as page:
         if page is None:
             return

@@ -1,4 +1,4 @@
-"""From the configuration of a merge to networks that are read, checked, and whose units are known."""
+"""Prepares a merge: reads and checks its networks, and finds their interchangeable units."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tasks.merging.repair import has_batch_norm
 
 @dataclass(frozen=True)
 class MergePlan:
-    """Networks that are checked and ready to be matched; `places` is where workers read them.
+    """Networks that are checked and ready to be matched; `places` are the files that workers read them from.
 
-    `config` is complete: what was left open is taken from a stored run, or decided.
+    `config` is complete: missing fields were taken from a stored run or got their defaults.
     """
 
     config: MergeConfig
@@ -50,7 +50,7 @@ class MergePlan:
 
     @property
     def gallery(self) -> Gallery:
-        """What the workers share; raises `UsageError` without data."""
+        """What workers need to build, read and observe the networks; raises `UsageError` without data."""
         if self.subject.partitions is None:
             raise UsageError("activations and repair need examples; give --data")
         return Gallery(
@@ -59,11 +59,14 @@ class MergePlan:
 
 
 def plan_merge(config: MergeConfig) -> MergePlan:
-    """Read and check the networks, find their units, and check that permuting them is sound."""
+    """Read and check the networks, find their units, and check that permuting them is sound.
+
+    Raises `RoundweaveError` for anything that would make the merge fail later.
+    """
     root = full_address(config.root)
-    # Refused here, since it would fail only after all the work.
-    if config.name and is_run(kept := run_address(root, config.name)):
-        raise UsageError(f"{kept} exists already; give the merge another --name")
+    # Checked here, since otherwise the merge would fail only after all the work.
+    if config.name and is_run(address := run_address(root, config.name)):
+        raise UsageError(f"{address} exists already; give the merge another --name")
     if config.out:
         check_place(config.out)
     if config.plot:
@@ -82,7 +85,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         check_layer(layer, expected)
     known = _decided(known, network)
     units = find_units(network, found.inputs)
-    for parameter in network.parameters():  # let go of: the check draws its own in float64, which is twice as much
+    for parameter in network.parameters():  # frees memory, as the check draws parameters of its own in float64
         parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
     error = check_function(network, found.inputs, units)
     places = tuple(lasting(place, root) for place in config.networks)
@@ -98,7 +101,7 @@ def _check_without_data(config: MergeConfig) -> None:
 
 @dataclass(frozen=True)
 class Aligned:
-    """Networks with their units in one order, permuted when they are asked for, and where workers read them."""
+    """Networks with their units in one order: lazily permuted `states`, and the files that workers read."""
 
     orders: Sequence[Permutation]
     states: list[LazyTensors]
@@ -107,7 +110,7 @@ class Aligned:
 
 @contextmanager
 def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]:
-    """The networks in these orders; to be scored they lie in files, which are deleted at the end."""
+    """Yield the networks in these orders. For scoring they are written to files, which are deleted at the end."""
     for order in orders:
         plan.units.check_order(order)
     states = [
@@ -129,7 +132,7 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]
 
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
-    """The configuration with its match and its repair decided, if they were left open."""
+    """The configuration with defaults for `match` and `repair`."""
     data = config.data is not None
     match = config.match or ("mixed" if data and config.metric != "l2" else "weights")
     repair = data and has_batch_norm(network) if config.repair is None else config.repair
@@ -137,7 +140,7 @@ def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
 
 
 def _with_recorded(config: MergeConfig) -> MergeConfig:
-    """The configuration; what it leaves open comes from the run of the first stored round among its networks."""
+    """The configuration with missing fields taken from the run of the first stored round among its networks."""
     for place in config.networks:
         if stored := stored_round(place):
             run = open_run(stored[0], config.root)

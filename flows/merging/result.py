@@ -1,4 +1,4 @@
-"""What a merge found: the networks' scores, the path between two of them, and where it is kept."""
+"""The result of a merge: scores, the path between two networks, and where the merged network is stored."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class MergeResult:
 
     @property
     def barriers(self) -> dict[str, float]:
-        """How far the loss rises above the straight line between the two networks as they came, by path.
+        """For each path, how far its loss rises above the straight line between the losses of the two networks.
 
-        A mixture or a repair changes the ends of its own path, so the plain path's ends count for all.
+        A mixture or a repair changes the ends of its own path, so all are compared with the ends of the plain one.
         """
         if not self.paths:
             return {}
@@ -50,7 +50,7 @@ class MergeResult:
         return {name: barrier([score.loss for score in scores], ends) for name, scores in self.paths.items()}
 
     def summary(self) -> dict[str, Any]:
-        """All numbers, for machines."""
+        """All numbers as a JSON object."""
         return {
             "run": self.run and self.run.name,
             "path": self.run and self.run.address,
@@ -68,7 +68,7 @@ class MergeResult:
         }
 
     def figure(self) -> Figure:
-        """Loss and accuracy along the paths."""
+        """A figure of loss and accuracy along the paths between two networks."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(9, 3.7), layout="constrained")
@@ -86,9 +86,9 @@ class MergeResult:
 
 
 def barrier(losses: Sequence[float], ends: tuple[float, float] | None = None) -> float:
-    """How far a path's loss rises above the line between two losses, by default those of its own ends; at least 0.
+    """How far a path's losses rise above the straight line between two losses, at least 0 (Frankle et al. 2020).
 
-    Frankle et al. 2020.
+    `ends` are these two losses, by default the first and the last of the path.
     """
     last = len(losses) - 1
     first, final = ends or (losses[0], losses[last])

@@ -1,4 +1,4 @@
-"""``roundweave.merge``: the flow that merges, with all that it needs around it."""
+"""``roundweave.merge``: runs the merging flow with a Prefect server and an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep a merge: as a file, a plot, and a run of one round."""
+"""Stores a merge as a file, a plot and a run of one round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks.user_code import short_name
 
 
 def keep(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
-    """Write the chosen mean of aligned networks: its file and plot, or its run."""
+    """Write the chosen mean of the aligned networks to a file, a plot or a run, as the configuration says."""
     config, blend, units = plan.config, choice.blend, plan.units
     if config.repair:
         merged: Tensors = blended(plan.gallery, replace(blend, repair=True)).state_dict()
@@ -53,7 +53,7 @@ def keep(plan: MergePlan, networks: Aligned, choice: Choice) -> MergeResult:
 
 
 def _moved(plan: MergePlan, order: Permutation) -> float:
-    """The share of units that are not where they were; of a mixture, those that are mostly another one."""
+    """The share of units that moved to another place; in a mixture, those that are mostly another unit."""
     home = plan.units.identity()
     now = {n: t.argmax(1) if t.is_floating_point() else t for n, t in order.items()}
     total = sum(table.numel() for table in home.values())

@@ -1,4 +1,4 @@
-"""The network that `roundweave merge` and `roundweave units` look into, and examples to run it on."""
+"""The network that `roundweave merge` and `roundweave units` analyse, and examples to run it on."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 
 
 OUTPUTS = 10
-"""Outputs of a built-in model that is built without data."""
+"""The number of outputs of a built-in model if there are no data."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A network to look into: how it is built, example inputs for it, and its examples if there are data."""
+    """A network to analyse: how it is built, example inputs, and partitions of examples if there are data."""
 
     objective: Objective
     inputs: tuple[torch.Tensor, ...]
@@ -42,17 +42,20 @@ class Subject:
 
 
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
-    """The configuration, with the source of the user's functions in it."""
-    kept = {
+    """The configuration with references to the user's functions replaced by their source."""
+    sources = {
         "model": config.model and named_or_own("model", config.model, MODELS),
         "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
         "data": config.data and keep_source(config.data),
     }
-    return config.model_copy(update=kept)
+    return config.model_copy(update=sources)
 
 
 def subject(config: Architecture, blocks: int = 1) -> Subject:
-    """The network of a configuration from `kept_code`, tried on its inputs; `UsageError` if it says too little."""
+    """The network of a configuration that went through `kept_code`, tried once on example inputs.
+
+    The examples are split into `blocks`. Raises `UsageError` if neither data nor the inputs' shape are given.
+    """
     if config.model is None:
         raise UsageError("which model? give --model FILE.py:function, or one of " + ", ".join(MODELS))
     if config.data is None:
@@ -63,7 +66,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     options = config.model_options or {}
     resolved = resolve(TrainConfig(**same, model_options=options, partitions=len(each) or blocks))
     partitions, objective = resolved.partitions, resolved.objective
-    if objective is None:  # each partition is loaded apart: the network is tried on the first
+    if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
         description = partitions.describe(0)
         objective = check_fit(objective_for(resolved.config, description), partitions, description, 0)
     inputs = partitions.load(0, 0).train.inputs
@@ -88,7 +91,10 @@ def _without_data(config: Architecture, model: str | Code) -> Subject:
 
 
 def example_inputs(given: str, dtype: str) -> tuple[torch.Tensor, ...]:
-    """Random inputs of a shape such as ``2x3x32x32``, integers 0 and 1 for ``int64:2x16``, or a function's."""
+    """Random inputs of a shape such as ``2x3x32x32``, integers 0 and 1 for ``int64:2x16``, or a function's value.
+
+    Raises `UsageError` for another text.
+    """
     if is_reference(given):
         return _own_inputs(find_code(given))
     kind, _, dimensions = given.rpartition(":")
@@ -111,14 +117,14 @@ def _own_inputs(code: Code) -> tuple[torch.Tensor, ...]:
         value = code.load()()
     except Exception as error:
         raise CodeError(f"{code.reference} failed with {one_line(error)}") from error
-    found = (value,) if isinstance(value, torch.Tensor) else value
-    if not isinstance(found, tuple | list) or not found or not all(isinstance(t, torch.Tensor) for t in found):
+    inputs = (value,) if isinstance(value, torch.Tensor) else value
+    if not isinstance(inputs, tuple | list) or not inputs or not all(isinstance(t, torch.Tensor) for t in inputs):
         raise UsageError(f"{code.reference} must return a tuple of tensors, not {type(value).__name__}")
-    return tuple(found)
+    return tuple(inputs)
 
 
 def unit_report(config: Architecture) -> dict[str, Any]:
-    """What `roundweave units` tells of a network: its groups of units, what is free, pinned and why.
+    """The report of `roundweave units` on a network: its unit groups, and which units are free or pinned and why.
 
     Raises `ModelError` if permuting the units changes the function.
     """

@@ -1,1 +1,1 @@
-"""Which way of training a run learns the most in the same seconds: raced, and chosen."""
+"""Chooses the strategy of training that learns the most in the same time, by a race."""

@@ -1,4 +1,4 @@
-"""The algorithm `auto`: the strategy that the run was begun with, or the one that a plan chooses now."""
+"""The algorithm `auto`, which takes the strategy that a run was begun with, or has a plan choose one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from storage.errors import UsageError
 
 
 def settled(config: TrainConfig) -> Resolved:
-    """The values of the run that is due; if its algorithm is `auto`, those of the strategy chosen for it.
+    """The resolved configuration of the run to train now; `auto` is replaced by the strategy chosen for it.
 
-    Raises `Skipped` where nothing is due.
+    Raises `Skipped` if the configuration says to skip the training.
     """
     config = as_scheduled(config)
     if config.algorithm.name != AUTO:
@@ -27,7 +27,7 @@ def settled(config: TrainConfig) -> Resolved:
     recorded = recorded_config(config)
     if recorded is not None:
         return resolve(_as_begun(config, recorded))
-    from flows.planning.plan import plan  # which imports what only a race needs
+    from flows.planning.plan import plan  # slow to import, and only a race needs it
 
     notice("auto: strategies race")
     made = plan(config)
@@ -36,9 +36,9 @@ def settled(config: TrainConfig) -> Resolved:
 
 
 def check(config: TrainConfig) -> None:
-    """Raise what is wrong with a configuration, its code, its data or its network, before it is due.
+    """Raise an error for mistakes in a configuration, its code, its data or its network before it is trained.
 
-    Data that each partition loads for itself are not read.
+    Data that each partition loads by itself are not read.
     """
     if is_pattern(config.start_from):
         config = config.model_copy(update={"start_from": None})
@@ -49,7 +49,7 @@ def check(config: TrainConfig) -> None:
 
 
 def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
-    """The configuration by the strategy that a run was begun with, for as many epochs as it asks for now."""
+    """The configuration with the strategy that the run was begun with, and as many epochs as it asks for now."""
     if not recorded.get("planned"):
         raise UsageError(f"{config.name} was not begun by auto; name its algorithm, or give another name")
     begun = {name: recorded[name] for name in (*DECIDED, "planned")}

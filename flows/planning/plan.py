@@ -28,10 +28,10 @@ SHARE = 0.02
 """The share of the run's seconds in one process that a heat takes, if that is longer."""
 
 FITTING = 3
-"""The fewest rounds that a first turn must hold; shorter rounds are tried where it holds fewer."""
+"""The fewest rounds that must fit into a strategy's first turn; otherwise it is tried in shorter rounds."""
 
 GAIN = 1.1
-"""One process, and of those the one with fewer threads, may take this many times as long: it has less to fail."""
+"""A strategy of one process, or of fewer threads, is chosen if it takes at most this many times as long."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Plan:
 
     @property
     def chosen(self) -> Strategy:
-        """One process where that is about as good as anything, with fewer threads where that is; else the best."""
+        """The best strategy, but one of a single process or of fewer threads if it is about as good."""
         near = {name: row.behind for name, row in self.raced.items() if row.behind and row.behind <= GAIN}
         strategies = map(self.strategies.__getitem__, near)
         return min(strategies, key=lambda each: (each.distributed, each.threads, near[each.name]))
 
     @property
     def reason(self) -> str:
-        """Why it was chosen, in a line: its loss beside that of the best of the others."""
+        """Why the strategy was chosen, in a line that compares it with the best of the others."""
         chosen = self.chosen.name
         others = {name: row.behind for name, row in self.raced.items() if row.behind and name != chosen}
         best, own = min(others, key=others.__getitem__, default=None), self.raced[chosen].behind
@@ -75,7 +75,7 @@ class Plan:
         return f"{self._named(name)} has a held-out loss of {row.loss:.3g} after {row.trained:.2g} s of training"
 
     def _named(self, name: str) -> str:
-        """The name of a strategy, with the learning rate if it is not the configuration's own."""
+        """A strategy's name, with its learning rate if that differs from the configuration's."""
         strategy = self.strategies[name]
         if strategy.batch <= self.work.batch:
             return name
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def planned(self) -> TrainConfig:
-        """The configuration that does the work by the chosen strategy, with what the race showed."""
+        """The configuration that trains with the chosen strategy; it records the results of the race."""
         planned = Planned(
             strategy=self.chosen.name,
             workers=self.workers,
@@ -96,9 +96,9 @@ class Plan:
 
 
 def plan(config: TrainConfig) -> Plan:
-    """Have all strategies train for the same few seconds, from the same start, and choose one.
+    """Let all strategies train from the same start for the same few seconds, and choose one.
 
-    Raises `UsageError` for work that depends on how it is distributed, `ClusterError` where nothing can do it.
+    Raises `UsageError` for work that depends on how it is distributed, and `ClusterError` if every strategy fails.
     """
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
@@ -119,9 +119,10 @@ def plan(config: TrainConfig) -> Plan:
 
 
 def tried_steps(strategy: Strategy, steps: Mapping[str, float], turn: float) -> int:
-    """Steps of the rounds that a strategy is tried in: its own, or fewer in one process, which learns the same.
+    """The local steps of a round in which a strategy is tried: its own number, or fewer in one process.
 
-    `steps` has the seconds of a step by strategy of one process, `turn` the seconds of the first turn.
+    One process learns the same in shorter rounds. `steps` has the seconds of a step by the name of each strategy
+    of one process, `turn` is the seconds of the first turn.
     """
     seconds = steps.get(strategy.name, 0.0)
     return min(strategy.steps, max(1, int(turn / FITTING / seconds))) if seconds else strategy.steps
@@ -134,9 +135,10 @@ def run_seconds(lanes: Mapping[str, Lane]) -> float:
 
 
 def compared(lanes: Mapping[str, Lane], ended: Race) -> dict[str, float]:
-    """How many times as long as the quickest each takes who was in the last heat, or was out but had come so far.
+    """How many times as long as the quickest each strategy takes to the same loss.
 
-    After a race over the whole run what counts is the lowest loss, else most of the way to it.
+    Compared are the strategies of the last heat, and those that were out but had reached that loss. It is the
+    lowest loss if the race covered the whole run, else the loss at 95 % of the way to the lowest one.
     """
 
     def curves(names: Sequence[str]) -> dict[str, Curve]:
@@ -156,7 +158,7 @@ def compared(lanes: Mapping[str, Lane], ended: Race) -> dict[str, float]:
 
 
 def _raced(lane: Lane, times: float | None) -> Raced:
-    """What a strategy showed, which took this many times as long as the best."""
+    """A strategy's result; `times` says how many times as long as the best it took, None if not compared."""
     point = lane.points[-1]
     return Raced(
         loss=point.loss,
@@ -170,7 +172,7 @@ def _raced(lane: Lane, times: float | None) -> Raced:
 
 
 def slower(candidates: Mapping[str, Strategy], steps: Mapping[str, float]) -> dict[str, str]:
-    """Why strategies do not race that learn as others do, by threads that make their steps no faster."""
+    """Reasons why strategies of one process do not race: their number of threads makes steps no faster."""
     reasons = {}
     for (name, taken), (other, least) in permutations(steps.items(), 2):
         one, rival = candidates[name], candidates[other]
@@ -180,18 +182,18 @@ def slower(candidates: Mapping[str, Strategy], steps: Mapping[str, float]) -> di
 
 
 def too_long(candidates: Mapping[str, Strategy], steps: Mapping[str, float], heat: float) -> dict[str, str]:
-    """Why strategies of several workers do not race: rounds this long save little time, and teach less.
+    """Reasons why strategies of several workers do not race: their rounds are longer than a heat.
 
     Strategies of one process are left out, as they learn the same in shorter rounds.
     """
     taken = {name: each.steps * steps["single"] for name, each in candidates.items() if name not in steps}
-    told = "a round would take {:.3g} s, longer than a heat of {:.3g} s"
-    return {name: told.format(seconds, heat) for name, seconds in taken.items() if seconds > heat}
+    reason = "a round would take {:.3g} s, longer than a heat of {:.3g} s"
+    return {name: reason.format(seconds, heat) for name, seconds in taken.items() if seconds > heat}
 
 
 @contextmanager
 def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[Bench]:
-    """Executors on the same cluster, and a root for trials."""
+    """Provide executors on one cluster and a temporary root for the trials of strategies."""
     from tasks.clusters.connecting import connect
     from tasks.clusters.workers import usable_workers
     from tasks.executors.graph import GraphExecutor

@@ -21,14 +21,14 @@ LAST = 2
 """At most this many race in the last heat."""
 
 MOST = 0.95
-"""The share of the best racer's improvement that counts: about there 97 % of the final accuracy are reached."""
+"""The share of the way to the lowest loss to which times are compared; about 97 % of the final accuracy."""
 
 Curve = Sequence["Point"]
 
 
 @dataclass(frozen=True)
 class Point:
-    """What some seconds of training bought: the loss on held-out examples, and the accuracy if there is one."""
+    """The held-out loss after some seconds of training, and the accuracy if there is one."""
 
     seconds: float
     loss: float
@@ -36,7 +36,7 @@ class Point:
 
 
 class Racer(Protocol):
-    """Something that trains, and says what it has learned."""
+    """Something that trains for given times and gives the curve of its loss."""
 
     def train(self, until: float) -> None:
         """Train until it has done so for this many seconds in all, and score what was learned."""
@@ -44,15 +44,15 @@ class Racer(Protocol):
 
     @property
     def curve(self) -> Curve:
-        """What was learned so far, in order; it ends in a point at infinity if no more training is to come."""
+        """The points measured so far, in order of time; the last one is at infinity if the training is over."""
         ...
 
 
 @dataclass(frozen=True)
 class Race:
-    """Who raced in the `last` heat, who was `out` before, each the best first, and why others were `refused`.
+    """The racers of the `last` heat and those `out` before it, the best first, and why others were `refused`.
 
-    Those of the last heat trained for `seconds` each; if `whole`, the run itself takes no longer than that.
+    Each racer of the last heat trained for `seconds`. If `whole`, the run itself takes no longer than that.
     """
 
     last: Sequence[str]

@@ -1,4 +1,4 @@
-"""The ways to train a work that race in a plan, and what each changes of its configuration."""
+"""The strategies that race in a plan: ways to train a work, and the configuration's fields that each changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flows.planning.workload import Workload, rounds_of_epoch
 from tasks.executors.base import EXECUTORS
 
 BATCHES = (128, 256)
-"""Larger batches that one process is tried with."""
+"""The larger batch sizes with which one process is tried."""
 
 FEWEST_STEPS = 10
 """A larger batch is tried if an epoch has at least this many steps with it."""
@@ -22,7 +22,7 @@ LOCAL_STEPS = (10, 100)
 """The numbers of local steps in a round that are tried, besides those of an epoch."""
 
 SHARED_STEPS = 20
-"""Local steps in a round of a network that ranks share."""
+"""The local steps of a round if ranks share a network."""
 
 SHARED_BYTES = 4_000_000
 """The smallest state that ranks share: with 13 MB two ranks take 0.8 of the time (docs/results.md)."""
@@ -47,9 +47,9 @@ FIXED = ("planned", "order", "speeds", "recombined")
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to train: an executor over so many partitions, and an algorithm with its options.
+    """A way to train: an executor, a number of partitions, and an algorithm with its options.
 
-    In a round each partition takes so many `steps`, each of a `batch`.
+    In a round each partition takes `steps` local steps on batches of `batch` examples.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Strategy:
     hybrid: bool = False
 
     def rounds(self, work: Workload) -> float:
-        """Rounds of an epoch."""
+        """The number of rounds in an epoch."""
         if "local_epochs" in self.options:
             return 1.0
         updates = self.partitions if self.waits else 1
@@ -120,10 +120,7 @@ def larger_batch(batch: int, own: int, lr: float) -> dict[str, Any]:
 
 
 def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
-    """All ways to train a work on so many workers, those in which the least can go wrong first.
-
-    `cores` are those of this process.
-    """
+    """All strategies for a work on so many workers, the simplest first; `cores` is the number of this process."""
     for threads in sorted({1, cores}):
         yield from _single(work, threads)
     if workers == 1:

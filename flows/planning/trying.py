@@ -1,4 +1,4 @@
-"""Strategies are tried: they do real rounds, timed and scored, in a root of their own that is deleted."""
+"""Tries strategies: runs real rounds in a temporary root, and measures their times and scores."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from tasks.rounds.job import Job, Work
 from tasks.rounds.steps import judge_round, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
-"""Fields of a trial: more rounds than there is time for, which are scored only between turns."""
+"""Fields of a trial's configuration: more rounds than there is time for, scored only between turns."""
 
 SCORED = 1000
 """The most held-out examples that strategies are compared on."""
 
 WARM_UP = 0.05
-"""Seconds after the first round of a turn that are not measured: examples are loaded, and ranks meet."""
+"""Seconds after a turn's first round that are not measured, as examples are loaded and ranks connect."""
 
 FEW, TIMES, ENOUGH = 3, 2, 0.05
-"""Local steps in the first rounds that are timed, rounds of each length, and seconds that steps take at least."""
+"""For timing steps: the local steps of the first rounds, the rounds of each length, and their least seconds."""
 
 START = 1e-3
-"""Seconds until which nothing is learned; later the loss falls with the logarithm of time."""
+"""The time of a curve's first point, above 0 as the loss is interpolated over the logarithm of time."""
 
 FINE = 12
-"""About this many earlier rounds of a racer of the last heat are scored besides."""
+"""About this many earlier rounds are scored, too, for each strategy of the last heat."""
 
 
 @dataclass
 class Timing:
-    """Mean seconds of a strategy's rounds and of their maps, without the rounds of a warm-up."""
+    """Measures the seconds of a strategy's rounds and of their maps, without those of the warm-up."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -59,11 +59,11 @@ class Timing:
     _last: float = 0.0
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Begin a turn, whose first rounds count as warm-up."""
         self._first = None
 
     def tick(self, now: float, mapped: float) -> None:
-        """A round is done, whose slowest map took `mapped` seconds."""
+        """Count a round that ended at time `now` and whose slowest map took `mapped` seconds."""
         if self._first is None:
             self._first = now
         elif now - self._first > WARM_UP:
@@ -74,11 +74,11 @@ class Timing:
 
     @property
     def besides(self) -> float:
-        """Seconds of a round besides its maps."""
+        """The mean seconds of a round without its maps."""
         return max(0.0, self.seconds - self.mapped) / self.rounds
 
     def drawn_out(self, times: float) -> float:
-        """Seconds of rounds of so many times as many steps: only the maps take as many times as long."""
+        """The mean seconds of a round with `times` as many local steps, which only make its maps longer."""
         return self.besides + times * (self.seconds / self.rounds - self.besides)
 
 
@@ -98,12 +98,12 @@ class Bench:
     held_out: Partition
 
     def resolved(self, strategy: Strategy) -> Resolved:
-        """The values of a trial of a strategy; raises `UsageError` where it cannot do the work."""
+        """The resolved configuration of a strategy's trial; raises `UsageError` if it cannot do the work."""
         name = strategy.name.replace(", ", "-").replace(" ", "-")
         return resolve(strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name))
 
     def score(self, state: State) -> Score:
-        """How good a state is; raises `RoundFailed` where it has no loss."""
+        """The held-out score of a state; raises `RoundFailed` if its loss is not finite."""
         score = judge_round(self.scoring, state.round, score_block(self.scoring, state, [self.held_out]))
         if score is None:
             raise RoundFailed("the loss on held-out examples is no finite number")
@@ -111,11 +111,11 @@ class Bench:
 
     @cached_property
     def start(self) -> Point:
-        """Where all strategies begin."""
+        """The point at which all strategies begin: the loss of the initial state."""
         return Point(START, self.score(self.scoring.objective.initial()).loss)
 
     def step_seconds(self, singles: Sequence[Strategy]) -> dict[str, float]:
-        """Seconds of a step of each strategy of one process, in the quickest of some rounds of one run."""
+        """The seconds of a step in the quickest of some rounds, by the name of each strategy of one process."""
         inline = self.executors["inline"]
 
         def stepping(single: Strategy, steps: int) -> Resolved:
@@ -130,24 +130,24 @@ class Bench:
                 commits = (commit for round in islice(rounds, TIMES) for commit in inline.run(job, round, round))
                 return min(map(mapped, commits))
 
-            quickest(singles[0], FEW)  # which loads the examples
-            taken = {}
+            quickest(singles[0], FEW)  # the first call loads the examples
+            step_times = {}
             for single in singles:
                 steps = FEW
                 while (seconds := quickest(single, steps)) < ENOUGH:
                     steps = ceil(1.5 * steps * ENOUGH / seconds)
-                taken[single.name] = seconds / steps
-        return taken
+                step_times[single.name] = seconds / steps
+        return step_times
 
 
 def mapped(commit: Commit) -> float:
-    """Seconds of a round's slowest map."""
+    """The seconds of a round's slowest map."""
     return max((record.seconds for record in commit.updates.values()), default=0.0)
 
 
 @dataclass
 class Lane:
-    """A strategy in the race, tried in rounds of so many `steps`: its own number, or fewer in one process."""
+    """A strategy in the race. It is tried in rounds of `steps` local steps: its own number, or fewer."""
 
     bench: Bench
     strategy: Strategy
@@ -158,14 +158,14 @@ class Lane:
 
     @cached_property
     def resolved(self) -> Resolved:
-        """The values of the trial; raises `UsageError` where the strategy cannot do the work."""
+        """The resolved configuration of the trial; raises `UsageError` if the strategy cannot do the work."""
         own = self.steps == self.strategy.steps
         return self.bench.resolved(self.strategy if own else self.strategy.shortened(self.steps))
 
     def train(self, until: float) -> None:
-        """Train for this many seconds in all, as the strategy takes them, and score what was learned by then.
+        """Train until the strategy has trained for this many seconds in all, and score its state then.
 
-        What is learned beyond the end of the run is not scored.
+        Rounds beyond the end of the run are not scored.
         """
         executor = self.bench.executors[self.strategy.executor]
         with prepared(self.resolved, executor) as run:
@@ -178,11 +178,11 @@ class Lane:
                     self.timing.tick(time.perf_counter(), mapped(commit))
                     self.rounds, seconds = commit.round, commit.seconds
             executor.end()
-            # Some rounds may be done by now that are beyond the turn.
+            # The last window may have gone beyond the turn's end; the score is that of the round at its end.
             self._score(run.job, {min(self.rounds, self.whole, max(1, round(until / self.worth)))})
 
     def refine(self) -> None:
-        """Score more of the rounds that were done, the more the earlier they are."""
+        """Score some earlier rounds, too, more densely towards the beginning."""
         last = max(self.scores)
         with prepared(self.resolved, self.bench.executors[self.strategy.executor]) as run:
             self._score(run.job, {round(last ** (place / FINE)) for place in range(FINE)})
@@ -193,37 +193,37 @@ class Lane:
 
     @property
     def points(self) -> list[Point]:
-        """What was learned in the seconds that the strategy takes for it."""
+        """The scored rounds as points, with the seconds that the strategy itself would take for them."""
         scores = sorted(self.scores.items())
         later = (Point(rounds * self.worth, score.loss, score.accuracy) for rounds, score in scores)
         return [self.bench.start, *later]
 
     @property
     def curve(self) -> list[Point]:
-        """The points; where the run is over by the last of them, its loss stays what it is."""
+        """The points; if the last is the end of the run, its loss holds for all later times."""
         points = self.points
         return [*points, Point(inf, points[-1].loss)] if self.whole in self.scores else points
 
     @property
     def whole(self) -> int:
-        """The rounds of the whole run, as long as those that are tried; at least one."""
+        """The number of rounds of the whole run if they have as many steps as those tried; at least 1."""
         work = self.bench.work
         return max(1, ceil(work.epochs * self.strategy.rounds(work) * self.strategy.steps / self.steps))
 
     @property
     def seconds(self) -> float:
-        """Seconds of a round of the strategy."""
+        """The seconds of a round with the strategy's own number of steps."""
         return self.timing.drawn_out(self.strategy.steps / self.steps)
 
     @property
     def worth(self) -> float:
-        """Seconds that the strategy takes for what is learned in a round that is tried."""
+        """The seconds that the strategy itself would take for the steps of a round that is tried."""
         return self.seconds * self.steps / self.strategy.steps
 
 
 @contextmanager
 def trial_root(root: str) -> Iterator[str]:
-    """A root for trials, inside another; it is deleted at the end."""
+    """Make a temporary root for trials inside another root, and delete it at the end."""
     trials = joined(root, f".trials-{secrets.token_hex(4)}")
     place = place_of(trials)
     place.make()

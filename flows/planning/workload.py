@@ -1,4 +1,4 @@
-"""The work of a configuration, whichever way it will be distributed."""
+"""The amount of work in a configuration, independent of how it will be distributed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.errors import UsageError
 from tasks.when import Asynchronous
 
 AUTO = "auto"
-"""The algorithm that stands for the one that is chosen."""
+"""The algorithm's name that stands for the strategy that a plan chooses."""
 
 DISTRIBUTING = frozenset({"local_steps", "local_epochs", "most_local_steps"})
 """Options of algorithms that say how work is distributed, and not what it is."""
@@ -24,10 +24,10 @@ COUNTING_ROUNDS = ("warmup", "lr_schedule", "outer_lr_schedule")
 
 @dataclass(frozen=True)
 class Workload:
-    """So many `epochs` over so many `examples` in batches, with a `state` of so many bytes.
+    """The work: `epochs` over `examples` in batches of `batch`, with a `state` of so many bytes.
 
-    It is scored every `scored` epochs. Partitions that learn apart do so by the `local` algorithm, for at most
-    `most_local_steps`. `options` are those that the configuration gives, without such that distribute the work.
+    It is scored every `scored` epochs. `local` is the algorithm for strategies with local steps, of which there
+    may be at most `most_local_steps`. `options` are the given ones, except those that say how work is distributed.
     """
 
     examples: int
@@ -41,9 +41,10 @@ class Workload:
 
 
 def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
-    """The work of a configuration, and its values in one partition.
+    """The work of a configuration, and the configuration resolved with one partition.
 
-    Raises `UsageError` where the work depends on how it is distributed, or nothing tells how well it is done.
+    Raises `UsageError` if the work depends on how it is distributed, or if no examples are held out to compare
+    strategies.
     """
     name, batch = config.algorithm.name, _checked_batch(config)
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
@@ -69,7 +70,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
 
 
 def _checked_batch(config: TrainConfig) -> int:
-    """The size of a batch; raises `UsageError` for work that depends on how it is distributed."""
+    """The batch size; raises `UsageError` for work that depends on how it is distributed."""
     if is_own(config.algorithm.name):
         raise UsageError(
             "plan chooses among named algorithms, and this one is a function of yours; name one, as fed_avg"
@@ -90,15 +91,16 @@ def _checked_batch(config: TrainConfig) -> int:
 
 
 def rounds_of_epoch(examples: int, batch: int, partitions: int, steps: int = 1, updates: int = 0) -> float:
-    """Rounds in which as many examples are seen as there are: each of `updates`, or all partitions, takes steps.
+    """The number of rounds that see as many examples as there are.
 
-    A partition with fewer examples than a batch has batches of all of them.
+    A round has `updates` updates, by default one of each partition, each of `steps` steps. A partition with fewer
+    examples than a batch has batches of all of them.
     """
     return examples / (min(batch, examples / partitions) * steps * (updates or partitions))
 
 
 def _configured_rounds(config: TrainConfig, examples: int, batch: int) -> float:
-    """Rounds of an epoch as the configuration has it."""
+    """The rounds of an epoch if the configuration is trained as it is."""
     options, when = config.algorithm.options, config.algorithm.over(config.rounds).build().when
     updates = when.buffer if isinstance(when, Asynchronous) else config.partitions
     steps = options.get("local_steps", 1)

@@ -1,1 +1,1 @@
-"""From a resolved configuration to a job whose rounds can be run, in a store that is held for it."""
+"""Turns a resolved configuration into a job whose rounds can be run, and locks the run's store for it."""

@@ -1,4 +1,4 @@
-"""From a resolved configuration to a job: describe the examples where they are, hold and recover the store."""
+"""Turns a resolved configuration into a job: describes the examples, then locks and recovers the run's store."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ from tasks.rounds.plan import LARGEST_OF_SERVER, RoundPlan, window_size
 from tasks.when import Asynchronous
 
 COMPARED = 100
-"""Rounds after which a step of ranks that share a network is compared once more with that of the whole one."""
+"""Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run ready for its next round; `done` is the last committed one, `wanted` the size of windows if given.
+    """A run that is ready for its next round.
 
-    `syncing` tells which rounds survive a power loss.
+    `done` is the number of the last committed round, `wanted` the configured number of rounds in a window, if any,
+    and `syncing` knows which rounds would survive a power loss.
     """
 
     job: Job
@@ -60,28 +61,29 @@ class Prepared:
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return run_name(self.store.address)
 
     def window(self, seconds: float | None) -> int:
-        """How many rounds to run at once, where the last took so many seconds: see `window_size`."""
+        """The number of rounds to run at once if the last one took so many seconds; see `window_size`."""
         if isinstance(self.job.work.algorithm.when, Asynchronous):
             return window_size(self.wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
         return window_size(self.wanted, seconds, long=self.store.tensors.slow)
 
     def let_go(self, newest: Commit) -> None:
-        """Copy numbers, and let go of what is not to be kept, between windows: within one, lost work begins anew.
+        """Copy the rounds' numbers and prune tensors that are not to be kept.
 
-        Only a round that is synced makes those before it needless.
+        It is called between windows, as lost work of a window may need the states from its beginning. Tensors are
+        only pruned if a later round is already safe against a power loss.
         """
         self.store.numbers.catch_up()
         self.syncing.newest = newest
         prune(self.store, self.keep, self.syncing.safe, stays=self.job.attempt.scored)
 
     def compare(self, first: int, newest: Commit) -> None:
-        """Raise `RoundFailed` where ranks that share a network take other steps than it takes as a whole.
+        """Raise `RoundFailed` if ranks that share a network take another step than the whole network does.
 
-        Compared is a step from the newest of the states since a round, at each 100th and at the last.
+        The step begins from the newest state. It is compared if a multiple of 100 lies in the rounds from `first`
+        to the newest, and at the end of the training.
         """
         work, attempt = self.job.work, self.job.attempt
         last = newest.round == attempt.rounds or attempt.stop_reason(newest)
@@ -93,7 +95,10 @@ class Prepared:
 
 @contextmanager
 def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
-    """Hold the run of a configuration for writing, new or as far as it came; a failure is recorded in it."""
+    """Create or open a configuration's run and lock it for writing while the context is open.
+
+    A failure inside the context is recorded in the run.
+    """
     order = order_of(resolved.config, resolved.algorithm)
     work, description = work_of(resolved, executor)
     common = _common_fingerprint(executor, resolved.config.mixed_hardware)
@@ -114,21 +119,21 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
                 yield run
             finally:
                 executor.end()
-                with suppress(StoreError):  # of what ended the window before its end is told already
+                with suppress(StoreError):  # an error that ended the window early is reported already
                     store.numbers.catch_up()
         run.let_go(syncing.newest)
 
 
 def _tell_of_ranks(config: TrainConfig, ranks: int) -> None:
-    """Tell where ranks share a network and neither its memory nor the time."""
+    """Send a notice if ranks share a network inside one process, which saves neither memory nor time."""
     if ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         notice(f"the {ranks} ranks of a network take turns in one process; with executor ranks each has its own")
 
 
 def _common_fingerprint(executor: Executor, mixed: bool) -> Fingerprint | None:
-    """What all processes may do to the bits, None for `mixed` hardware; raises `NumericsMismatch`.
+    """The numerics fingerprint that all processes share; None for `mixed` hardware.
 
-    All must have the Roundweave of this process.
+    Raises `NumericsMismatch` if processes differ in it, or have another Roundweave than this process.
     """
     processes = executor.each(source_and_fingerprint)
     first = None if mixed else next(iter(processes.values()))[1]
@@ -153,7 +158,7 @@ def _open_or_create(config: TrainConfig, work: Work, description: Description, e
         try:
             return _create(config, address, work, description)
         except ExperimentDiffers:
-            # Another process may have made the same run meanwhile: then it is there now.
+            # Another process may have created the same run meanwhile; then it is opened below.
             if not is_run(address):
                 raise
     store = RoundStore(address, config.fsync)
@@ -172,19 +177,22 @@ def _create(config: TrainConfig, address: str, work: Work, description: Descript
 
 
 def _forked(start: Fork, config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
-    """A new run that takes along the outer optimizer's memory of another, and what its partitions carry."""
+    """Create a run that begins with a round of another run: with its state and its outer optimizer's memory.
+
+    The partitions' carry is taken along, too, if the partitions hold the same examples.
+    """
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
-        # Extras that the state keeps, such as a control variate, are of what partitions carry, and go with it.
-        kept = initial.memory.keys() - set(work.algorithm.map.extras)
-        initial = replace(initial, memory={slot: initial.memory[slot] for slot in kept})
+        # Extras in the state, such as a control variate, belong to the partitions' carry and are dropped with it.
+        names = initial.memory.keys() - set(work.algorithm.map.extras)
+        initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
         notice(f"{run_name(address)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
     return create_run(address, config, work, description, initial, carried, parent=start.parent)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
-    """What partitions bring along from another run, where they are the same examples, dealt in the same way."""
+    """The carry of another run's partitions; empty if these examples or their split are not the same."""
     run = start.run()
     same = not other_examples(run.attributes, description.digest)
     dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
@@ -205,7 +213,10 @@ def _check_same_experiment(store: RoundStore, config: TrainConfig, description: 
 
 
 def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, int]:
-    """The store with room for its rounds and with the splits that they had, and the last round that is whole."""
+    """Recover the store, with room for so many rounds; returns it and the number of its last whole round.
+
+    The assignments of the splits of all earlier rounds are written again.
+    """
     store = RoundStore(store.place, store.fsync, rounds)
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:

@@ -1,1 +1,1 @@
-"""What a run tells while it works."""
+"""How a run reports its progress: to a progress bar, to Prefect and to other listeners."""

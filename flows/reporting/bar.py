@@ -1,4 +1,4 @@
-"""A bar of rounds where somebody looks: in a terminal, and in a notebook."""
+"""A progress bar of rounds, shown in a terminal or a notebook and nowhere else."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ COLUMNS = (
 )
 
 RECENT = 100
-"""Rounds over which updates a second are counted."""
+"""The number of latest rounds over which the bar averages updates per second."""
 
 NOTEBOOK_SECONDS = 0.2
-"""How often a notebook's cell is drawn anew."""
+"""The shortest time between two redraws of a notebook's cell, in seconds."""
 
 
 class Bar(Listener):
-    """A listener that shows rounds done, scores and the time left."""
+    """A listener that draws a progress bar: rounds done, the latest score and the time left.
+
+    With `shown` false, or where the console is no terminal, no bar is drawn and only notices are printed.
+    """
 
     def __init__(self, console: Console, total: int, shown: bool = True) -> None:
         self.console = console
@@ -53,12 +56,13 @@ class Bar(Listener):
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Show a round, the last score, and of a parameter server how stale and how many its updates are."""
+        """Show the round and the latest score; with a parameter server also staleness and updates per second."""
         self._scored = shown_score(commit.score) or self._scored
-        told = "  ".join(filter(None, [self._scored, self._pace(commit)]))
-        self.progress.update(self.task, completed=commit.round, total=rounds, description="round", score=told)
+        line = "  ".join(filter(None, [self._scored, self._server_speed(commit)]))
+        self.progress.update(self.task, completed=commit.round, total=rounds, description="round", score=line)
 
-    def _pace(self, commit: Commit) -> str:
+    def _server_speed(self, commit: Commit) -> str:
+        """The staleness and the updates per second of a parameter server; empty for other runs."""
         if commit.server is None:
             return ""
         self._recent.append((commit.time, len(commit.updates)))
@@ -69,16 +73,16 @@ class Bar(Listener):
         return f"staleness {max(stale, default=0)}{speed}"
 
     def progressed(self, done: int, total: int, text: str) -> None:
-        """Show how far it is."""
+        """Show how many of `total` parts of the work are done, and the text about the last one."""
         self.progress.update(self.task, completed=done, total=total, description="round", score=printable(text))
 
     def notice(self, text: str) -> None:
-        """Show one line above the bar."""
+        """Print one line above the bar."""
         self.console.print(text, markup=False, soft_wrap=True)
 
 
 class NotebookBar(Bar):
-    """The same as a notebook's cell shows it; rich's own way there needs a package for widgets."""
+    """A bar that a notebook's cell shows. It is drawn without ipywidgets, which rich's own bar would need."""
 
     def __init__(self, console: Console, total: int) -> None:
         super().__init__(console, total)
@@ -88,12 +92,10 @@ class NotebookBar(Bar):
         self.drawn = time.monotonic()
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Show a round, the last one always."""
         super().committed(commit, rounds)
         self._draw_again()
 
     def progressed(self, done: int, total: int, text: str) -> None:
-        """Show how far it is, the end always."""
         super().progressed(done, total, text)
         self._draw_again()
 
@@ -102,18 +104,21 @@ class NotebookBar(Bar):
             self.draw()
 
     def draw(self) -> None:
-        """Draw the cell anew."""
+        """Redraw the cell now."""
         self.cell.update(self.progress)
         self.drawn = time.monotonic()
 
     def notice(self, text: str) -> None:
-        """Show one line below the bar."""
+        """Print one line below the bar."""
         print(text)
 
 
 @contextmanager
 def bar_of_rounds(total: int, shown: bool = True) -> Iterator[None]:
-    """Within, a bar shows the rounds where somebody looks, and notices go to standard error in any case."""
+    """Show a progress bar of `total` rounds while the context is open, in a terminal or a notebook.
+
+    Notices are printed to standard error in any case, also where there is no bar.
+    """
     console = Console(stderr=True, highlight=False, emoji=False)
     if console.is_jupyter and shown:
         cell = NotebookBar(console, total)

@@ -1,4 +1,4 @@
-"""Flows that go on without Prefect where they must: its server may die, hang or never have been there."""
+"""Runs flows with Prefect's engine, and without it where Prefect's server dies, hangs or cannot be reached."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 def step(name: str, run_name: str | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a function a Prefect task within a flow run, and leave it as it is where there is none."""
+    """A decorator: the function runs as a Prefect task inside a flow run, and as a plain function elsewhere.
+
+    `run_name` is a template of the task run's name that is filled with the function's arguments.
+    """
 
     def made(function: Callable[P, T]) -> Callable[P, T]:
         tracked = task(name=name, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False)(function)
@@ -46,7 +49,10 @@ def step(name: str, run_name: str | None = None) -> Callable[[Callable[P, T]], C
 
 
 def run_flow(flow: Flow[[Any], T], config: Any) -> T:
-    """What a flow gives or raises, whatever becomes of Prefect; where it cannot be reached, without it."""
+    """Run a flow and return or raise what its function does, even if Prefect's server fails meanwhile.
+
+    Where no Prefect API is set or it cannot be reached, the function runs without Prefect.
+    """
     if not PREFECT_API_URL.value():
         return flow.fn(config)
     with hushed():
@@ -69,32 +75,37 @@ def run_flow(flow: Flow[[Any], T], config: Any) -> T:
 
 
 class _Body(Generic[T]):
-    """The function of a flow, run by Prefect's engine, and how it ended apart from how the engine does."""
+    """Runs a flow's function in Prefect's engine and remembers its own value or error.
+
+    The engine may fail for reasons of its own, such as a lost server, that say nothing about the function.
+    """
 
     def __init__(self, flow: Flow[[Any], T], reporter: Reporter) -> None:
         self.flow = copy(flow)
-        self.flow.fn = self._kept(flow.fn)
+        self.flow.fn = self._remembering(flow.fn)
         self.reporter = reporter
         self.began = False
         self.error: BaseException | None = None
         self.value: T | None = None
 
     def run(self, config: Any) -> None:
-        """Have the engine run it, with a client that waits for no answer for long."""
+        """Run the flow in the engine, with a Prefect client that gives up quickly on a silent server."""
         patience = {PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS}
         with temporary_settings(patience), SyncClientContext() as context:
             self.client = context.client
             self.flow(config)
 
     def result(self) -> T:
-        """What it gave; raises what it raised."""
+        """Return what the function returned, or raise what it raised; a termination as `KeyboardInterrupt`."""
         if isinstance(self.error, TerminationSignal):
             raise KeyboardInterrupt from self.error
         if self.error is not None:
             raise self.error
         return cast(T, self.value)
 
-    def _kept(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
+    def _remembering(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
+        """The function, made to leave its value or its error in this object."""
+
         @wraps(function)
         def call(config: Any) -> T:
             self.began = True
@@ -102,29 +113,32 @@ class _Body(Generic[T]):
                 self.value = function(config)
             except BaseException as error:
                 self.error = error
-                self._hurry_unless_heard(patience_after(error))
+                self._hurry_if_silent(patience_after(error))
                 raise
-            self._hurry_unless_heard(ANSWER_SECONDS)
+            self._hurry_if_silent(ANSWER_SECONDS)
             return self.value
 
         return call
 
-    def _hurry_unless_heard(self, seconds: float) -> None:
-        """Where the server takes no reports, the engine need not wait long to report the flow's end."""
+    def _hurry_if_silent(self, seconds: float) -> None:
+        """Shorten the engine's own wait at the flow's end if the server took no report for so many seconds."""
         if not self.reporter.flush(seconds):
             wait_less(self.client, INTERRUPTED_SECONDS)
 
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Keep Prefect's own lines off the screen, unless its user has set a level; its pages have them."""
+    """Keep Prefect's own log lines off the screen; its pages still show them.
+
+    They stay on the screen if the user has set PREFECT_LOGGING_LEVEL.
+    """
     with nullcontext() if "PREFECT_LOGGING_LEVEL" in os.environ else filtered(_of_others):
         yield
 
 
 @contextmanager
 def filtered(wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Within, what Prefect has on the screen shows lines that are wanted only."""
+    """While the context is open, Prefect's screen handlers print only log records for which `wanted` is true."""
     handlers = screen_handlers()
     for handler in handlers:
         handler.addFilter(wanted)
@@ -136,7 +150,7 @@ def filtered(wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
 
 
 def without_dask(record: logging.LogRecord) -> bool:
-    """Whether a line is not one in which Dask tells that all is well."""
+    """Whether a log record is anything but routine information from Dask."""
     return record.levelno > logging.INFO or not record.name.startswith("distributed.")
 
 

@@ -1,7 +1,9 @@
-"""Who is told how a run goes: a bar, Prefect, a caller. Needs no Prefect, so it can come before it.
+"""Listeners, which are notified of a run's events: a progress bar, Prefect's page, a caller.
 
-What executors have to say (a lost worker, a map that hangs) they log as `roundweave`, a line each. While
-somebody listens it goes to the listeners, and nowhere else.
+This module does not import Prefect, so it can be used before Prefect is loaded.
+
+Executors log what happens to them (a lost worker, a straggler) with the logger `roundweave`, one line each. While
+there is a listener, these lines go to the listeners and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """What is told of a run while it goes on; each kind takes what it wants to know."""
+    """Is notified of a run's events; a subclass overrides the methods for the events that it wants."""
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """A round was committed, of so many that there are to be."""
+        """Called when a round was committed; the run is to have `rounds` of them."""
 
     def progressed(self, done: int, total: int, text: str) -> None:
-        """So many parts of work that makes no rounds are done; the text tells of the last one."""
+        """Called during work other than rounds: `done` of `total` parts are done, `text` describes the last."""
 
     def notice(self, text: str) -> None:
-        """Something happened that a person should know: one line."""
+        """Called with one line of text that a person should read."""
 
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
@@ -37,7 +39,7 @@ _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=(
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Within, a listener is told, too."""
+    """Add a listener while the context is open."""
     token = _listeners.set((*_listeners.get(), listener))
     _route_log()
     try:
@@ -48,11 +50,14 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 begun: list[str] = []
-"""The runs that this process began to write, or to go on with, by name."""
+"""The names of the runs that this process began or resumed, in order."""
 
 
 def going_on(name: str | None) -> str:
-    """What is kept of a run that is cut off, and how it goes on; nothing where there is no run."""
+    """A line for a person whose run was interrupted: what is stored, and how to resume it.
+
+    `name` is the run's name, or None if no run was begun.
+    """
     return (
         f"committed rounds are kept, `roundweave resume {name}` goes on"
         if name
@@ -61,19 +66,19 @@ def going_on(name: str | None) -> str:
 
 
 def tell_commit(commit: Commit, rounds: int) -> None:
-    """Tell all listeners of a round."""
+    """Notify all listeners of a committed round."""
     for listener in _listeners.get():
         listener.committed(commit, rounds)
 
 
 def tell_progress(done: int, total: int, text: str) -> None:
-    """Tell all listeners how far work is that makes no rounds."""
+    """Notify all listeners of the progress of work other than rounds."""
     for listener in _listeners.get():
         listener.progressed(done, total, text)
 
 
 def notice(text: str) -> None:
-    """Tell all listeners one line; standard error where there is none."""
+    """Send one line of text to all listeners, or to standard error if there are none."""
     for listener in _listeners.get():
         listener.notice(printable(text))
     if not _listeners.get():
@@ -81,16 +86,16 @@ def notice(text: str) -> None:
 
 
 class Raises(Listener):
-    """A listener that has the others told of a partition that is refused as its map raised: the first time."""
+    """A listener that sends a notice when a partition's map raised an error, once for each partition."""
 
     def __init__(self) -> None:
-        self._told: set[int] = set()
+        self._noticed: set[int] = set()
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Tell of those that are new."""
+        """Send a notice for each partition that failed in this round and had not failed before."""
         for partition, record in commit.updates.items():
-            if record.raised and partition not in self._told:
-                self._told.add(partition)
+            if record.raised and partition not in self._noticed:
+                self._noticed.add(partition)
                 notice(f"round {commit.round} refused partition {partition}: {record.refused}")
 
 
@@ -103,9 +108,10 @@ _log, _notices = logging.getLogger("roundweave"), _Notices()
 
 
 def _route_log() -> None:
-    heard = bool(_listeners.get())
-    _log.propagate = not heard
-    if heard:
+    """Send the log of `roundweave` to the listeners if there are any, else to the usual handlers."""
+    has_listeners = bool(_listeners.get())
+    _log.propagate = not has_listeners
+    if has_listeners:
         _log.addHandler(_notices)
     else:
         _log.removeHandler(_notices)

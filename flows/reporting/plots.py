@@ -1,4 +1,4 @@
-"""Where figures are written, and how they reach Prefect's pages."""
+"""Figures as files and as pictures on Prefect's pages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PLOTS = (".png", ".pdf", ".svg")
 
 
 def check_plot(place: Where) -> Path:
-    """The path of a figure to write; raises `UsageError` for a place where none can be."""
+    """The path of a figure to write; raises `UsageError` for a wrong suffix or a place that cannot be written."""
     return file_path(place, "a plot", PLOTS)
 
 
 def as_markdown(figure: Figure, name: str) -> str:
-    """A figure as a picture within markdown."""
+    """A figure as Markdown text that holds the picture itself, as PNG in base64."""
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=80)
     data = base64.b64encode(image.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""What Prefect shows of a run: its name, a bar, rounds as events and lines of the log, a table and a plot."""
+"""What Prefect shows of a run: its name, a progress bar, rounds as events and log lines, a table and a plot."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SECONDS_BETWEEN_REPORTS = 1.0
-"""Nobody looks at a page more often, and a report takes milliseconds of Prefect's client and server."""
+"""The shortest time between two reports of progress: each takes Prefect's client and server milliseconds."""
 
 
 class FlowPage:
-    """The page of a flow run at Prefect, which has the name of what the flow makes."""
+    """A flow run's page in Prefect; the flow run is renamed to what the flow makes, such as the run's name."""
 
     def __init__(self, reporter: Reporter, flow_run: UUID, name: str) -> None:
         self.reporter = reporter
@@ -48,15 +48,15 @@ class FlowPage:
         reporter.put(self._rename)
 
     def leave_table(self, rows: Iterable[Mapping[Any, Any]], kind: str) -> None:
-        """Leave rows as an artifact."""
+        """Add a table of rows to the page, as an artifact of this kind."""
         self._leave("table", kind, json.dumps([_shown(row) for row in rows]))
 
     def leave_plot(self, figure: Figure, kind: str) -> None:
-        """Leave a figure as an artifact."""
+        """Add a figure to the page, as an artifact of this kind."""
         self._leave("markdown", kind, as_markdown(figure, self.name))
 
     def artifact(self, type: str, kind: str, data: Any) -> ArtifactCreate:
-        """An artifact of this flow run, its key made of the run's name and its kind."""
+        """An artifact of this flow run; its key is made of the run's name and the kind."""
         key, description = f"{self.key}-{kind}", f"{kind} of {self.name}"
         return ArtifactCreate(type=type, key=key, description=description, data=data, flow_run_id=self.flow_run)
 
@@ -69,7 +69,7 @@ class FlowPage:
 
 @contextmanager
 def flow_page(name: str) -> Iterator[FlowPage | None]:
-    """The page of the flow run that is going on, None where Prefect knows of none."""
+    """Yield the page of the current Prefect flow run, or None outside of one."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         yield None
@@ -80,22 +80,24 @@ def flow_page(name: str) -> Iterator[FlowPage | None]:
 
 @contextmanager
 def titled(name: str) -> Iterator[None]:
-    """Within, the flow run has this name, before it is known what it makes, and its log has what is noticed."""
+    """Name the current flow run, and write notices into its log while the context is open."""
     with flow_page(name) as page, listening(Log()) if page else nullcontext(), filtered(without_dask):
         yield
 
 
 class Log(Listener):
-    """A listener that puts notices into the log of the flow run."""
+    """A listener that writes notices into the flow run's log."""
 
     def notice(self, text: str) -> None:
-        """Log one line."""
         get_run_logger().warning(text)
 
 
 @contextmanager
 def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
-    """Within, the page of the flow run follows a run's rounds; at the end it has them as a table and a plot."""
+    """Report a run's rounds on the flow run's page while the context is open; does nothing outside a flow run.
+
+    `done` of the `rounds` were done before. At the end, tables and plots of all rounds are added to the page.
+    """
     with flow_page(run_name(address)) as page:
         if page is None:
             yield
@@ -116,19 +118,19 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
 
 
 class Drawing(Listener):
-    """A listener that has what draws the plot imported beside the rounds, once there is one: it takes a second."""
+    """A listener that imports the plotting libraries in the background, which takes a second."""
 
     def __init__(self) -> None:
         self._importing: Importing | None = None
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Begin with the first round."""
+        """Start the import when the first round is committed."""
         self._importing = self._importing or Importing(
             "pandas", "matplotlib.figure", "matplotlib.backends.backend_agg"
         )
 
     def join(self) -> None:
-        """Wait until it can be drawn."""
+        """Wait until the plotting libraries are imported."""
         if self._importing is not None:
             self._importing.join()
 
@@ -146,9 +148,9 @@ class Progress(Listener):
         self.report()
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Log a round that was scored at once, others at most once a second, and report it as often, with others.
+        """Log the round if it was scored or is the last, else at most once a second; report as often.
 
-        A line of the log takes milliseconds of Prefect's client and server, and short rounds take no more.
+        A log line takes Prefect's client and server milliseconds, and a short round takes no longer than that.
         """
         self.done = commit.round
         self._waiting.append(commit)
@@ -162,7 +164,7 @@ class Progress(Listener):
         return time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS
 
     def report(self) -> None:
-        """Report what has not been reported."""
+        """Send the progress and all rounds that have not been sent yet."""
         self._reported = time.monotonic()
         self.page.reporter.put(self._update_bar)
         if self._waiting:
@@ -175,7 +177,7 @@ class Progress(Listener):
             self._waiting = []
 
     def _update_bar(self, client: SyncPrefectClient, _: list[None]) -> None:
-        """Called by the reporter, perhaps much later: what counts is how far the run is then."""
+        """Set the progress bar to how far the run is now; the reporter may call this long after `report`."""
         percent = 100.0 * self.done / self.rounds
         if self._bar is None:
             self._bar = client.create_artifact(self.page.artifact("progress", "progress", percent)).id
@@ -185,7 +187,7 @@ class Progress(Listener):
 
 
 def _figure(draw: Callable[[Axes], object]) -> Figure:
-    """A plot as a figure that no notebook or window waits to show."""
+    """A figure with one plot, made without pyplot so that no notebook or window shows it by itself."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
@@ -199,11 +201,11 @@ def _create_artifacts(client: SyncPrefectClient, artifacts: list[ArtifactCreate]
 
 
 def _row(commit: Commit) -> dict[str, Any]:
-    """What an event tells of a round."""
+    """A round as the payload of an event."""
     score = asdict(commit.score) if commit.score else None
-    told = {"round": commit.round, "state": commit.state, "seconds": commit.seconds, "score": score}
+    fields = {"round": commit.round, "state": commit.state, "seconds": commit.seconds, "score": score}
     arrivals = {str(p): asdict(u.arrival) for p, u in commit.updates.items() if u.arrival}
-    row: dict[str, Any] = _finite(told | ({"arrivals": arrivals} if arrivals else {}))
+    row: dict[str, Any] = _finite(fields | ({"arrivals": arrivals} if arrivals else {}))
     return row
 
 
@@ -212,7 +214,7 @@ def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """A value as JSON has it: None for numbers that are none."""
+    """A value that JSON can hold: infinities and NaN become None, also inside dictionaries."""
     if isinstance(value, dict):
         return {str(key): _finite(part) for key, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,6 @@
-"""What is reported to Prefect is sent by a thread of its own, so that nobody ever waits for the server.
+"""Sends reports to Prefect from a thread of its own, so that training never waits for Prefect's server.
 
-Prefect's own events and logs go the same way: it has hooks for them, made for its process pools.
+Prefect's own events and log lines are sent by this thread too, through hooks made for Prefect's process pools.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from flows.reporting.unofficial import give_back, take_over
 from storage.errors import DiskFull, one_line
 
 LIMIT = 10_000
-"""How many reports may wait; further ones are lost."""
+"""The most reports that may wait to be sent; further ones are lost."""
 
 BATCH = 100
-"""So many reports of a kind are sent in one request."""
+"""The most reports of one kind that are sent in one request."""
 
 ANSWER_SECONDS = 10.0
-"""How long the server may take for an answer, and, at the end, until it takes another report."""
+"""How long to wait for the server's answer to a request, and, at the end, for it to take one more report."""
 
 INTERRUPTED_SECONDS = 1.0
-"""The same once a person has asked for the end, or a disk is full."""
+"""How long to wait for the server instead of `ANSWER_SECONDS` after an interrupt or on a full disk."""
 
 PAUSE_SECONDS = 1.0
-"""Between a report that was not taken and the same once more."""
+"""How long to wait before sending a report again that the server did not take."""
 
 REFUSED = (400, 404, 405, 409, 413, 422)
-"""Answers that will be the same another time."""
+"""HTTP statuses after which a report is dropped, as sending it again would give the same answer."""
 
 Send = Callable[[SyncPrefectClient, list[Any]], object]
-"""Sends several reports of its kind at once."""
+"""A function that sends several reports of one kind in one request."""
 
 
 class Reporter:
-    """Sends reports in their order, each until it is taken."""
+    """Sends reports in order from a thread of its own, each again and again until the server takes it."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -57,7 +57,7 @@ class Reporter:
         threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
 
     def put(self, send: Send, content: Any = None) -> None:
-        """Have something sent, at once or when the server answers again."""
+        """Queue a report without waiting: `send` gets a list of `content`s, its own and that of its neighbours."""
         with self._changed:
             if len(self._waiting) < LIMIT:
                 self._waiting.append((send, content))
@@ -66,11 +66,11 @@ class Reporter:
                 self._lost += 1
 
     def lose(self, error: BaseException) -> None:
-        """Count a report that could not be made."""
+        """Count a report as lost that could not even be made, and remember the error."""
         self._lost, self.error = self._lost + 1, error
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all is sent, True, or until the server has taken nothing for so long, False."""
+        """Wait until all reports are sent; False if the server took none of them for so many seconds."""
         with self._changed:
             while self._waiting:
                 taken = self._taken
@@ -82,7 +82,7 @@ class Reporter:
         return self._taken > than
 
     def close(self) -> int:
-        """End it; how many reports were not taken."""
+        """End the thread; returns how many reports the server did not take."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -98,7 +98,7 @@ class Reporter:
                 self._send(client, batch)
 
     def _next(self) -> list[tuple[Send, Any]]:
-        """The next reports of one kind, once there are any, which wait until they are taken; none at the end."""
+        """Wait for reports and return the next of one kind; empty once closed. They stay in the queue."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
@@ -129,7 +129,11 @@ _reporter: ContextVar[Reporter | None] = ContextVar("reporter", default=None)
 
 @contextmanager
 def reporting() -> Iterator[Reporter]:
-    """The reporter of this run; what could not be reported is said once, at the end of the outermost."""
+    """Yield the current reporter, or a new one if there is none.
+
+    When the context that made it closes, reports that are still waiting are sent, and one notice says how many
+    Prefect did not take.
+    """
     outer = _reporter.get()
     if outer is not None:
         yield outer
@@ -151,7 +155,10 @@ def reporting() -> Iterator[Reporter]:
 
 
 def patience_after(error: BaseException) -> float:
-    """How long to wait for the server, in seconds: it may keep its own files on the disk that is full."""
+    """How many seconds to wait for the server after an error.
+
+    The wait is short after an interrupt, and on a full disk, as the server's own files may be on that disk.
+    """
     waits = isinstance(error, Exception) and not isinstance(error, DiskFull)
     return ANSWER_SECONDS if waits else INTERRUPTED_SECONDS
 
@@ -166,10 +173,10 @@ def _say(missing: int, error: BaseException | None) -> None:
 
 
 def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
-    """Send events as Prefect writes them."""
+    """Send events to Prefect; each is an event as Prefect's JSON."""
     client.request("POST", "/events", json=contents)
 
 
 def send_logs(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:
-    """Send lines of logs as Prefect writes them."""
+    """Send log lines to Prefect; each is a line as Prefect's JSON."""
     client.create_logs(contents)

@@ -1,4 +1,4 @@
-"""Losses and scores as people read them."""
+"""Losses and scores as text for people."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ SHARES = ("accuracy", "top5", "token_accuracy")
 
 
 FORMATS = {"seconds": ".3f", "share": ".1%", "staleness": ".2f"}
-"""How columns are shown that are no scores."""
+"""Number formats of table columns that are not scores."""
 
 
 def shown(name: str, value: float | None) -> str:
-    """A loss or a score for people: shares in per cent, a dash where there is none."""
+    """A loss or a score as text: scores named in `SHARES` as percentages, a dash for None and NaN."""
     if value is None or math.isnan(value):
         return "–"
     return format(value, ".2%" if name in SHARES else ".4f")
 
 
 def shown_cell(name: str, value: Any) -> Any:
-    """What a table for people has in a column: fractions as the command prints them, all else as it is."""
+    """A table's cell for people: floats and None as text, all other values unchanged."""
     if value is None or isinstance(value, float):
         form = FORMATS.get(name)
         return format(value, form) if form and value is not None else shown(name.removesuffix("_before"), value)
@@ -32,13 +32,13 @@ def shown_cell(name: str, value: Any) -> Any:
 
 
 def shown_score(score: Score | None) -> str:
-    """A loss and its scores in one line, empty where there are none."""
+    """A loss and its scores in one line; empty text for None."""
     named = {} if score is None else {"loss": score.loss, **score.values}
     return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
 
 
 def shown_commit(commit: Commit) -> str:
-    """What is told of a round in a line: its scores, and how stale its updates were at a parameter server."""
+    """A round in one line: its scores, and the largest staleness of its updates if it has a parameter server."""
     stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
-    told = [shown_score(commit.score)] + ([f"staleness {max(stale)}"] if stale else [])
-    return "  ".join(filter(None, told))
+    parts = [shown_score(commit.score)] + ([f"staleness {max(stale)}"] if stale else [])
+    return "  ".join(filter(None, parts))

@@ -1,6 +1,6 @@
-"""What is used of Prefect and is not in its documentation: seen in prefect 3.9.1, and all of it is here.
+"""Everything that this project uses of Prefect without its documentation; it works with prefect 3.9.1.
 
-The test of this module says what is gone, where a later version has it no more.
+This module's test fails, and names what is missing, if a later version of Prefect no longer has it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from prefect.events import worker as events
 from prefect.logging import handlers as logs
 
 Put = Callable[[dict[str, Any]], None]
-"""Takes an event or a line of the log as Prefect's API does."""
+"""A function that takes one event or log line as Prefect's JSON."""
 
 
 def wait_less(client: SyncPrefectClient, seconds: float) -> None:
-    """Have a client wait so long for an answer from now on."""
+    """Set how many seconds a Prefect client waits for an answer from now on."""
     client._client.timeout = seconds
 
 
 def screen_handlers() -> list[logging.Handler]:
-    """What writes Prefect's own lines of the log on the screen."""
+    """The logging handlers that print Prefect's log lines on the screen."""
     return [
         handler
         for name in ("", "prefect", "prefect._internal")
@@ -35,16 +35,16 @@ def screen_handlers() -> list[logging.Handler]:
 
 
 def take_over(put_event: Put, put_log: Put) -> None:
-    """Have Prefect hand over its events and logs, and not send them itself: it has hooks for its process pools."""
+    """Make Prefect pass its events and log lines to these functions instead of sending them itself."""
     logs.set_api_log_sink(lambda log: put_log({k: v for k, v in log.items() if k != "__payload_size__"}))
     client = events.ProcessPoolForwardingEventsClient
     events.EventsWorker.set_client_override(client, event_queue=_Events(put_event))
 
 
 def give_back(seconds: float) -> None:
-    """Have Prefect send its events and logs itself again, once it has handed over those there are."""
+    """Make Prefect send its events and log lines itself again, after up to `seconds` for those still pending."""
     logs.set_api_log_sink(None)
-    # It gives a coroutine where an event loop runs, as in a notebook; a thread has none.
+    # `drain_all` returns a coroutine where an event loop runs, as in a notebook; a new thread has no loop.
     drain = threading.Thread(target=events.EventsWorker.drain_all, args=(seconds,), daemon=True)
     drain.start()
     drain.join(seconds)
@@ -52,10 +52,10 @@ def give_back(seconds: float) -> None:
 
 
 class _Events:
-    """The queue into which Prefect puts its events."""
+    """Stands for the queue into which Prefect puts its events, and passes each to a function."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
 
-    def put(self, item: tuple[str, Event]) -> None:
-        self._put(item[1].model_dump(mode="json"))
+    def put(self, message: tuple[str, Event]) -> None:
+        self._put(message[1].model_dump(mode="json"))

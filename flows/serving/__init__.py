@@ -1,1 +1,1 @@
-"""Prefect's API server, where the user has none."""
+"""Starts Prefect's API server where the user has none."""

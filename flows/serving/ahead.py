@@ -1,4 +1,4 @@
-"""What a flow works with: the values of its configuration and an executor, made ahead of it where they can be."""
+"""Makes what a flow needs, its resolved configuration and an executor, before the flow begins."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ AnyConfig = TypeVar("AnyConfig", bound=Placement)
 
 
 class HasConfig(Protocol):
-    """The values of a configuration, which they hold."""
+    """A resolved configuration: objects made from it, together with the completed configuration itself."""
 
     @property
     def config(self) -> Placement:
-        """The configuration, complete."""
+        """The configuration with all defaults filled in."""
         ...
 
 
@@ -35,10 +35,10 @@ _ahead: ContextVar[tuple[Any, Executor] | None] = ContextVar("ahead", default=No
 
 @contextmanager
 def ahead(resolved: HasConfig) -> Iterator[None]:
-    """Within, flows find these values and an executor, and report to Prefect if its server comes up.
+    """Start an executor and Prefect's server at the same time; flows inside the context use them (`started`).
 
-    All come up at once. A server that only imports may be there before; neither it nor a cluster is begun to be
-    used for values that cannot be had.
+    If Prefect's server does not start, a notice says so and flows report nothing. The configuration is resolved
+    before anything is started, so that a wrong one is reported at once.
     """
     config = resolved.config
     place_of(config.root).make()
@@ -59,7 +59,10 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
 
 @contextmanager
 def started(resolve: Resolve[AnyConfig, AnyResolved], config: AnyConfig) -> Iterator[tuple[AnyResolved, Executor]]:
-    """The values and the executor that were made ahead of a flow, else new ones, the values first."""
+    """Yield the resolved configuration and the executor that `ahead` made for this configuration.
+
+    Outside `ahead`, the configuration is resolved first and then an executor is started.
+    """
     made = _ahead.get()
     if made is not None and made[0].config == config:
         yield made

@@ -1,8 +1,8 @@
-"""Prefect's API server as a process of its own, which runs this file and imports nothing else of the project.
+"""Prefect's API server as a separate process, which runs this file and imports nothing else of this project.
 
-It is started before it is known where its files lie, and is told its home in the first line of its standard input;
-its other settings come by the environment. It prints its port, and it ends when its standard input does, so it
-cannot outlive the process that started it, however that one ends.
+The process is started before its folder is known, and reads the folder from the first line of its standard input;
+all other settings come from the environment. It prints its port. It ends when its standard input is closed, so it
+never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from importlib.metadata import version
 from pathlib import Path
 
 AHEAD = ("uvicorn", "prefect.server.api.server", "alembic.command")
-"""What takes long to import."""
+"""Modules that take long to import, and are imported before the folder is known."""
 
 NOWHERE = Path(os.devnull, "prefect")
-"""Prefect's home until it is known: nothing is read there, and nothing can be written."""
+"""Prefect's home until the real one is known: a path where nothing can be read or written."""
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve until standard input is closed."""
     # Bound before the slow imports: a request waits in the backlog until the server accepts it.
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     print(listener.getsockname()[1], flush=True)
-    gc.disable()  # what is imported stays, and looking through it takes a quarter of the time
+    gc.disable()  # imported modules stay anyway, and garbage collection takes a quarter of the import time
     os.environ |= _home(NOWHERE)
     for name in AHEAD:
-        with suppress(ImportError):  # said below, where there is a log to say it in
+        with suppress(ImportError):  # the import below raises it again, where there is a log for it
             import_module(name)
     line = sys.stdin.buffer.readline()
     if not line:
         return
     threading.Thread(target=_end_with_parent, daemon=True).start()
     home = Path(os.fsdecode(line.removesuffix(b"\n")))
-    # Where a browser that has its page finds it.
+    # The page in a browser reads the API's address from this setting.
     os.environ |= _home(home) | {"PREFECT_UI_API_URL": f"http://127.0.0.1:{listener.getsockname()[1]}/api"}
     with (home / "server.log").open("ab") as log:
         os.dup2(log.fileno(), 2)
@@ -62,7 +62,7 @@ def _serve(home: Path, listener: socket.socket) -> None:
 
     refresh_global_settings_context()
 
-    # Two servers that make the same new database at once would trip over one another.
+    # Two servers must not create the same database at once.
     with Path(home, "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         place_database(home / "prefect.db", template())
@@ -73,13 +73,16 @@ def _serve(home: Path, listener: socket.socket) -> None:
 
 
 def template() -> Path:
-    """Where an empty database of this version of Prefect is kept for new roots: making one takes 4 s."""
+    """The cached file of an empty database of this version of Prefect; making a database takes 4 s."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(cache, "roundweave", f"prefect-{version('prefect')}.db")
 
 
 def place_database(database: Path, template: Path) -> None:
-    """Bring a server's database up to date; a new one is a copy of the template, which the first one leaves."""
+    """Migrate a server's database to this version of Prefect.
+
+    A new database is copied from the template. If there is no template, it becomes the template for others.
+    """
     from alembic.util import CommandError
     from sqlalchemy.exc import DatabaseError
 
@@ -90,7 +93,7 @@ def place_database(database: Path, template: Path) -> None:
     except (CommandError, DatabaseError):
         if not copied:
             raise
-        database.unlink()  # the template is of another Prefect, whatever its name says
+        database.unlink()  # the template is not what its name says, but another version's or damaged
         copied = False
         _migrate()
     if new and not copied:
@@ -104,7 +107,7 @@ def _migrate() -> None:
 
 
 def _copied(source: Path, target: Path) -> bool:
-    """Whether one database is now a copy of another, which it comes to be at once; if not, the log says why."""
+    """Copy a database atomically; returns whether it worked, and writes the reason to the log if not."""
     copy = target.with_name(f"{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +124,7 @@ def _copied(source: Path, target: Path) -> bool:
 
 
 def _end_with_parent() -> None:
+    """End this process, by force after 5 s, once standard input is closed."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(5)

@@ -1,4 +1,7 @@
-"""The process of a Prefect server. It may be started before it is known for which root, and then only imports."""
+"""Starts and stops the process of a Prefect server.
+
+The process may be started before it is known which root it serves; until then it only imports its modules.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pathlib import Path
 from storage.errors import ClusterError
 
 START_SECONDS, STOP_SECONDS = 60, 3
-"""How long a server may take to answer, where to begin takes 5 s, and to end once it is told to."""
+"""The longest time until a server answers, which usually takes 5 s, and until it ends when it is told to."""
 
 SETTINGS = {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
@@ -24,20 +27,20 @@ SETTINGS = {
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
 }
-"""The database is brought up to date before."""
+"""Settings of every server. It need not migrate its database, as `place_database` has done so before."""
 
 REPORTS_ALONE = {
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     "PREFECT_SERVER_UI_ENABLED": "false",
 }
-"""No page, and no services that a single process has no use for, such as those that begin scheduled runs."""
+"""Further settings of a server that only takes reports: no web page and no services for scheduled runs."""
 
 
 class Server:
-    """A Prefect server beside this process: it is starting until its `url` is known; `once` for one flow alone.
+    """A Prefect server in a process of its own. It starts in the background; `url` waits until it answers.
 
-    With `schedules` it begins scheduled runs and has Prefect's page, else it takes reports alone.
-    Who else is on this machine may reach it, and is answered with its password alone.
+    With `once`, it ends after one flow. With `schedules`, it begins scheduled runs and has Prefect's web page,
+    otherwise it only takes reports. It listens on this machine only and asks for a random password.
     """
 
     def __init__(self, once: bool = False, schedules: bool = False) -> None:
@@ -48,36 +51,36 @@ class Server:
         settings = SETTINGS if schedules else SETTINGS | REPORTS_ALONE
         own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
         self.process = subprocess.Popen(
-            # Not as a module: the folder that the user is in may have flows of its own.
+            # Run as a file, not as a module: the user's current folder may hold another package named `flows`.
             [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
-            bufsize=0,  # what cannot be written to one that has ended is not kept until it is closed
+            bufsize=0,  # a failed write to a process that has ended must not be tried again at closing
             env=own | settings | {"PREFECT_SERVER_API_AUTH_STRING": self.password},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it has a log once it has a home
-            start_new_session=True,  # Ctrl-C is for the flow, which still has to report its end
+            stderr=subprocess.DEVNULL,  # the server writes a log once it knows its folder
+            start_new_session=True,  # Ctrl-C must reach only the flow, which still has to report its end
         )
         atexit.register(self.stop)
 
     @property
     def running(self) -> bool:
-        """Whether its process has not ended, and was not told to."""
+        """Whether the process is running and was not told to end."""
         assert self.process.stdin is not None
         return self.process.poll() is None and not self.process.stdin.closed
 
     def settle(self, home: Path) -> Server:
-        """Have it serve with its files in a folder."""
+        """Give the server the folder for its files, which makes it begin to serve; returns the server itself."""
         assert self.process.stdin is not None
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         try:
             self.process.stdin.write(os.fsencode(home) + b"\n")
         except BrokenPipeError:
-            self.process.wait()  # who asks for its address is told
+            self.process.wait()  # the process has ended; `url` will raise the error
         return self
 
     def url(self) -> str:
-        """The address of its API, once it answers; raises `ClusterError`."""
+        """Wait until the server answers and return its API's address; raises `ClusterError` if it does not."""
         assert self.home is not None
         if self._url is None:
             assert self.process.stdout is not None
@@ -94,7 +97,7 @@ class Server:
         return self._url
 
     def release(self) -> None:
-        """Have it end, without waiting, where it was for one flow."""
+        """Tell a server that was for one flow to end, without waiting for it; others go on."""
         if self.once:
             self._end()
 
@@ -103,7 +106,7 @@ class Server:
         self.process.stdin.close()
 
     def stop(self) -> None:
-        """End it and wait for it."""
+        """End the server and wait until its process is gone."""
         atexit.unregister(self.stop)
         if self.home is None:
             self.process.kill()
@@ -121,13 +124,13 @@ _spare: list[Server] = []
 
 
 def warm_up() -> None:
-    """Have a server begin to start for the only flow of this process, unless the user has a Prefect API."""
+    """Start a server for this process's only flow in the background, unless the user has a Prefect API."""
     if not user_api():
         _spare.append(Server(once=True))
 
 
 def started_server(home: Path) -> Server:
-    """A server that is starting for a folder."""
+    """A server for a folder: one that `warm_up` has started, else a new one."""
     while _spare:
         if (spare := _spare.pop()).running:
             return spare.settle(home)
@@ -135,7 +138,10 @@ def started_server(home: Path) -> Server:
 
 
 def user_api() -> str | None:
-    """The API address of the environment or the active profile, found without importing Prefect."""
+    """The user's Prefect API address, from the environment or the active profile; None if there is none.
+
+    Prefect itself is not imported for this, as that is slow.
+    """
     if "PREFECT_API_URL" in os.environ:
         return os.environ["PREFECT_API_URL"]
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()

@@ -1,4 +1,4 @@
-"""Where flows report: the user's Prefect API if there is one, else a server under the runs' root."""
+"""The Prefect API that flows report to: the user's if there is one, else a server with files under the root."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _servers: dict[Path, Server] = {}
 
 
 def start_server(root: Where) -> Server | None:
-    """Begin to start a server for a root, without waiting; None where the user has a Prefect API.
+    """Start a server for a root in the background; None if the user has a Prefect API.
 
-    One of another root ends: a process has one at a time.
+    A process has one server at a time, so that a server of another root is ended.
     """
     if user_api():
         return None
@@ -33,7 +33,7 @@ def start_server(root: Where) -> Server | None:
 
 
 def stop_server(root: Where) -> None:
-    """End a root's server where there is one; it would end with this process, and serve other runs until then."""
+    """End a root's server if there is one. Otherwise it serves further runs until this process ends."""
     server = _servers.pop(_home(root), None)
     if server is not None:
         server.stop()
@@ -44,21 +44,24 @@ def _home(root: Where) -> Path:
 
 
 def place_prefect_home(root: Where) -> None:
-    """Have Prefect keep its files under the root and not in the home folder, unless the user says where."""
+    """Make Prefect keep its files under the root instead of the home folder, unless the user chose a place."""
     if not user_api():
         os.environ.setdefault("PREFECT_HOME", str(_home(root)))
 
 
 def import_prefect(root: Where) -> Importing:
-    """Begin to import Prefect, which takes as long as a cluster takes to start."""
+    """Import Prefect in the background, as the import takes as long as a cluster's start."""
     place_prefect_home(root)
-    # With the last one Prefect writes down what a flow is called with.
+    # Prefect needs `fastapi.encoders` to record a flow's parameters.
     return Importing("prefect.flows", "fastapi.encoders")
 
 
 @contextmanager
 def prefect_api(root: Where) -> Iterator[None]:
-    """Within, Prefect reports to the user's API, else to the root's own server."""
+    """While the context is open, Prefect reports to the user's API, or else to the root's own server.
+
+    Raises `ClusterError` if that server does not start.
+    """
     server = start_server(root)
     if server is None:
         yield
@@ -69,7 +72,7 @@ def prefect_api(root: Where) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in names}
     os.environ["PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED"] = "false"
     try:
-        import_module("prefect.flows")  # it takes a second to import, and the server longer to start
+        import_module("prefect.flows")  # imported, which takes a second, while the server is still starting
         os.environ["PREFECT_API_URL"] = server.url()
         os.environ["PREFECT_API_AUTH_STRING"] = server.password
         _refresh_settings()
@@ -87,7 +90,10 @@ def prefect_api(root: Where) -> Iterator[None]:
 
 @contextmanager
 def schedules_kept(root: Where) -> Iterator[Server | None]:
-    """Within, there is a Prefect API that begins scheduled runs: the user's, else that of the server given."""
+    """Provide a Prefect API that begins scheduled runs while the context is open.
+
+    Yields None if it is the user's own API, else the server that was started for it and is ended afterwards.
+    """
     place_prefect_home(root)
     if user_api():
         yield None
@@ -102,7 +108,7 @@ def schedules_kept(root: Where) -> Iterator[Server | None]:
 
 @contextmanager
 def _without_heartbeat() -> Iterator[None]:
-    """A flow's heartbeat takes a second to end, and a server that ends with its flow has no use for it."""
+    """Turn off Prefect's flow heartbeat: it takes a second to end, and a server of one flow does not need it."""
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
@@ -110,7 +116,7 @@ def _without_heartbeat() -> Iterator[None]:
 
 
 def _refresh_settings() -> None:
-    """Prefect reads its settings when it is imported; where it is, it must read them again."""
+    """Make Prefect read its settings from the environment again if it is already imported."""
     if "prefect.context" in sys.modules:
         import prefect.context
 

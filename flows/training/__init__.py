@@ -1,1 +1,1 @@
-"""The flow that trains in rounds."""
+"""The Prefect flow that trains in rounds."""

@@ -1,4 +1,4 @@
-"""The flow that trains: it wires the executor, the store and the reports together."""
+"""The Prefect flow that trains: it connects the executor, the store and the reports."""
 
 from prefect import State, flow
 from prefect.states import Completed
@@ -16,16 +16,19 @@ from storage.rounds.commits import Commit
 from storage.runs.names import run_name
 from tasks.executors.base import Executor
 
-# No `from __future__ import annotations`: Prefect pickles a served flow by value, where text is no class.
+# No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 
 
 TASK_SECONDS = 10.0
-"""Seconds of a task run of Prefect, if rounds are short and windows not given: each takes tens of milliseconds."""
+"""How long a Prefect task run should last if rounds are short: each task run costs tens of milliseconds."""
 
 
 @step("rounds", "rounds {first} to {last}")
 def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds: float | None) -> Commit:
-    """Run rounds in windows, where the one before took so many seconds; the last commit that was made."""
+    """Run rounds `first` to `last` in windows and return the last commit; stops early if training is to stop.
+
+    `seconds` is the time that the round before took, or None; it decides the size of the first window.
+    """
     while True:
         for commit in executor.run(run.job, first, min(first + run.window(seconds) - 1, last)):
             tell_commit(commit, run.job.attempt.rounds)
@@ -38,7 +41,10 @@ def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds
 
 @flow(name="roundweave-train", persist_result=False)
 def train_flow(config: TrainConfig) -> Run | State[None]:
-    """Train in rounds, from the last committed one of the run of this name to `config.rounds`; or skip it."""
+    """Train from the last committed round of the run of this name up to round `config.rounds`.
+
+    Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
+    """
     config = named(config)
     with titled(config.name or run_name(config.address or "")):
         try:

@@ -1,4 +1,4 @@
-"""``roundweave.train``: the flow that trains, with all that it needs around it."""
+"""``roundweave.train``: runs the training flow with a progress bar, a Prefect server and an executor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flows.stored import Run
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt as a person wants to see it: a notebook shows its line alone, a script two frames."""
+    """A `KeyboardInterrupt` with a short message: a notebook shows one line, a script a short traceback."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"interrupted; {self}"]
 
 
 def train(config: TrainConfig, bar: bool = True) -> Run:
-    """Train as a Prefect flow: on the user's Prefect API, or with a server whose files lie under the root.
+    """Train as a Prefect flow that reports to the user's Prefect API, or to a server with files under the root.
 
-    Prefect only shows how it goes: whatever becomes of its server, the training goes on. Raises `RoundweaveError`;
-    what is wrong with the configuration is said before anything is started. Without a `bar` only notices show.
+    Prefect only shows the progress: if its server fails, the training goes on. Raises `RoundweaveError`; a wrong
+    configuration is refused before anything is started. With `bar` false, only notices are shown.
     """
     before = len(begun)
     try:

@@ -1,4 +1,4 @@
-"""A configuration as a deployment of Prefect, and the process that trains it whenever it is due."""
+"""Makes Prefect deployments of a configuration, and runs the process that trains it on schedule."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ from storage.places.addresses import joined
 
 
 class Serving:
-    """A deployment that is made at once, and served while it `run`s; raises `UsageError` for no schedule."""
+    """A Prefect deployment, created at once and served by `run`; raises `UsageError` for a bad schedule.
+
+    `cron` is a cron expression and `interval` a number of seconds.
+    """
 
     def __init__(self, config: TrainConfig, name: str, cron: str | None, interval: float | None) -> None:
         self.called = f"{train_flow.name}/{name}"
-        self._runner = _Runner(name=name, limit=1)  # one that is due while another trains waits for it
+        self._runner = _Runner(name=name, limit=1)  # a run that is due while another one trains waits for its end
         with _schedule(cron, interval):
             self.deployment = self._runner.add_flow(
                 train_flow, name=name, cron=cron, interval=interval, parameters=parameters(config)
@@ -42,37 +45,38 @@ class Serving:
         self.page = page_of(self.deployment)
 
     def run(self) -> None:
-        """Train when it is due, until SIGINT or SIGTERM; what is being trained then is told to end in order."""
-        # A terminal interrupts all its processes. Those that train are begun by this thread and inherit that it
-        # takes no interrupts, so that there must be another that does.
+        """Train on schedule until SIGINT or SIGTERM; a training that is running then is asked to end."""
+        # Ctrl-C in a terminal reaches all its processes. Training processes inherit this thread's blocked SIGINT,
+        # so that they end in order instead; a second thread is there to receive this process's SIGINT.
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        asyncio.run(self._until_told())
+        asyncio.run(self._until_interrupted())
 
-    async def _until_told(self) -> None:
+    async def _until_interrupted(self) -> None:
         before = psutil.Process().children()
         serving = asyncio.ensure_future(self._runner.start())
-        told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, told.set)
-        telling = asyncio.ensure_future(told.wait())
-        await asyncio.wait([serving, telling], return_when=asyncio.FIRST_COMPLETED)
+        interrupted = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+        interrupt = asyncio.ensure_future(interrupted.wait())
+        await asyncio.wait([serving, interrupt], return_when=asyncio.FIRST_COMPLETED)
         for process in psutil.Process().children():
             if process not in before:
                 process.terminate()
-        telling.cancel()
-        if told.is_set():
+        interrupt.cancel()
+        if interrupted.is_set():
             serving.cancel()
         with suppress(asyncio.CancelledError):
             await serving
 
 
 def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval: float | None) -> UUID:
-    """Make a deployment, or make it anew, that workers of a pool train which have Roundweave installed.
+    """Create or replace a deployment that the workers of a work pool train; they need Roundweave installed.
 
-    Raises `UsageError` for no schedule or no such pool, `ClusterError` where Prefect does not answer.
+    Returns the deployment's id. Raises `UsageError` for a bad schedule or an unknown pool, and `ClusterError` if
+    Prefect does not answer.
     """
     with _schedule(cron, interval):
-        # By its module: a worker has the package, and needs neither this folder nor a copy of it.
+        # The flow is named by its module, so that a worker imports it from its installed package.
         deployment: Any = train_flow.to_deployment(
             name,
             cron=cron,
@@ -83,7 +87,7 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
         )
     try:
         with get_client(sync_client=True) as client:
-            # Where the deployment is there already, applying it to no pool would end in a server's error.
+            # Applying an existing deployment to a missing pool would end in a server error.
             client.read_work_pool(pool)
         applied: UUID = deployment.apply()
         return applied
@@ -97,13 +101,13 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
 
 
 def page_of(deployment: object) -> str:
-    """Where a deployment stands on Prefect's page."""
+    """The address of a deployment's web page."""
     return f"{PREFECT_UI_URL.value()}/deployments/deployment/{deployment}"
 
 
 @contextmanager
 def _schedule(cron: str | None, interval: float | None) -> Iterator[None]:
-    """Within, what Prefect refuses is the schedule."""
+    """Turn errors with which Prefect refuses a schedule into `UsageError`."""
     try:
         yield
     except (ValidationError, ValueError) as error:
@@ -111,12 +115,12 @@ def _schedule(cron: str | None, interval: float | None) -> Iterator[None]:
 
 
 class _Runner(Runner):
-    """Ends on SIGTERM as on SIGINT."""
+    """A Prefect runner that treats SIGTERM like SIGINT."""
 
     def handle_sigterm(self, *_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def parameters(config: TrainConfig) -> dict[str, Any]:
-    """What a deployment gives the flow, the same from any folder."""
+    """The flow's parameters in a deployment: the configuration, with absolute paths."""
     return {"config": from_anywhere(config) | {"root": joined(Path.cwd(), config.root)}}

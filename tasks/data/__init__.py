@@ -1,1 +1,1 @@
-"""Examples: where they come from, and how they are split."""
+"""Examples: their sources, and how they are split into partitions."""

@@ -1,4 +1,4 @@
-"""How labels are spread over partitions: counted, and drawn."""
+"""The distribution of labels over partitions, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAMED = 20
-"""So many labels have a colour of their own and a name in the legend; of more, colours are read off a scale."""
+"""The most labels that are named in a legend; more labels get a colour scale."""
 
 SCALE = "turbo"
 
 
 def labels(partitions: Partitions) -> np.ndarray | None:
-    """The label of each training example, (examples,), by name where it has one; None where targets are none."""
+    """The label of each training example, (examples,), as its name if it has one.
+
+    None if targets are no labels.
+    """
     targets, names = partitions.targets(), partitions.describe(0).class_names
     if not are_scalar_labels(targets):
         return None
@@ -28,10 +31,11 @@ def labels(partitions: Partitions) -> np.ndarray | None:
 
 
 def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
-    """Training examples of each label in each partition under a split: rows partitions, columns labels and `size`.
+    """Count each partition's training examples by label, under the split of this number.
 
-    Labels with names are called by them, unless one is called size. Targets that are no single labels have the
-    column `size` only. Raises `DataError`.
+    The table has a row for each partition, and a column for each label and for the `size`. Columns have the
+    labels' names, unless one is called size. If targets are no single labels, the only column is `size`. Raises
+    `DataError`.
     """
     targets = partitions.train_targets(number)
     counts = pd.DataFrame(index=pd.RangeIndex(len(targets), name="partition"))
@@ -46,7 +50,10 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
 
 
 def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """The counts of `label_counts` as a bar for each partition, one piece a label; on new axes without `ax`."""
+    """Draw the counts of `label_counts` as a bar for each partition, with a piece for each label.
+
+    Without `ax` it makes new axes, and returns the axes in any case.
+    """
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 

@@ -1,4 +1,4 @@
-"""Examples: inputs and targets, whole or by rows, checked before anything is trained on them."""
+"""Examples as inputs and targets, data sets of them, and checks of their values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Examples(Record):
 
 @dataclass(frozen=True)
 class Dataset(Record):
-    """All examples of a source, as stored; `scaling` (divisor, mean, deviation) applies when they are used.
+    """All examples of a source, as stored; `scaling` (divisor, mean, deviation) is applied when they are used.
 
-    `columns` are what a split may go by: by name, numbers or texts (examples,) of the training examples. `classes`
-    is the number of classes where the source knows of more than its targets show, such as a vocabulary, and
-    `class_names` what they were called before they were coded as numbers.
+    `columns` have numbers or texts (examples,) of the training examples by name, for splits. `classes` is the
+    number of classes if the source knows of more than its targets show, such as a vocabulary; else 0.
+    `class_names` are the labels' names before they were coded as numbers.
     """
 
     train: Examples
@@ -40,7 +40,9 @@ class Dataset(Record):
     class_names: tuple[str, ...] = ()
 
     def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
-        """Some `rows` (examples,), ready to train on: as (x / divisor - mean) / deviation, floats in `dtype`."""
+        """Some `rows` (examples,) with inputs scaled as (x / divisor - mean) / deviation, and floats in
+        `dtype`.
+        """
         examples = self.held_out if held_out and self.held_out else self.train
         index = torch.from_numpy(rows)
         inputs = examples.inputs.index_select(0, index)
@@ -71,7 +73,7 @@ def check_values(examples: Examples, name: str) -> None:
 
 
 def check_alike(dataset: Dataset, name: str) -> None:
-    """Raise `DataError` where held-out examples are of another shape or type than those to train on."""
+    """Raise `DataError` if the held-out examples have another shape or type than the training examples."""
     if dataset.held_out is None:
         return
     for kind in ("inputs", "targets"):
@@ -88,13 +90,14 @@ def _described(tensor: torch.Tensor) -> str:
 
 
 def are_scalar_labels(targets: torch.Tensor) -> bool:
-    """Whether targets (examples, *) are class labels (examples,): one integer an example."""
+    """Whether targets (examples, *) are class labels (examples,), one integer for each example."""
     return targets.ndim == 1 and not targets.is_floating_point() and targets.dtype != torch.bool
 
 
 def are_labels(targets: torch.Tensor) -> bool:
-    """Whether targets are class labels: one an example (examples,), or one a place, such as (examples, time).
+    """Whether targets are class labels: one for each example, (examples,), or each place, such as (examples,
+    time).
 
-    Several integers an example of which some are below 0 are numbers, not labels.
+    If an example has several integers, and some are below 0, they count as numbers and not as labels.
     """
     return are_scalar_labels(targets.flatten()) and (targets.ndim == 1 or int(targets.min()) >= 0)

@@ -1,4 +1,4 @@
-"""All examples of a run by partition: what a worker needs to load its own."""
+"""The partitions of a run's examples, as small values with which each worker loads its own examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.data.splits.split import Split, deal_held_out, hold_out
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition's examples: those it trains on and those it scores the network with."""
+    """One partition's examples: those to train on, and the held-out ones with which it scores the network."""
 
     train: Examples
     held_out: Examples
@@ -27,11 +27,12 @@ class Partition:
 
 @dataclass(frozen=True)
 class Description:
-    """What must be known of the examples before a network is built; shapes are of one example.
+    """A description of examples, which is needed to build a network; `inputs` and `targets` are shapes of one
+    example.
 
-    `labels` says whether targets are class labels, one an example (shape ()) or one a place, such as (time,);
-    `class_names` what they were called before they were coded as numbers. `shared` is the digest of held-out
-    examples that every partition was given, and that are counted once; empty where they were not.
+    `labels` says whether targets are class labels: one for each example, shape (), or one for each place, such as
+    (time,). `class_names` are the labels' names before they were coded as numbers. If every partition has the same
+    held-out examples, `shared` is their digest and they are counted once; else it is empty.
     """
 
     examples: int
@@ -47,10 +48,10 @@ class Description:
 
 @dataclass(frozen=True)
 class Partitions:
-    """All examples of a run by partition: what a worker needs to load its own.
+    """The partitions of a run's examples: a source and a split, with which a worker loads its own examples.
 
-    `digests` are those of what the source must load: of each partition, or of everything; none are not checked.
-    With `shared` each partition is given the same held-out examples, and scores its part of them.
+    `digests` are those of the examples that the source must load, one for each partition or one for all; empty
+    means no check. With `shared`, all partitions have the same held-out examples, and each scores a part of them.
     """
 
     source: Source
@@ -61,14 +62,14 @@ class Partitions:
     shared: bool = False
 
     def __post_init__(self) -> None:
-        # Nothing is dealt out where each partition is loaded on its own, so no other split may seem to be used.
+        # A source that loads each partition on its own is not split, so asking for a special split is an error.
         if self.split.kind not in ("iid", "contiguous") and self.source.partitioned:
             raise UsageError(
                 f"split {self.split.kind} needs all examples, and the data give each partition its own"
             )
 
     def load(self, number: int, partition: int) -> Partition:
-        """A partition under the given split; raises `DataError` when the data are not those of the digests."""
+        """Load a partition under the split of this number; raises `DataError` if the examples have changed."""
         dataset, digest = self._dataset(partition)
         apart = self.source.partitioned
         if self.digests and digest != self.digests[partition if apart else 0]:
@@ -80,7 +81,7 @@ class Partitions:
         return Partition(dataset.take(train[place], self.dtype), dataset.take(held, self.dtype, held_out=given))
 
     def targets(self) -> torch.Tensor:
-        """The targets (examples, *) of all training examples of what the source loads at once."""
+        """The targets (examples, *) of all training examples that the source loads at once."""
         return self._dataset(0)[0].train.targets
 
     def train_targets(self, number: int) -> list[torch.Tensor]:
@@ -91,29 +92,31 @@ class Partitions:
         return [targets[torch.from_numpy(rows)] for rows in _whole_rows(self, number)[0]]
 
     def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
-        """The first examples, or some from the first to the last, to try a network on."""
+        """At most `most` training examples to try a network on: the first ones, or with `spread` evenly
+        spread ones.
+        """
         dataset, _ = self._dataset(partition)
         count = min(most, len(dataset.train))
         last = len(dataset.train) if spread else count
         return dataset.take(np.linspace(0, last - 1, count).astype(np.int64), self.dtype)
 
     def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
-        """Rows to train on and rows held out, by partition of what the source loads at once."""
+        """The rows to train on and the held-out rows, both by partition, of a data set that was loaded at once."""
         targets = dataset.train.targets
         labels = targets.numpy() if are_scalar_labels(targets) else None
         pool = Pool(np.arange(len(targets)), labels, dataset.columns)
         used = pool.rows if self.source.partitioned else self.split.taking_part(pool)
         if dataset.held_out is not None:
-            kept, held = used, np.arange(len(dataset.held_out))
+            train, held = used, np.arange(len(dataset.held_out))
         else:
             known = np.zeros(len(used)) if labels is None else labels[used]
-            kept, held = (used[rows] for rows in hold_out(known, self.held_out, self.split.seed))
+            train, held = (used[rows] for rows in hold_out(known, self.held_out, self.split.seed))
         if self.source.partitioned:
-            return [kept], [held]
-        return self.split.rows(pool.take(kept), number), deal_held_out(held, self.split.partitions)
+            return [train], [held]
+        return self.split.rows(pool.take(train), number), deal_held_out(held, self.split.partitions)
 
     def check_again(self, partition: int) -> None:
-        """Raise `DataError` where the user's code gives other examples of a partition when they are read again."""
+        """Read a partition again and raise `DataError` if the user's code then gives other examples."""
         again = self.source.again(partition, self.split.partitions)
         if again is None:
             return
@@ -127,7 +130,7 @@ class Partitions:
             )
 
     def describe(self, partition: int) -> Description:
-        """What the source loads for a partition (everything, where it loads all at once)."""
+        """Describe what the source loads for a partition, which is everything if it loads all at once."""
         dataset, digest = self._dataset(partition)
         train, held_out = self.rows(dataset, 0)
         targets = dataset.train.targets
@@ -146,7 +149,7 @@ class Partitions:
         )
 
     def assignment(self, number: int) -> np.ndarray:
-        """The partition of each example under a split, int32 (examples,); -1 for those held out or left out."""
+        """The partition of each example under a split, int32 (examples,); -1 for held-out and unused ones."""
         dataset, _ = self._dataset(0)
         owner = np.full(len(dataset.train), -1, np.int32)
         for partition, rows in enumerate(_whole_rows(self, number)[0]):
@@ -160,7 +163,7 @@ class Partitions:
 
 @functools.lru_cache(maxsize=2)
 def _whole_rows(partitions: Partitions, number: int) -> tuple[list[Rows], list[Rows]]:
-    """The rows of all partitions, dealt once a split and not once for each partition that is loaded."""
+    """The rows of all partitions, computed once for each split and not for each partition that is loaded."""
     return partitions.rows(partitions._dataset(0)[0], number)
 
 
@@ -173,7 +176,7 @@ def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str
 
 
 def forget_examples() -> None:
-    """Have this process load examples anew: they may not be what they were."""
+    """Clear this process's cache of examples, which may have changed on disk."""
     _whole_rows.cache_clear()
     _load.cache_clear()
 
@@ -187,14 +190,14 @@ def _digests(*parts: Examples | None) -> list[str]:
 
 
 def _labels_of(examples: Examples) -> list[torch.Tensor]:
-    """The tensors that show which classes there are: inputs too, where tokens (examples, time) give tokens."""
+    """The tensors that show which classes there are: the targets, and for sequences of tokens also the inputs."""
     inputs, targets = examples.inputs, examples.targets
     tokens = targets.ndim > 1 and inputs.shape == targets.shape and inputs.dtype == torch.int64
     return [targets, inputs] if tokens else [targets]
 
 
 def combine(descriptions: Sequence[Description]) -> Description:
-    """One description of all partitions; raises `DataError` where two do not fit together."""
+    """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together."""
     first = descriptions[0]
     for number, other in enumerate(descriptions):
         if (other.inputs, other.targets, other.labels) != (first.inputs, first.targets, first.labels):

@@ -1,6 +1,7 @@
-"""Merging networks that were trained apart: which hidden units are interchangeable, and how to match them.
+"""Merging of separately trained networks: finds interchangeable hidden units and matches them.
 
-Its names, and where each is defined, stand in `__init__.pyi`, once for the loader, types and completion.
+The public names and their modules are listed in `__init__.pyi`, which the lazy loader, type checkers and editors
+read.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Average networks whose units are in one order."""
+"""Averages networks whose units are in the same order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tasks.matching.groups import Tensors
 def average(
     states: Sequence[Tensors], coefficients: Sequence[float], layers: Mapping[str, Sequence[float]] | None = None
 ) -> dict[str, torch.Tensor]:
-    """The mean of networks' named tensors, of the same shapes, weighted by coefficients of any positive sum.
+    """The mean of networks' named tensors, of the same shapes, weighted by coefficients with a positive sum.
 
-    `layers` gives some layers coefficients of their own, by the beginning of their tensors' names. Integer and
-    bool tensors take the maximum. Raises `UsageError` for coefficients that do not fit.
+    `layers` has separate coefficients for some layers, by the beginning of their tensors' names. Integer and bool
+    tensors take the maximum. Raises `UsageError` for wrong numbers of coefficients, or negative ones.
     """
     own = dict(layers or {})
     for given in (coefficients, *own.values()):
@@ -35,7 +35,7 @@ def average(
 
 
 def check_layer(layer: str, state: Tensors) -> None:
-    """Raise `UsageError` where none of the named tensors, of whatever shapes, is of the layer."""
+    """Raise `UsageError` if none of the named tensors belongs to the layer."""
     if not any(_belongs(name, layer) for name in state):
         raise UsageError(f"no tensor is of layer {layer!r}; there are {', '.join(state)}")
 

@@ -1,4 +1,4 @@
-"""The check that permuting the discovered units leaves a network's function alone."""
+"""Checks that permuting the discovered units does not change a network's function."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tasks.matching.tracing.exporting import evaluating, plain_attention
 from tasks.matching.unofficial import GROUPED_PRODUCT, TorchDispatchMode, operation_name, tensors_in
 
 TOLERANCE = 1e-10
-"""Largest relative difference of outputs in float64 that rounding may make."""
+"""The largest relative difference of outputs in float64 that counts as rounding."""
 LEAST_SPREAD = 1e-2
-"""Outputs are compared with their spread, or with this share of their size where that is more."""
+"""Differences are relative to the outputs' spread, or to this share of their largest size if that is more."""
 
 
 def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups, seed: int = 0) -> float:
-    """How much a random permutation changes the outputs: largest difference over an output's spread, in float64.
+    """The largest change of an output by a random permutation of units, over the outputs' spread, in float64.
 
-    `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at
-    random first: with a head of zeros nothing would show. Raises `ModelError` where the module has no float64.
+    `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at random first, as a
+    head of zeros would hide changes. Raises `ModelError` if the module cannot run in float64.
     """
     before = _outputs(_drawn(model, seed)[0], inputs)
-    # Another network, which has not seen the inputs: one that has may keep what it computed of its parameters.
+    # A fresh copy of the network: the first one may have cached values that it computed from its parameters.
     network, generator = _drawn(model, seed)
     _permute(network, units, units.random(generator))
     after = _outputs(network, inputs)
@@ -34,7 +34,7 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
 
 
 def _drawn(model: nn.Module, seed: int) -> tuple[nn.Module, torch.Generator]:
-    """A copy of the module in float64 with parameters drawn at random, and the generator after that."""
+    """A copy of the module in float64 with random parameters, and the generator that drew them."""
     generator = torch.Generator().manual_seed(seed)
     network = evaluating(model).double()
     randomise(network, generator)
@@ -42,7 +42,7 @@ def _drawn(model: nn.Module, seed: int) -> tuple[nn.Module, torch.Generator]:
 
 
 def _permute(network: nn.Module, units: UnitGroups, order: Permutation) -> None:
-    """Give the units of a network an order, tensor by tensor: a second copy of all may not fit in memory."""
+    """Permute a network's units in place, one tensor at a time, as a second copy may not fit into memory."""
     own = dict([*network.named_parameters(), *network.named_buffers()])
     with torch.no_grad():
         for name in units.tensors:
@@ -50,7 +50,7 @@ def _permute(network: nn.Module, units: UnitGroups, order: Permutation) -> None:
 
 
 def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:
-    """The function error on inputs (examples, …); raises `UnitsUnsound` where it is above 1e-10."""
+    """The `function_error` on inputs (examples, …); raises `UnitsUnsound` if it is above 1e-10."""
     error = function_error(model, inputs, units)
     if not error <= TOLERANCE:
         raise UnitsUnsound(
@@ -62,7 +62,7 @@ def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
 
 
 class _AllDouble(TorchDispatchMode):
-    """Some networks cast to float32 inside; here they get float64, or rounding would hide small faults."""
+    """Turns casts to other float types inside a network into float64, as rounding would hide small faults."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
@@ -75,7 +75,10 @@ class _AllDouble(TorchDispatchMode):
 
 
 def _grouped_product(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor, *_: Any) -> torch.Tensor:
-    """Rows (rows, in) times matrices (runs, in, out), one for the rows to each end: torch has no float64 of it."""
+    """Multiply runs of rows (rows, in) by one matrix each, (runs, in, out); torch has no float64 version.
+
+    `ends` (runs,) has the row at which each run ends.
+    """
     product = rows.new_zeros(len(rows), matrices.shape[-1])
     for matrix, begin, end in zip(matrices, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
         product[begin:end] = rows[begin:end] @ matrix
@@ -86,7 +89,7 @@ def _outputs(network: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[torch
     doubled = tuple(x.double() if x.is_floating_point() else x for x in inputs)
     try:
         with torch.no_grad(), plain_attention(), _AllDouble():
-            # `clone`, since a network may hand out one of its own tensors.
+            # `clone`, since a network may return one of its own tensors.
             return [leaf.double().clone() for leaf in tensors_in(network(*doubled))]
     except Exception as error:
         raise ModelError(f"{type(network).__name__} cannot be checked in float64: {one_line(error)}") from error
@@ -99,14 +102,14 @@ def _difference(before: torch.Tensor, after: torch.Tensor) -> float:
     same = (before == after) | (before.isnan() & after.isnan())
     if not finite.numel() or not (same | (before - after).isfinite()).all():
         return math.inf
-    # A single number, or many that are nearly the same, has no spread to speak of.
+    # The spread of a single number, or of nearly equal ones, is about 0 and of no use.
     scale = max((finite - finite.mean()).abs().max().item(), LEAST_SPREAD * finite.abs().max().item())
     difference = torch.where(same, 0.0, before - after).abs().max().item()
     return difference / scale if scale > 0 else math.inf if difference > 0 else 0.0
 
 
 def randomise(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw parameters of any shapes at the usual size, and statistics that no unit shares with another."""
+    """Draw a network's parameters at random at the usual scale, and its buffers so that units differ in them."""
     with torch.no_grad():
         for parameter in network.parameters():
             fan = math.prod(parameter.shape[1:])

@@ -1,4 +1,4 @@
-"""Groups of interchangeable units, their places in a network's tensors, and what permuting them does.
+"""Unit groups: interchangeable units, their places in a network's tensors, and how to permute them.
 
 The idea of permutation symmetries as data follows Git Re-Basin (Ainsworth, Hayase and Srinivasa 2023, section 3).
 """
@@ -22,7 +22,11 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Group:
-    """Interchangeable units. With `parents`, outermost first, every parent's index has an order of its own."""
+    """A unit group: `size` interchangeable units, with their own order at each index of its `parents`.
+
+    The parents are other groups, the outermost first; for example, attention heads are the parent of their
+    dimensions.
+    """
 
     name: str
     size: int
@@ -31,9 +35,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Piece:
-    """A strided part of a contiguous tensor with one group, or None for pinned indices, a dimension.
+    """A strided part of a contiguous tensor; `groups` has a group for each dimension, None for pinned indices.
 
-    `axes` says on which axis of the tensor each dimension lies.
+    `axes` has the axis of the tensor on which each dimension lies.
     """
 
     tensor: str
@@ -44,13 +48,13 @@ class Piece:
     axes: tuple[int, ...]
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The part (*shape) of a contiguous tensor, sharing its memory."""
+        """This part (*shape) of a contiguous tensor, sharing its memory."""
         return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
 
 
 @dataclass(frozen=True)
 class Span:
-    """Units along an axis, wherever they stand: how many, their groups, and why they are pinned where in none."""
+    """The units along an axis: their number, their groups and, if they are in none, why they are pinned."""
 
     units: int
     groups: tuple[str, ...]
@@ -108,14 +112,14 @@ class UnitGroups:
         ]
 
     def identity(self) -> dict[str, torch.Tensor]:
-        """The permutation that changes nothing, int64 (*sizes of parents, size) for each group."""
+        """The permutation that changes nothing: int64 (*sizes of parents, size) for each group."""
         return {
             name: torch.arange(group.size).expand(*self._outer(group), group.size).contiguous()
             for name, group in self.groups.items()
         }
 
     def random(self, generator: torch.Generator) -> dict[str, torch.Tensor]:
-        """A permutation drawn at random, int64 (*sizes of parents, size) for each group."""
+        """A random permutation: int64 (*sizes of parents, size) for each group."""
         drawn = {}
         for name, group in self.groups.items():
             rows = [torch.randperm(group.size, generator=generator) for _ in range(math.prod(self._outer(group)))]
@@ -123,10 +127,10 @@ class UnitGroups:
         return drawn
 
     def permute(self, state: Tensors, permutation: Permutation) -> dict[str, torch.Tensor]:
-        """The named tensors with their units in another order, of the same shapes; raises `ShapeMismatch`.
+        """A network's named tensors with their units in another order, of the same shapes; raises `ShapeMismatch`.
 
-        Other tensors stay as they are, and so does the network's function. What a module's `state_dict` says of
-        its versions stays beside it.
+        Tensors without these units are not changed, and the network's function stays the same. The version
+        metadata of a module's `state_dict` is kept.
         """
         self.check(state)
         self.check_order(permutation)
@@ -136,7 +140,7 @@ class UnitGroups:
         return permuted
 
     def permuted(self, name: str, state: Tensors, permutation: Permutation) -> torch.Tensor:
-        """One of the named tensors of `permute`, (*shape); neither the others nor the order are looked at."""
+        """One tensor of `permute`, (*shape); other tensors and the permutation's shapes are not checked."""
         first = self.aliases.get(name, name)
         tensor = moved = state[first]
         for piece in self.pieces:
@@ -148,7 +152,7 @@ class UnitGroups:
         return moved
 
     def check_order(self, permutation: Permutation) -> None:
-        """Raise `ShapeMismatch` for a group that is not there, or a table that is neither order nor mixture."""
+        """Raise `ShapeMismatch` for an unknown group, or a table that is neither a permutation nor a mixture."""
         for name, table in permutation.items():
             if name not in self.groups:
                 raise ShapeMismatch(f"there is no group {name!r}; there are {', '.join(self.groups) or 'none'}")
@@ -160,7 +164,7 @@ class UnitGroups:
             raise ShapeMismatch(f"the table of group {name} is no permutation of shape {wanted}, nor a mixture")
 
     def invert(self, permutation: Permutation) -> dict[str, torch.Tensor]:
-        """The permutation that brings the units back, int64 (*sizes of parents, size) for each group."""
+        """The inverse permutation: int64 (*sizes of parents, size) for each group."""
         inverse: dict[str, torch.Tensor] = {}
         for name in sorted(permutation, key=lambda name: len(self.groups[name].parents)):
             outer = self.lookup(self.groups[name], inverse)
@@ -168,9 +172,9 @@ class UnitGroups:
         return inverse
 
     def compose(self, first: Permutation, then: Permutation) -> dict[str, torch.Tensor]:
-        """The permutation that does one and then the other, int64 (*sizes of parents, size) for each group.
+        """The permutation that does `first`, then `then`: int64 (*sizes of parents, size) for each group.
 
-        Either leaves alone what it does not name.
+        Groups that a permutation does not name keep their order in it.
         """
         both = dict(then)
         for name, table in first.items():
@@ -179,9 +183,9 @@ class UnitGroups:
         return both
 
     def lookup(self, group: Group, permutation: Permutation) -> tuple[torch.Tensor, ...]:
-        """The old indices of the group's parents at each of their new ones, to index a table of the group with.
+        """The old index of each parent at its new indices, as a tuple that can index a table of the group.
 
-        The one at depth d is int64 (*sizes of parents up to d, 1, …), so that all broadcast.
+        The tensor at depth d is int64 (*sizes of parents up to d, 1, …), so that all broadcast.
         """
         sizes = self._outer(group)
         indices = []
@@ -193,9 +197,12 @@ class UnitGroups:
         return tuple(indices)
 
     def without(self, tensors: Iterable[str]) -> UnitGroups:
-        """The groups that leave some tensors as they are; those that depend on a lost group are lost with it."""
-        kept = set(tensors)
-        lost = {group for piece in self.pieces if piece.tensor in kept for group in piece.groups}
+        """Only the groups that do not occur in some tensors.
+
+        Groups that depend on a removed one are removed, too.
+        """
+        fixed = set(tensors)
+        lost = {group for piece in self.pieces if piece.tensor in fixed for group in piece.groups}
         groups = {n: g for n, g in self.groups.items() if n not in lost and not lost & set(g.parents)}
 
         def left(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
@@ -205,17 +212,17 @@ class UnitGroups:
                 if any(name in groups for name in piece.groups)
             )
 
-        pinned = dict.fromkeys(kept & set(self.tensors), "frozen") | dict(self.pinned)
+        pinned = dict.fromkeys(fixed & set(self.tensors), "frozen") | dict(self.pinned)
         return replace(self, groups=groups, pieces=left(self.pieces), taps=left(self.taps), pinned=pinned)
 
     def mixes(self, name: str) -> bool:
-        """Whether a group's units may be mixed: it depends on no other, and no other on it."""
+        """Whether a group's units may be mixed, which needs a group without parents that is no parent itself."""
         return not self.groups[name].parents and all(name not in group.parents for group in self.groups.values())
 
     def similarity(self, one: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
-        """The cosine between the weights of units in the same place of two networks.
+        """The cosine between the weights of the units at the same places of two networks.
 
-        For each group float32 (*sizes of parents, size).
+        For each group it is float32 (*sizes of parents, size).
         """
         totals = {name: torch.zeros(3, *table.shape) for name, table in self.identity().items()}
         for piece in self.pieces:
@@ -233,7 +240,7 @@ class UnitGroups:
             pass
 
     def checked(self, state: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        """A state's tensors one by one, each of the network's shape; raises `ShapeMismatch` where it is not."""
+        """Yield a state's tensors one by one with their names; raises `ShapeMismatch` for a wrong shape."""
         for name, shape in self.tensors.items():
             tensor = state.get(name)
             if tensor is None or tuple(tensor.shape) != shape:
@@ -250,7 +257,7 @@ def _is_order(table: torch.Tensor) -> bool:
 
 
 def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:
-    """Sums over all dimensions but some, which come in this order."""
+    """Sum over all dimensions except `keep`, which the result has in this order."""
     rest = [dim for dim in range(values.ndim) if dim not in keep]
     return values.permute(*keep, *rest).flatten(len(keep)).sum(-1) if rest else values.permute(*keep)
 
@@ -263,11 +270,11 @@ def rearranged(
 ) -> torch.Tensor:
     """A tensor (*units of each dimension's group) with units in the permutation's order, of the same shape.
 
-    A row-stochastic matrix (units, units) in the place of an order mixes units:
-    new unit i is the mean of old ones by row i.
+    A row-stochastic matrix (units, units) in place of a permutation mixes units: new unit i is the mean of the old
+    ones weighted by row i.
     """
     ordered = [(groups[name], dim) for dim, name in enumerate(dims) if name is not None and name in permutation]
-    # The outermost first, wherever it stands: a table goes by the new indices of its parents.
+    # Outermost groups first, as a table is indexed by the new indices of its parents.
     for group, dim in sorted(ordered, key=lambda each: len(each[0].parents)):
         table = permutation[group.name]
         if group.parents:
@@ -282,7 +289,7 @@ def rearranged(
 def _gathered(
     values: torch.Tensor, dims: tuple[str | None, ...], dim: int, parents: tuple[str, ...], table: torch.Tensor
 ) -> torch.Tensor:
-    """Reorder a dimension by a table that depends on the (new) indices of others."""
+    """Reorder one dimension by a table that depends on the new indices of the parents' dimensions."""
     places = [*(dims.index(parent) for parent in parents), dim]
     shape = [1] * values.ndim
     for place in places:

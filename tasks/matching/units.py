@@ -1,6 +1,5 @@
-"""Which hidden units of a network are interchangeable: any module that `torch.export` takes is traced.
-
-No specification is written by hand.
+"""Finds the interchangeable hidden units of any module that `torch.export` can trace, without a hand-written
+spec.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from tasks.matching.tracing.trace import Trace, trace
 
 
 def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups:
-    """The groups of interchangeable units of a module, by example inputs (examples, …); it is left as it was.
+    """Find a module's unit groups with example inputs (examples, …); the module itself is not changed.
 
-    Raises `ModelError` where it cannot be exported. An operation without a rule pins what it touches.
+    An operation without a rule pins all units that it touches. Raises `ModelError` if the module cannot be
+    exported.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if not shapes:
@@ -49,7 +49,7 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
 
 
 def _groups(traced: Trace, blocks: Mapping[str, list[Block]]) -> dict[Atom, Group]:
-    """A group for each atom that is free and lies in a tensor."""
+    """A group for each free atom that occurs in a tensor."""
     every = [block for parts in blocks.values() for block in parts]
     free = [atom for atom in dict.fromkeys(a for block in every for a in block.atoms) if atom.pinned is None]
     chains = ancestors(free, companions(traced), every)
@@ -60,7 +60,7 @@ def _groups(traced: Trace, blocks: Mapping[str, list[Block]]) -> dict[Atom, Grou
 
 
 def _names(blocks: Mapping[str, list[Block]], free: Collection[Atom]) -> dict[Atom, str]:
-    """Names of groups: the first module whose tensor carries them, numbered where it carries several."""
+    """Group names: each is the first module whose tensor has the units, with a number if there are several."""
     names: dict[Atom, str] = {}
     for tensor, parts in blocks.items():
         stem = tensor.rpartition(".")[0] or tensor
@@ -79,7 +79,7 @@ def _numbered(stem: str, taken: set[str]) -> str:
 
 
 def _pieces(tensor: str, blocks: list[Block], names: Mapping[Atom, str]) -> list[Piece]:
-    """The blocks of a tensor in which units are interchangeable."""
+    """The blocks of a tensor that have interchangeable units, as pieces."""
     pieces = [
         Piece(
             tensor,
@@ -95,7 +95,7 @@ def _pieces(tensor: str, blocks: list[Block], names: Mapping[Atom, str]) -> list
 
 
 def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iterator[Span]:
-    """The units of all axes; those that stand in several tensors once."""
+    """The units of all axes; units that occur in several tensors are counted once."""
     axes = {
         tuple(atom for atom, its in zip(block.atoms, block.axes, strict=True) if its == axis): None
         for parts in blocks.values()
@@ -109,7 +109,7 @@ def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iter
 
 
 def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:
-    """The intermediate values that go into a sum, as pieces; those whose units are no parameter's are left out."""
+    """The intermediate values that go into a sum, as pieces; only those with units of some parameter."""
     shapes = {
         node.name: tuple(node.meta["val"].shape)
         for node in traced.program.graph.nodes

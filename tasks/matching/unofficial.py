@@ -1,6 +1,6 @@
-"""What is used of torch and is not in its documentation: seen in torch 2.14.1, and all of it is here.
+"""Everything that matching uses of torch without its documentation; it works with torch 2.14.1.
 
-The test of this module says what is gone, where a later version has it no more.
+This module's test fails, and names what is missing, if a later version of torch no longer has it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch.utils._pytree import tree_leaves
 __all__ = ["GROUPED_PRODUCT", "NOISY", "OpOverload", "TorchDispatchMode"]
 
 GROUPED_PRODUCT = "aten::_grouped_mm"
-"""Products of runs of rows, each with a matrix of its own: the operation of mixtures of experts."""
+"""The operation of mixtures of experts, which multiplies runs of rows by one matrix each."""
 
 NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.export._trace")
-"""Loggers of torch that tell at length of an error of an export which is raised, too."""
+"""Torch's loggers that print an error of an export at length, which is raised anyway."""
 
 
 def tensors_in(values: object) -> list[torch.Tensor]:
-    """The tensors, of any shapes, in tuples, lists and dicts, and in the outputs that libraries register."""
+    """All tensors in nested tuples, lists and dicts, and in output classes that libraries register with torch."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def operation_name(operation: OpOverload) -> str:
-    """What an operation is called, as ``aten::relu``, whichever of its overloads it is."""
+    """An operation's name without its overload, such as ``aten::relu``."""
     return str(operation._schema.name)
 
 
@@ -38,14 +38,14 @@ def writes(operation: OpOverload) -> bool:
 
 
 def arguments(operation: OpOverload, *given: Any, **named: Any) -> dict[str, Any]:
-    """An operation's arguments by name: those that are given, and the defaults of others."""
+    """An operation's arguments by name, with defaults for those that are not given."""
     schema = operation._schema.arguments
     defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
     return defaults | dict(zip([argument.name for argument in schema], given, strict=False)) | named
 
 
 def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
-    """A parameter with the hooks of another, too: torch copies a parameter without them."""
+    """Add the hooks of a parameter to its copy, as torch copies parameters without hooks; returns the copy."""
     for hook in (old._backward_hooks or {}).values():
         new.register_hook(hook)
     for hook in (old._post_accumulate_grad_hooks or {}).values():

@@ -1,1 +1,1 @@
-"""Merging networks: what runs on the workers, and what is kept."""
+"""The parts of a merge that run on workers, and the storage of its result."""

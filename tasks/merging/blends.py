@@ -1,4 +1,4 @@
-"""Networks that a merge may give: blends of checkpoints, repaired and scored."""
+"""Blends: networks that a merge may give, built from checkpoints, repaired and scored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tasks.rounds.scoring import score, tally
 
 @dataclass(frozen=True)
 class Blend:
-    """A network to score: the weighted mean of checkpoints, or an ensemble of them; `places` as on the command."""
+    """A network to score: the weighted mean or the ensemble of checkpoints, which lie at `places`.
+
+    `layers` has separate coefficients for some layers.
+    """
 
     places: tuple[str, ...]
     coefficients: tuple[float, ...]
@@ -31,13 +34,13 @@ class Blend:
 
     @property
     def mixed(self) -> bool:
-        """Whether it is more than one of the checkpoints as it is."""
+        """Whether more than one checkpoint has a coefficient above 0."""
         every = [self.coefficients, *dict(self.layers).values()]
         return len({i for given in every for i, c in enumerate(given) if c > 0}) > 1
 
 
 class Ensemble(nn.Module):
-    """The mean of networks' outputs; of class probabilities, as their logarithm, where outputs are logits."""
+    """The mean of networks' outputs; for logits, the logarithm of the mean of their class probabilities."""
 
     def __init__(self, networks: Sequence[nn.Module], logits: bool) -> None:
         super().__init__()
@@ -45,7 +48,7 @@ class Ensemble(nn.Module):
         self.logits = logits
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Outputs (examples, …), log probabilities (examples, classes) for logits, of inputs (examples, …)."""
+        """Inputs (examples, …) -> outputs (examples, …); for logits, log probabilities (examples, classes)."""
         outputs = torch.stack([network(inputs) for network in self.networks])
         if not self.logits:
             return outputs.mean(0)
@@ -53,7 +56,7 @@ class Ensemble(nn.Module):
 
 
 def blended(gallery: Gallery, blend: Blend) -> nn.Module:
-    """The network of a blend, from inputs (examples, …) to outputs, repaired where it asks for it."""
+    """Build the network of a blend, repaired if the blend asks for it."""
     states = [gallery.read(place) for place in blend.places]
     if blend.how == "ensemble":
         logits = gallery.objective.loss == "cross_entropy"

@@ -1,4 +1,4 @@
-"""The networks of a merge: how they are built, read, and observed on examples."""
+"""The gallery of a merge: how its networks are built, read, and observed on examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.numerics import pinned
 
 @dataclass(frozen=True)
 class Gallery:
-    """How the networks of a merge are built, where they are read from, and so many `examples` to run them on."""
+    """How a merge's networks are built and where they are read from, and how many `examples` to run them on."""
 
     objective: Objective
     partitions: Partitions
@@ -29,22 +29,22 @@ class Gallery:
     root: str
 
     def network(self, tensors: Tensors) -> nn.Module:
-        """A network with these named tensors, of the network's shapes, evaluating."""
+        """A network with these named tensors, in evaluation mode."""
         network = self.objective.model.build().eval()
         load_named(network, tensors)
         return network
 
     @property
     def blocks(self) -> range:
-        """The numbers of the blocks of examples."""
+        """The numbers of the blocks into which the examples are split."""
         return range(self.partitions.split.partitions)
 
     def inputs(self, block: int) -> torch.Tensor:
-        """The inputs (examples, …) of a block's share of the examples that are looked at."""
+        """The inputs (examples, …) of a block, which is an equal part of the `examples`."""
         return self.partitions.load(0, block).train.inputs[: max(1, self.examples // len(self.blocks))]
 
     def read(self, place: str) -> LazyTensors:
-        """The named tensors at a place, of the network's shapes and types; `place` as on the command."""
+        """The named tensors of a file or a stored round, of the network's shapes and types."""
         return fitted(open_checkpoint(place, self.root), _expected(self.objective.model))
 
 
@@ -56,7 +56,7 @@ def _expected(model: ModelSpec) -> dict[str, torch.Tensor]:
 def observe(
     gallery: Gallery, places: Sequence[str], pairs: Sequence[Pair], block: int
 ) -> dict[Piece, Moments] | None:
-    """The moments of the networks' activations on a block of the examples; None if it is less than a batch."""
+    """The moments of the networks' activations on a block of examples; None if it has less than one batch."""
     inputs = gallery.inputs(block)
     if len(inputs) < gallery.units.batch:
         return None

@@ -1,6 +1,7 @@
-"""Give a merged network's units the statistics that averaging took from them.
+"""Repairs the statistics of a merged network's units.
 
-The average of two units varies less than either, the less alike they are (Jordan et al. 2023, REPAIR, section 3).
+The average of two units varies less than either of them, and the less, the less alike they are (Jordan et al.
+2023, REPAIR, section 3).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tasks.matching.groups import UnitGroups
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH = 250
-"""Examples that go through a network at once where its statistics are recomputed."""
+"""The number of examples that go through a network at once when its statistics are recomputed."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of each unit of a layer's output, (units,) both."""
+    """The mean and the standard deviation of each unit of a layer's output, both (units,)."""
 
     mean: torch.Tensor
     deviation: torch.Tensor
@@ -38,16 +39,16 @@ def repair(
     inputs: torch.Tensor,
     units: UnitGroups,
 ) -> None:
-    """Recompute a merged network's statistics on inputs (examples, …), or rescale its units where it has none."""
+    """Recompute a merged network's BatchNorm statistics on inputs (examples, …), or rescale its units if none."""
     if has_batch_norm(network):
-        # Batches of nearly one size: each counts the same, and one of a single example has no variance.
+        # Batches of nearly equal size, as each counts the same, and a single example would have no variance.
         recompute_batch_norm(network, inputs.chunk(math.ceil(len(inputs) / BATCH)))
     else:
         rescale(network, parents, coefficients, inputs, units)
 
 
 def has_batch_norm(network: nn.Module) -> bool:
-    """Whether a network keeps running statistics, (units,) each, that can be recomputed."""
+    """Whether a network has BatchNorm layers with running statistics, which can be recomputed."""
     return bool(_norms(network))
 
 
@@ -56,9 +57,9 @@ def _norms(network: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d | nn.Batc
 
 
 def recompute_batch_norm(network: nn.Module, batches: Sequence[torch.Tensor]) -> None:
-    """Replace running means and variances, (units,), by those over batches (examples, …), in one pass.
+    """Replace BatchNorm's running means and variances, (units,), by those over batches (examples, …), in one pass.
 
-    Other layers evaluate.
+    All other layers are in evaluation mode.
     """
     network.eval()
     norms = _norms(network)
@@ -84,9 +85,9 @@ def rescale(
 ) -> None:
     """Scale each hidden unit to the parents' mean deviation and, if its layer has a bias, to their mean.
 
-    The parents' units are in the merged network's order; the layers are those whose outputs are interchangeable
-    units. Layer by layer in one pass over the inputs (examples, …), so that each sees the ones before it repaired
-    (Jordan et al. 2023, section 3.2). Raises `UsageError` where there is no such layer.
+    The parents' units must be in the merged network's order. Rescaled are the layers whose outputs are
+    interchangeable units, in one pass over the inputs (examples, …), so that each layer reads repaired ones
+    (Jordan et al. 2023, section 3.2). Raises `UsageError` if there is no such layer.
     """
     names = [name for name, layer in network.named_modules() if isinstance(layer, LAYERS) and _free(name, units)]
     if not names:
@@ -95,16 +96,16 @@ def rescale(
         )
     spreads = []
     for parent in parents:
-        here: dict[str, Spread] = {}
-        _run(parent, inputs, {name: partial(_measure, here, name) for name in names})
-        spreads.append(here)
-    # A layer whose weights another module uses, as attention does those of its projection, is never called.
+        own: dict[str, Spread] = {}
+        _run(parent, inputs, {name: partial(_measure, own, name) for name in names})
+        spreads.append(own)
+    # Some layers are never called, as attention reads the weights of its projection directly.
     targets = {n: _mean([spread[n] for spread in spreads], coefficients) for n in names if n in spreads[0]}
     _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
 
 
 def _free(name: str, units: UnitGroups) -> bool:
-    """Whether a layer's outputs, the first axis of its weight, are interchangeable units."""
+    """Whether a layer's outputs (the first axis of its weight) are interchangeable units."""
     return any(
         group is not None and axis == 0
         for piece in units.pieces
@@ -116,7 +117,7 @@ def _free(name: str, units: UnitGroups) -> bool:
 def _run(
     network: nn.Module, inputs: torch.Tensor, hooks: Mapping[str, Callable[..., torch.Tensor | None]]
 ) -> None:
-    """Evaluate a network with a hook after each of these layers; what a hook returns replaces the output."""
+    """Evaluate a network with a hook after each of these layers; a hook's return value replaces the output."""
     with ExitStack() as stack, torch.no_grad():
         for name, hook in hooks.items():
             stack.enter_context(network.get_submodule(name).register_forward_hook(hook))
@@ -128,10 +129,10 @@ def _measure(spreads: dict[str, Spread], name: str, module: nn.Module, _: object
 
 
 def _correct(target: Spread, module: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor:
-    """Change a layer's parameters, and its output, so that the output has the wanted statistics."""
+    """Change a layer's parameters so that its output has the target's statistics; returns the changed output."""
     assert isinstance(module, LAYERS)
     current = spread_of(module, output)
-    # A unit that does not vary has nothing to scale.
+    # A constant unit cannot be scaled to another deviation.
     scale = torch.where(current.deviation > 1e-8, target.deviation / current.deviation, torch.ones(()))
     shape = [-1] + [1] * (module.weight.ndim - 1)
     module.weight.mul_(scale.reshape(shape))
@@ -144,7 +145,7 @@ def _correct(target: Spread, module: nn.Module, _: object, output: torch.Tensor)
 
 
 def spread_of(module: nn.Module, output: torch.Tensor) -> Spread:
-    """Statistics of a layer's output (examples, units, …), for a linear one (…, units), over all but its units."""
+    """The statistics of a layer's output (examples, units, …), or (…, units) of a linear layer, for each unit."""
     axis = -1 if isinstance(module, nn.Linear) else 1
     samples = output.movedim(axis, 0).flatten(1).double()
     return Spread(samples.mean(1).to(output.dtype), samples.std(1, correction=0).to(output.dtype))

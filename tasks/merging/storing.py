@@ -1,4 +1,4 @@
-"""A merge as a stored run of one round."""
+"""Stores a merge as a run of one round."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def keep_merge(
     attributes: Mapping[str, Any],
     scored: Score | None,
 ) -> RoundStore:
-    """Store a merge as a run of one round, in which the first network is the state before it.
+    """Store a merge as a run of one round, which begins with the first network and ends with the merged one.
 
-    `states` and `merged` are named tensors of the network's shapes. Each network is an update, the first one minus
-    itself, with its match; the merged network is the state after the round. Of networks that are read from files
-    one at a time is in memory beside the first one.
+    `states` and `merged` are named tensors of the network's shapes. Each network is stored as an update, the first
+    network minus itself, with its match. Networks are read one at a time, so that at most two are in memory.
     """
     layout = _merge_layout(network)
     schema = Schema(layout, len(states), matches=specs_of(matches[0].permutation.items()))
@@ -55,7 +54,7 @@ def _state(layout: Layout, tensors: Tensors) -> State:
 
 
 def _update(layout: Layout, start: State, tensors: Tensors) -> Update:
-    """A network as an update of the start: in the memory of the network, start minus arrived."""
+    """A network as an update: the start minus the network, computed in the network's memory."""
     arrived = _state(layout, tensors)
     for dtype, vector in arrived.params.items():
         torch.sub(start.params[dtype], vector, out=vector)
@@ -63,7 +62,7 @@ def _update(layout: Layout, start: State, tensors: Tensors) -> Update:
 
 
 def _filled(specs: Specs, tensors: Tensors) -> Vectors:
-    """What `pack` gives, made of one tensor after the other."""
+    """The same vectors as `pack` gives, but filled with one tensor at a time to save memory."""
     vectors = {dtype: torch.empty(size, dtype=getattr(torch, dtype)) for dtype, size in sizes(specs).items()}
     for name, place in views(specs, vectors).items():
         place.copy_(tensors[name])
@@ -77,7 +76,7 @@ def _kept(store: RoundStore, number: int, update: Update, match: Match) -> Updat
 
 
 def _merge_layout(network: nn.Module) -> Layout:
-    """Where tensors lie: frozen parameters are merged like others, integers, without a direction, as buffers."""
+    """The layout for a merge: frozen parameters are merged like others, and integer ones are stored as buffers."""
     layout = layout_of(network)
     kinds = [(spec, getattr(torch, spec.dtype).is_floating_point) for spec in (*layout.params, *layout.frozen)]
     integers = tuple(spec for spec, floating in kinds if not floating)

@@ -1,1 +1,1 @@
-"""Reference networks, losses, and how a state becomes a network."""
+"""Built-in networks, losses and scores, and how a network is made of a state."""

@@ -1,4 +1,4 @@
-"""Whether a network, its loss and its scores fit the examples: tried once, before a run begins."""
+"""Checks whether a network, its loss and its scores fit the examples, by trying them before a run begins."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tasks.numerics import pinned
 from tasks.user_code import Code
 
 MANY = 512
-"""Examples that a score is tried on where two are too few: for an area under a curve, or to merge batches."""
+"""The number of examples to try a score on that needs more than two, such as an area under a curve."""
 
 MOST_GATHERED = 2**28
-"""Bytes that are gathered for a score: all outputs, or what a metric keeps of each batch."""
+"""The most bytes that may be gathered for a score: all outputs, or a metric's states of all batches."""
 
 
 def check_fit(objective: Objective, partitions: Partitions, description: Description, partition: int) -> Objective:
-    """The objective with its scores, once it was tried on two examples of a partition.
+    """Try an objective on two examples of a partition, and return it with its scores decided.
 
-    Raises `ModelError` where the network, its loss or a given score does not fit; of the scores by default those
-    are left out.
+    Raises `ModelError` if the network, its loss or a given score does not fit. Default scores that do not fit are
+    left out.
     """
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
     model = objective.model.model
@@ -47,7 +47,7 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
 
 
 class _Misfit(RoundweaveError):
-    """What does not fit, as the end of a sentence."""
+    """Raised for what does not fit; its text ends a sentence that begins with the model's name."""
 
 
 def _tried(
@@ -80,7 +80,7 @@ def _tried(
 
 
 def _check_names(objective: Objective) -> None:
-    """Raise `ModelError` where two scores have one name, or one has that of the loss."""
+    """Raise `ModelError` if two scores have the same name, or one is called loss."""
     names = ["loss", *(score if isinstance(score, str) else score.name for score in objective.scores or ())]
     for name in names:
         if names.count(name) > 1:
@@ -88,7 +88,7 @@ def _check_names(objective: Objective) -> None:
 
 
 def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, classes: int) -> str | None:
-    """Why outputs (examples, *) are no logits for labels (examples, *); None where they are, or need not be."""
+    """Why outputs (examples, *) are not logits for labels (examples, *); None if they are, or need not be."""
     if objective.loss != "cross_entropy" or not classes:
         return None
     axis = class_axis(outputs, targets)
@@ -101,7 +101,7 @@ def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A network's outputs for two examples and their targets, and `more` examples where those are too few."""
+    """A network's outputs for two examples and their targets; `more(n)` gives n examples if two are too few."""
 
     network: torch.nn.Module
     outputs: torch.Tensor
@@ -110,9 +110,9 @@ class Trial:
     held_out: int
 
     def is_whole(self, name: str, judge: str | Code) -> bool:
-        """Whether a score or a loss is a function of all outputs at once.
+        """Whether a score or a loss gives a single number of all outputs at once.
 
-        Raises `ModelError` where it does not fit the outputs, or would gather too much of them.
+        Raises `ModelError` if it does not fit the outputs, or would have to gather too many bytes of them.
         """
         if isinstance(judge, str):
             score_items(judge, self.outputs, self.targets)
@@ -132,7 +132,7 @@ class Trial:
         return True
 
     def _items(self, judge: Code) -> torch.Tensor:
-        with suppress(Exception):  # a function of all outputs may need more than two, such as one of each class
+        with suppress(Exception):  # a function of all outputs may need more than two, such as one for each class
             return score_items(judge, self.outputs, self.targets)
         return score_items(judge, *self._many)
 
@@ -156,7 +156,7 @@ class Trial:
 
     @functools.cached_property
     def _many(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs and targets of up to 512 examples from the first to the last."""
+        """Outputs and targets of up to 512 examples, evenly spread over the partition."""
         examples = self.more(max(2, min(MANY, MOST_GATHERED // max(1, self.outputs[:1].nbytes))))
         batches = examples.inputs.split(SCORE_BATCH)
         return torch.cat([self.network(batch) for batch in batches]), examples.targets

@@ -1,4 +1,4 @@
-"""A small decoder of the Transformer, for the next token of a sequence."""
+"""A small Transformer decoder that predicts the next token of a sequence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gpt(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two layers at each place, each added to what it read."""
+    """A Transformer block: attention, then two layers at each place, both with residual connections."""
 
     def __init__(self, width: int, heads: int, time: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Each place looks at itself and at those before it (Vaswani et al. 2017, section 3.2)."""
+    """Causal attention: each place attends to itself and earlier places (Vaswani et al. 2017, section 3.2)."""
 
     future: torch.Tensor
 
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
 
 def _initialise(module: nn.Module) -> None:
-    """Weights with a deviation of 0.02, no biases."""
+    """Draw weights with a standard deviation of 0.02, and set biases to 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -1,4 +1,4 @@
-"""Losses: the mean over examples of how wrong the outputs are."""
+"""Losses: functions to minimise, which are means over the examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch.nn import functional
 from storage.errors import ModelError
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Outputs (examples, *) and targets (examples, *) to one number, or to one for each example, (examples,)."""
+"""A function of outputs and targets, both (examples, *).
+
+It gives one number, or one for each example, (examples,).
+"""
 
 
 def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
@@ -32,18 +35,21 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, reduction: str =
 
 
 def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """That of each label (items,), without those that torch's mean leaves out, which are -100."""
+    """The cross entropy of each label, (items,), without labels -100, which torch ignores, too."""
     items = cross_entropy(outputs, targets, "none").flatten()
     return items if targets.is_floating_point() else items[targets.flatten() != -100]
 
 
 def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """That of each output, (items,)."""
+    """The squared error of each output, (items,)."""
     return mean_squared_error(outputs, targets, "none").flatten()
 
 
 def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
-    """The axis of outputs (examples, *, classes) or (examples, classes, *) for labels (examples, *), else None."""
+    """The class axis of outputs, (examples, *, classes) or (examples, classes, *), for labels (examples, *).
+
+    None if the outputs have neither shape.
+    """
     shape = tuple(outputs.shape)
     if shape[:-1] == tuple(targets.shape):
         return -1
@@ -53,4 +59,4 @@ def class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
 LOSSES: Mapping[str, Loss] = {"cross_entropy": cross_entropy, "mse": mean_squared_error}
 
 ITEMS: Mapping[str, Loss] = {"cross_entropy": cross_entropies, "mse": squared_errors}
-"""Losses before their mean is taken: one number for each label or output."""
+"""The built-in losses without the mean: a number for each label or output."""

@@ -1,6 +1,6 @@
-"""Metrics as torchmetrics has them (1.9): updated a batch at a time, and merged by their own rules.
+"""Scores that are metrics of torchmetrics (1.9), which are updated batch by batch and merge their own states.
 
-Nothing of torchmetrics is imported: what is a metric is told by what it can do.
+Torchmetrics itself is not imported: a metric is recognised by its methods.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tasks.networks.unofficial import count_updates
 from tasks.user_code import Code
 
 Kept = Mapping[str, torch.Tensor | list[torch.Tensor]]
-"""The state of a metric: plain tensors, for its class may be the user's own, which is not known everywhere."""
+"""A metric's state as plain tensors, as other processes may not know the metric's class."""
 
 
 def metric_of(score: str | Code) -> Any:
-    """A new metric where a score is one, or a function without parameters that makes one; else None."""
+    """A new copy of a metric if the score is one, or a function without parameters that makes one; else None."""
     if isinstance(score, str):
         return None
-    found = score.load()
-    if inspect.isfunction(found) and not inspect.signature(found).parameters:
-        found = found()
-    if isinstance(found, type) or not all(hasattr(found, name) for name in ("update", "compute", "merge_state")):
+    value = score.load()
+    if inspect.isfunction(value) and not inspect.signature(value).parameters:
+        value = value()
+    if isinstance(value, type) or not all(hasattr(value, name) for name in ("update", "compute", "merge_state")):
         return None
-    metric: Any = copy.deepcopy(found)
-    metric.distributed_available_fn = bool  # never: among ranks it would wait for all of them to compute it
+    metric: Any = copy.deepcopy(value)
+    metric.distributed_available_fn = bool  # always False: a metric must not wait for other ranks to compute it
     metric.reset()
     return metric
 
@@ -40,24 +40,24 @@ def updated(score: Code, outputs: torch.Tensor, targets: torch.Tensor) -> Kept:
     """The state of a new metric that has seen outputs (examples, *) and targets (examples, *)."""
     metric = metric_of(score)
     metric.update(outputs, targets)
-    # A view would be sent with all that it is a view of.
+    # Cloned, since a view would be sent together with the whole tensor behind it.
     return {
-        name: [part.clone() for part in kept] if isinstance(kept, list) else kept.clone()
-        for name, kept in metric.metric_state.items()
+        name: [part.clone() for part in value] if isinstance(value, list) else value.clone()
+        for name, value in metric.metric_state.items()
     }
 
 
 def merged(score: Code, states: Sequence[Kept]) -> float:
-    """What a metric gives for the states of batches in their order."""
+    """The value of a metric from the states of batches, in their order."""
     metric = metric_of(score)
     count_updates(metric, len(states))
-    for state in reversed(states):  # what is merged comes before what is there
+    for state in reversed(states):  # a merged state is put before those already there
         metric.merge_state(state)
     return _number(score, metric.compute())
 
 
 def check_merging(score: Code, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    """Raise `ModelError` where batches of outputs (examples, *) do not merge to what all of them at once give."""
+    """Raise `ModelError` if merging batches of outputs (examples, *) gives another value than all at once."""
     metric = metric_of(score)
     metric.update(outputs, targets)
     once = _number(score, metric.compute())
@@ -77,13 +77,13 @@ def _unmerged(score: Code, reason: str) -> ModelError:
     )
 
 
-def _number(score: Code, found: object) -> float:
-    if not isinstance(found, torch.Tensor) or found.numel() != 1:
-        what = f"a tensor {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+def _number(score: Code, value: object) -> float:
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        what = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise ModelError(f"score {score.reference} must compute one number, not {what}; choose its average")
-    return found.item()
+    return value.item()
 
 
 def size_of(kept: Kept) -> int:
-    """The bytes of a metric's state."""
+    """The size of a metric's state in bytes."""
     return sum(part.nbytes for each in kept.values() for part in (each if isinstance(each, list) else [each]))

@@ -1,4 +1,4 @@
-"""What is minimised: a loss of a network's outputs, and how a state becomes a network."""
+"""The objective of training: a network's description, its loss and scores, and networks made of states."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tasks.user_code import Code
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that decides a network before its first round.
+    """Everything that decides a network and its initial weights.
 
-    `inputs` is the shape of one example, `outputs` the number of classes or of numbers to give for each;
-    `options` is a JSON object of keyword arguments.
+    `inputs` is the shape of one example, `outputs` the number of classes or of output numbers for each example,
+    and `options` a JSON object of keyword arguments.
     """
 
     model: str | Code
@@ -40,7 +40,7 @@ class ModelSpec:
     options: str = "{}"
 
     def build(self) -> nn.Module:
-        """A new network with the initial weights that the seed decides."""
+        """A new network with initial weights drawn from the seed; raises `ModelError`."""
         name = self.model if isinstance(self.model, str) else self.model.reference
         options = json.loads(self.options)
         with (
@@ -55,7 +55,7 @@ class ModelSpec:
 
 
 def _checked(network: Any, name: str) -> nn.Module:
-    """The network; raises `ModelError` for what cannot be trained or kept."""
+    """The network unchanged; raises `ModelError` if it cannot be trained or stored."""
     if not isinstance(network, nn.Module):
         raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
     if any(nn.parameter.is_lazy(tensor) for tensor in [*network.parameters(), *network.buffers()]):
@@ -84,10 +84,10 @@ def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
 
 
 def layout_of(network: nn.Module) -> Layout:
-    """Where each tensor of a network lies; non-persistent buffers are rebuilt with it, not kept."""
+    """The place of each of a network's tensors in its vectors; non-persistent buffers are not stored."""
     parameters = dict(network.named_parameters())
-    kept = network.state_dict(keep_vars=True)
-    buffers = {name: buffer for name, buffer in network.named_buffers() if name in kept}
+    persistent = network.state_dict(keep_vars=True)
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name in persistent}
     first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
     every = [
         *network.named_parameters(remove_duplicate=False),
@@ -103,10 +103,10 @@ def layout_of(network: nn.Module) -> Layout:
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised, a loss of a network's outputs, and the scores by which networks are compared besides.
+    """The loss to minimise, with the network that it is a function of and the scores to report.
 
-    `scores` None are those that fit by default, until `check_fit` has seen outputs. So has `whole`: the names of
-    those, ``loss`` among them, that are functions of all held-out outputs at once.
+    `scores` None means the default ones, which `check_fit` decides. `check_fit` also sets `whole`: the names of
+    scores, or of the ``loss``, that need all held-out outputs at once.
     """
 
     model: ModelSpec
@@ -122,12 +122,12 @@ class Objective:
 
     @property
     def layout(self) -> Layout:
-        """Where each tensor of the network lies."""
+        """The place of each of the network's tensors in its vectors."""
         return _skeleton(self.model)[1]
 
     @property
     def built(self) -> nn.Module:
-        """The network as it was built, of which nothing is to be changed."""
+        """The network with its initial weights; it is shared, so do not change it."""
         return _skeleton(self.model)[0]
 
     def initial(self) -> State:
@@ -136,7 +136,7 @@ class Objective:
         return self.packed(dict([*network.named_parameters(), *network.named_buffers()]))
 
     def packed(self, tensors: Mapping[str, torch.Tensor]) -> State:
-        """The state with a network's named tensors, without the outer optimizer's memory."""
+        """The state that holds a network's named tensors, without the outer optimizer's memory."""
         layout = self.layout
         return State(
             params=pack(layout.params, tensors),
@@ -145,25 +145,25 @@ class Objective:
         )
 
     def seeded(self, seed: int) -> Objective:
-        """The same with other initial weights."""
+        """A copy whose initial weights are drawn from another seed."""
         return replace(self, model=replace(self.model, seed=seed))
 
     def network(self, state: State) -> nn.Module:
-        """A network of its own over a copy of the state, in training mode."""
+        """A new network in training mode over a copy of the state."""
         return bound_network(*_skeleton(self.model), state)
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss of outputs (examples, *) and targets (examples, *), a scalar."""
-        found = _loss(self.loss)(outputs, targets)
-        each = isinstance(found, torch.Tensor) and found.shape == outputs.shape[:1]
-        return found.mean() if each else found
+        loss = _loss(self.loss)(outputs, targets)
+        each = isinstance(loss, torch.Tensor) and loss.shape == outputs.shape[:1]
+        return loss.mean() if each else loss
 
 
 def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
-    """A copy of a network, with its tensors over a copy of the state, which a layout says where they lie in."""
+    """A copy of a network whose tensors are views of a copy of the state's vectors, as the layout says."""
     vectors = (state.params, state.buffers, state.frozen)
     bound = named(layout, *({dtype: vector.clone() for dtype, vector in each.items()} for each in vectors))
-    # deepcopy takes what its memo holds for an object instead of copying it: tied tensors stay tied.
+    # For objects in its memo deepcopy takes the given copy, so that tied tensors stay tied.
     memo: dict[int, object] = {
         id(old): hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
         for name, old in skeleton.named_parameters()
@@ -178,7 +178,7 @@ def named(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) ->
 
 
 def _empties(network: nn.Module) -> dict[int, object]:
-    """New ones of a network's empty containers, most of them of hooks, by id: deepcopy takes long for each."""
+    """New empty containers for a network's empty ones, by id, since deepcopy takes long to copy each."""
     values = (value for module in network.modules() for value in vars(module).values())
     return {id(value): type(value)() for value in values if type(value) in (OrderedDict, dict, set) and not value}
 

@@ -1,4 +1,4 @@
-"""Small reference networks."""
+"""Small networks that are built in by name."""
 
 from __future__ import annotations
 

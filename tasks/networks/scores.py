@@ -1,7 +1,7 @@
-"""Scores: how good outputs are. A score says what it is by what it gives.
+"""Scores, which say how good outputs are. The kind of a score follows from what it returns.
 
-One number for each item that is scored: the mean is reported. One number: it is a function of all outputs, which
-are gathered for it. Or it is a metric as torchmetrics has them, which is updated and merged by its own rules.
+If it gives a number for each scored item, the mean is reported. If it gives a single number, it is a function of
+all outputs, which are gathered for it. A metric of torchmetrics is updated and merged by its own rules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from tasks.networks.losses import ITEMS, class_axis
 from tasks.user_code import Code
 
 ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Outputs (examples, *) and targets (examples, *) to one number or truth for each item, (items,)."""
+"""A function of outputs (examples, *) and targets (examples, *) that gives a number or bool for each item,
+(items,).
+"""
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -61,9 +63,9 @@ SCORES: Mapping[str, ScoreFunction] = {
 
 
 def default_scores(loss: str | Code, description: Description) -> tuple[str, ...]:
-    """The scores of a loss on targets that nobody chose scores for: none of squares are right or wrong.
+    """The default scores for a loss and for examples of this description.
 
-    Losses of the user's are taken to be of logits where the targets are labels.
+    A user's own loss is assumed to take logits if the targets are labels.
     """
     if loss == "mse":
         return ("mae",)
@@ -73,17 +75,17 @@ def default_scores(loss: str | Code, description: Description) -> tuple[str, ...
 
 
 def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """What a score or a loss gives: one number or truth for each item, (items,).
+    """The value of a score or a loss: a number or bool for each item, (items,).
 
-    The user's own gives one for each example, or one for all, (). Raises `ModelError` where it does not fit.
+    A user's function gives one for each example, or a single one, (). Raises `ModelError` for any other value.
     """
     if isinstance(score, str):
         return {**SCORES, **ITEMS}[score](outputs, targets)
-    found = score.load()(outputs, targets)
-    found = torch.tensor(found, dtype=torch.float64) if isinstance(found, float) else found
-    items = torch.as_tensor(found) if isinstance(found, torch.Tensor | int) else None
+    value = score.load()(outputs, targets)
+    value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
+    items = torch.as_tensor(value) if isinstance(value, torch.Tensor | int) else None
     if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (len(outputs),)):
-        what = type(found).__name__ if items is None else f"a tensor {tuple(items.shape)} of {items.dtype}"
+        what = type(value).__name__ if items is None else f"a tensor {tuple(items.shape)} of {items.dtype}"
         raise ModelError(
             f"score {score.reference} must give a number for each of {len(outputs)} examples or one, not {what}"
         )

@@ -1,4 +1,4 @@
-"""A network that a run begins with, in place of one with weights drawn from the seed."""
+"""Given weights that a run begins with, instead of weights drawn from its seed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tasks.networks.objective import Objective
 
 @dataclass(frozen=True)
 class Start:
-    """A file of named tensors or a stored round, as `reference`, and the digest of the tensors that it holds.
+    """A file of named tensors or a stored round, named by `reference`, and the digest of its tensors.
 
-    The tensors are read when a run is created; what goes on, goes on from its own rounds.
+    The tensors are read when a run is created; a resumed run continues from its own rounds.
     """
 
     reference: str
     digest: str
 
     def check(self, objective: Objective) -> None:
-        """Raise `CheckpointError` unless the tensors fit the network of an objective, and are still the same."""
+        """Raise `CheckpointError` if the tensors do not fit the objective's network, or have changed."""
         self._tensors(objective)
 
     def state(self, objective: Objective) -> State:
@@ -49,25 +49,25 @@ class Start:
 
 @dataclass(frozen=True)
 class Fork(Start):
-    """A stored round that a run begins with, and with the outer optimizer's memory, too.
+    """A stored round that a run begins with, including the outer optimizer's memory.
 
-    `chain` is that of its record, which vouches for all that led to it.
+    `chain` is the chain digest of the round's record, which vouches for all rounds before it.
     """
 
     chain: str
 
     @property
     def parent(self) -> dict[str, Any]:
-        """What a run's record tells of where it came from."""
+        """The origin of a run as its record stores it: run, round and chain."""
         run, _, round = self.reference.rpartition("@")
         return {"run": run_name(run), "round": int(round), "chain": self.chain}
 
     def state(self, objective: Objective) -> State:
-        """The state before the first round, with the memory of the stored one; raises `CheckpointError`."""
+        """The state before the first round, with the stored round's memory; raises `CheckpointError`."""
         return replace(super().state(objective), memory=_memory(self._round(), objective.layout.params))
 
     def run(self) -> Run:
-        """The run that it is of."""
+        """Open the run of the stored round."""
         return open_run(self.reference.rpartition("@")[0])
 
     def _round(self) -> Round:
@@ -78,7 +78,7 @@ class Fork(Start):
 
 
 def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
-    """The slots of a stored state's memory that have all these parameters, vectors (element,) in their types."""
+    """The parts of a stored state's memory that have all these parameters, as vectors (element,) by type."""
     slots: dict[str, dict[str, torch.Tensor]] = {}
     for path, tensor in round.named.items():
         group, _, name = path.partition("/")
@@ -94,7 +94,7 @@ def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
 
 
 def find_start(place: str, root: str) -> Start:
-    """The start that a file or a stored round is, as it is now; raises what `open_checkpoint` does."""
+    """The start for a file or a stored round, with its present digest; raises the errors of `open_checkpoint`."""
     reference = lasting(place, root)
     return Start(reference, _digest(open_checkpoint(reference)))
 

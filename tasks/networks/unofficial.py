@@ -1,4 +1,4 @@
-"""What is used of torchmetrics and is not in its documentation: seen in torchmetrics 1.9.0, all of it here."""
+"""Everything that this project uses of torchmetrics without its documentation, as of torchmetrics 1.9.0."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Any
 
 
 def count_updates(metric: Any, updates: int) -> None:
-    """Tell a metric how many batches it has seen: those of a state that is merged into it are not counted."""
+    """Set the number of batches that a metric has seen, as merging states into it does not count them."""
     metric._update_count = updates

@@ -1,1 +1,1 @@
-"""The subcommands, a file for those that belong together."""
+"""The subcommands; those that belong together share a module."""

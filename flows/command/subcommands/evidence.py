@@ -1,4 +1,4 @@
-"""`roundweave replay`, `roundweave recombine` and `roundweave diff`: what stored rounds are evidence of."""
+"""`roundweave replay`, `roundweave recombine` and `roundweave diff`: check and compare stored rounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.evidence.recombining import Recombination
 from tasks.evidence.results import RoundResult
 
 SHOWN_ROUNDS = 20
-"""So many rounds that differ are printed; `--json` has them all."""
+"""The most differing rounds that are printed; `--json` prints them all."""
 
 
 @with_options(Replaying, Placement, without=("name",))
@@ -55,7 +55,7 @@ def replay_command(
 
 
 def _print_replay(replay: Replay) -> None:
-    """How many rounds are identical, in what the others differ, and what is not as it was recorded."""
+    """Print how many rounds are identical, how the others differ, and what is not as it was recorded."""
     out = console()
     count, differing = len(replay.replayed), replay.differing
     out.print(f"{replay.run}, round {listed(replay.replayed)}: ", style="bold", end="")
@@ -74,7 +74,7 @@ def _print_replay(replay: Replay) -> None:
 
 
 def _print_differing(differing: Sequence[RoundResult]) -> None:
-    """The first tensor of each round that differs."""
+    """Print a table with the first differing tensor of each round."""
     rows = []
     for result in differing[:SHOWN_ROUNDS]:
         difference = result.difference
@@ -114,7 +114,7 @@ def recombine_command(
 
 
 def _print_recombination(result: Recombination) -> None:
-    """A row a round: each score, and what it was before."""
+    """Print a row for each round: each new score beside the recorded one."""
     rows = [round.row() for round in result.rounds]
     before = {name: None for row in rows for name in row if f"{name}_before" in row}
     names = [column for name in before for column in (name, f"{name}_before")]
@@ -139,7 +139,7 @@ def diff_command(
 
 
 def _print_difference(difference: RunDifference) -> None:
-    """A line for each field, and one for the round."""
+    """Print a line for each differing field and one for the first differing round."""
     first, second = difference.runs
     if difference.equal:
         say(f"{first} and {second} are equal: experiment, updates and states of {difference.compared} rounds")

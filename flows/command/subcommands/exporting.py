@@ -1,4 +1,4 @@
-"""`roundweave export` and `roundweave report`: stored runs for others."""
+"""`roundweave export` and `roundweave report`: write stored runs for other programs and people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def export_command(
 
 
 def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
-    """Where a tracker has a run's numbers; `UsageError` for a round."""
+    """Export a run to a tracker and return where it is; raises `UsageError` if a single round was named."""
     if stored_round(run):
         raise UsageError(f"{tracker} takes a whole run, not {run}; name the run alone")
     from flows.exporting.story import story_of
@@ -43,7 +43,7 @@ def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
 
 
 def _saved(round: str, file: str, out: str | None, root: str | None) -> str:
-    """The file in which a round's weights are; `UsageError` for a run, or a place that only trackers have."""
+    """Write a round's weights to a file and return its path; raises `UsageError` for a run or a given `out`."""
     named = stored_round(round)
     if named is None:
         raise UsageError(f"{round} is no round; name one, as {round}@last")

@@ -1,4 +1,4 @@
-"""`roundweave show` and `roundweave runs`: what a run is and how it went, for people and for other programs."""
+"""`roundweave show` and `roundweave runs`: print what runs are and how they went, as text or JSON."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN_ROUNDS = 12
-"""Rounds of a longer history that `show` prints: the first ones and the last ones, of those that were scored."""
+"""The most rounds that `show` prints; of a longer history it prints the first and last scored ones."""
 
 SHOWN_REFUSALS = 24
-"""Refused updates that `show` names."""
+"""The most refused updates that `show` names."""
 
 SHOWN_SPANS = 12
-"""So many stretches of rounds are named."""
+"""The most separate ranges of rounds that are listed one by one."""
 
 SHOWN_CLASSES = 12
-"""So many labels are shown with their names."""
+"""The most labels that are listed with their names."""
 
 
 def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None:
@@ -60,7 +60,7 @@ def runs_command(
 
 
 def run_summary(run: Run) -> dict[str, Any]:
-    """What other programs want to know of a run; loss and scores are the last ones there are, or None."""
+    """A run's summary for JSON; loss and scores are those of the last scored round, or None."""
     history = run.history()
     scored = history.dropna(subset=["loss"])
     last = {name: _last(scored[name]) for name in ("loss", *run.scores)}
@@ -87,13 +87,13 @@ def _last(column: pd.Series) -> float | None:
 
 
 def _seconds_per_round(history: pd.DataFrame) -> float | None:
-    """The mean over all rounds but the first, before which much is made ready; None where there is no other."""
+    """The mean seconds of all rounds but the first, which is slower; None if there is only one round."""
     later = history["seconds"][history.index > 1]
     return float(later.mean()) if len(later) else None
 
 
 def _detailed_summary(run: Run) -> dict[str, Any]:
-    """The same, with how a strategy was chosen, and what came to a parameter server from each worker."""
+    """A run's summary with the choice of its strategy, and each worker's pushes to a parameter server."""
     summary = run_summary(run)
     if planned := run.config.get("planned"):
         summary["planned"] = Planned(**planned).model_dump() | {"taken": summary["seconds_per_round"]}
@@ -103,7 +103,7 @@ def _detailed_summary(run: Run) -> dict[str, Any]:
 
 
 def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
-    """The summary of a run, or why there is none of a damaged one."""
+    """The summary of a run; of a damaged one its name and the reason why it cannot be read."""
     try:
         if isinstance(run, Run):
             return run_summary(run)
@@ -113,7 +113,7 @@ def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
 
 
 def _print_runs(runs: Mapping[str, Run | StoreError], summaries: Mapping[str, dict[str, Any]]) -> None:
-    """A line for each run, and for each that is damaged why."""
+    """Print a table of the runs, then a line for each damaged run that says why."""
     if not runs:
         say("no runs here; `roundweave train` makes one")
         return
@@ -143,7 +143,10 @@ def _run_row(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def print_result(run: Run, seconds: Mapping[str, Any]) -> None:
-    """Print how a run that has just been trained ended; `seconds` in all, and till its first round."""
+    """Print how a training ended.
+
+    `seconds` has the keys "seconds", the whole time, and "first_round_seconds", the time until the first commit.
+    """
     summary = run_summary(run)
     scores = {"loss": summary["loss"], **summary["scores"]}
     scored = ", ".join(f"{name} {shown(name, value)}" for name, value in scores.items() if value is not None)
@@ -161,7 +164,7 @@ def print_result(run: Run, seconds: Mapping[str, Any]) -> None:
 
 
 def _print_run(run: Run) -> None:
-    """What a run is, and its history."""
+    """Print a run's facts, its history and remarks."""
     history = run.history()
     say(repr(run))
     for name, value in _facts(run, history).items():
@@ -177,7 +180,7 @@ def _print_run(run: Run) -> None:
 
 
 def _remarks(run: Run) -> list[str]:
-    """What is worth a line: an early end, rounds lost or done again, examples that were not scored."""
+    """Lines about an early end, lost or repeated rounds, pruned tensors and examples that were not scored."""
     remarks = [f"stopped early: {run.stop}"] if run.stop else []
     if lost := [number for number in run.lost if number < run.done]:
         remarks.append(f"lost: round {listed(lost)}, of which no whole record is there; the later ones are whole")
@@ -195,7 +198,7 @@ def _remarks(run: Run) -> list[str]:
 
 
 def _kept(rounds: Sequence[int]) -> str:
-    """Which rounds; of many that are no neighbours, how many and how far apart they are at most."""
+    """The rounds as ranges; if there are too many ranges, their number and the largest gap between them."""
     if len(spans(rounds)) <= SHOWN_SPANS:
         return f"rounds {listed(rounds)}"
     apart = max(later - earlier for earlier, later in pairwise(rounds))
@@ -203,7 +206,7 @@ def _kept(rounds: Sequence[int]) -> str:
 
 
 def _updates_kept(run: Run) -> str:
-    """Of which rounds of a run that keeps less there are updates."""
+    """The rounds whose updates a pruned run still has."""
     rounds = [number for number in run.committed if number and run.pruned.has_update(number)]
     carried = [number for number, _ in run.pruned.carried]
     more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
@@ -211,7 +214,7 @@ def _updates_kept(run: Run) -> str:
 
 
 def _refusals(run: Run) -> list[str]:
-    """A line for each of the first refused updates, and how many more there are."""
+    """A line for each of the first refused updates, and one with the number of the others."""
     refused = [(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()]
     lines = [f"round {n} refused partition {p}: {why}" for n, p, why in refused[:SHOWN_REFUSALS]]
     if more := len(refused) - len(lines):
@@ -220,7 +223,7 @@ def _refusals(run: Run) -> list[str]:
 
 
 def _facts(run: Run, history: pd.DataFrame) -> dict[str, str]:
-    """What a run is, by what each line begins with; a line that would be empty is left out."""
+    """What a run is, as lines by their heading; empty lines are left out."""
     config, data, last = run.config, run.attributes["data"], run.round(-1).commit
     every, mean = config.get("resplit_every"), _seconds_per_round(history)
     examples = f"{data['examples']} examples to train on, {data['held_out']} held out"
@@ -244,7 +247,7 @@ def _facts(run: Run, history: pd.DataFrame) -> dict[str, str]:
 
 
 def _planned(recorded: Mapping[str, Any] | None) -> str:
-    """The strategy that `auto` or a plan chose, and what a round of it took in the race."""
+    """The strategy that `auto` or a plan chose, and the seconds of its rounds in the race."""
     if not recorded:
         return ""
     planned = Planned(**recorded)
@@ -254,7 +257,7 @@ def _planned(recorded: Mapping[str, Any] | None) -> str:
 
 
 def _ranks(group: ProcessGroupRecord | None) -> str:
-    """What the last round took of the ranks that stay; nothing where there were none."""
+    """The process group of the last round: its ranks, exchanged bytes and memory; empty if there was none."""
     if group is None:
         return ""
     shared = f", {group.team} to a network" if group.team > 1 else ""
@@ -264,7 +267,7 @@ def _ranks(group: ProcessGroupRecord | None) -> str:
 
 
 def _parent(parent: Mapping[str, Any] | None) -> str:
-    """The round that a run came from, the chain of its record, and what was changed there."""
+    """The round of another run that this one began with, the chain of its record, and what was changed."""
     if parent is None:
         return ""
     changed = ", ".join(f"{name} {value}" for name, value in parent.get("changed", {}).items())
@@ -273,7 +276,7 @@ def _parent(parent: Mapping[str, Any] | None) -> str:
 
 
 def _classes(names: Sequence[str]) -> str:
-    """What the first labels mean."""
+    """The names of the first labels."""
     shown = ", ".join(f"{label} {name}" for label, name in enumerate(names[:SHOWN_CLASSES]))
     return shown + (f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else "")
 
@@ -287,7 +290,7 @@ def _reference(value: Any) -> str:
 
 
 def _shown_rounds(run: Run, history: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of the history that are printed, with an ellipsis where rounds are left out."""
+    """The rows of the history to print, with a row of an ellipsis where rounds are left out."""
     if len(history) > SHOWN_ROUNDS and history["loss"].notna().any():
         history = history.dropna(subset=["loss"])
     if len(history) > SHOWN_ROUNDS:

@@ -17,7 +17,7 @@ from flows.merging.result import MergeResult
 from flows.merging.subject import unit_report
 
 M_MMAP_THRESHOLD = -3
-"""The parameter of glibc's `mallopt` for the size from which memory is taken from the system, and given back."""
+"""glibc's `mallopt` parameter: memory blocks above this size are returned to the system when they are freed."""
 
 
 @with_options(Architecture, Merging, Placement)
@@ -34,7 +34,7 @@ def merge_command(
     """Merge networks that were trained apart: match their hidden units, then average."""
     values = given(options, Architecture, Merging, Placement)
     config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values)
-    # Have glibc give the memory of freed tensors back: it keeps that of some sizes for later.
+    # glibc would keep the memory of freed tensors of some sizes; make it return it to the system.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
     from flows.merging.running import merge
@@ -45,7 +45,7 @@ def merge_command(
 
 
 def _print_merge(result: MergeResult) -> None:
-    """The scores of each network, how many units moved, and where everything is."""
+    """Print each network's scores, how many units moved, and where the results are."""
     rows = [
         {
             "network": name,
@@ -77,7 +77,7 @@ def units_command(as_json: Json = False, **options: Any) -> None:
 
 
 def _print_units(report: dict[str, Any]) -> None:
-    """The groups of units that can be exchanged, what is pinned, and how many units of each there are."""
+    """Print the groups of interchangeable units, the pinned tensors, and the numbers of free and pinned units."""
     out = console()
     rows = []
     for name, group in report["groups"].items():

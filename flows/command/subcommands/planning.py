@@ -1,4 +1,4 @@
-"""`roundweave plan`."""
+"""`roundweave plan`: chooses a training strategy by a race, or simulates clusters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flows.planning.simulating.curves import Curves
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
-"""Options of training that a plan decides, or that mean nothing to it."""
+"""Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
 
 
 @with_options(Experiment, Execution, SimulatedCluster, without=DECIDED)
@@ -76,7 +76,7 @@ def _summary(plan: Plan) -> dict[str, Any]:
 
 
 def _print_plan(plan: Plan, saved: Path | None) -> None:
-    """The table, the choice with its reason, and what runs it."""
+    """Print the table of strategies, the choice with its reason, and the command that trains with it."""
     rows = [
         {
             "strategy": name,
@@ -98,7 +98,7 @@ def _print_plan(plan: Plan, saved: Path | None) -> None:
 
 
 def _flags(changes: Mapping[str, Any]) -> str:
-    """The options of training that make these changes."""
+    """The options of `roundweave train` that make these changes of the configuration."""
     algorithm = {"algorithm": changes["algorithm"]["name"], **changes["algorithm"]}
     values = {**changes, **algorithm, "quorum": None, "name": None}
     switches = {True: "--{}", False: "--no-{}"}
@@ -111,12 +111,12 @@ def _flags(changes: Mapping[str, Any]) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Seconds, or thousandths of one."""
+    """A time as text, in seconds, or in milliseconds below one second."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _workers(text: str, save: Path | None) -> list[int]:
-    """The numbers of workers that are to be simulated."""
+    """The numbers of workers to simulate, parsed from text such as 10,100; raises `UsageError`."""
     if save:
         raise UsageError("a simulation chooses nothing that could be saved; leave out --save, or --simulate")
     try:
@@ -126,7 +126,7 @@ def _workers(text: str, save: Path | None) -> list[int]:
 
 
 def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: list[int], as_json: bool) -> None:
-    from flows.planning.simulating.curves import beyond  # which imports what executors are made of
+    from flows.planning.simulating.curves import beyond  # slow to import, as it imports executors
 
     with Console(stderr=True).status("measuring what the work costs, and simulating it"):
         curves = beyond(config, cluster, workers)
@@ -134,7 +134,7 @@ def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: list[int]
 
 
 def simulation_summary(curves: Curves) -> dict[str, Any]:
-    """What was simulated, as JSON has it."""
+    """A simulation as a JSON object."""
     return {
         "costs": {kind: asdict(costs) for kind, costs in curves.costs.items()},
         "cluster": curves.cluster.model_dump(),
@@ -144,7 +144,7 @@ def simulation_summary(curves: Curves) -> dict[str, Any]:
 
 
 def print_simulation(curves: Curves) -> None:
-    """Print the table, in which for each number of workers the schedule with the shortest epoch is bold."""
+    """Print a table of schedules; for each number of workers the one with the shortest epoch is bold."""
     best = {curves.best(point.workers).schedule + str(point.workers) for point in curves.points}
     rows = [
         {

@@ -1,4 +1,4 @@
-"""`roundweave serve` and `roundweave deploy`."""
+"""`roundweave serve` and `roundweave deploy`: train a configuration on a schedule."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def _read(file: Path, cron: str | None, interval: float | None) -> TrainConfig:
 
 
 def _called(config: TrainConfig, file: Path) -> str:
-    """What a deployment is called: as its run where that has one name, else as the file."""
+    """The deployment's name: the run's name if it is the same every day, else the file's name."""
     return config.name if config.name and TODAY not in config.name else file.stem

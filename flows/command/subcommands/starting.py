@@ -1,4 +1,4 @@
-"""What one begins with: `roundweave init`, `roundweave list` and `roundweave split`."""
+"""`roundweave init`, `roundweave list` and `roundweave split`: the subcommands for a first start."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def loss(outputs, targets):
 '''
 
 GIVEN = {"data": "mine.py:data", "model": "mine.py:model", "algorithm": "fed_avg", "partitions": 4, "rounds": 10}
-"""The fields that the written configuration sets."""
+"""The fields that the configuration of `roundweave init` sets."""
 
 SHOWN_LABELS = 12
-"""So many labels have a column each in the table of a split; of more, only their number is shown."""
+"""The most labels that get a column each in the table of a split; of more labels only the number is shown."""
 
 
 def init_command(
@@ -84,7 +84,7 @@ def init_command(
 
 
 def _config_text() -> str:
-    """Every field with its meaning; those that a first run needs are set, the others show their defaults."""
+    """The text of train.toml: every field with its description; those in `GIVEN` are set, others commented out."""
     algorithm = str(GIVEN["algorithm"])
     parts: dict[str, Mapping[str, FieldInfo]] = {
         "The experiment: what the run is.": Experiment.model_fields,
@@ -103,7 +103,7 @@ def _config_text() -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + "}"
     return json.dumps(str(value) if isinstance(value, Path) else value) if value is not None else "…"
 
 
@@ -120,7 +120,7 @@ def list_command(
 
 
 def _tables() -> dict[str, list[dict[str, str]]]:
-    """Every table by name, a row a name: what it is, and of an algorithm its options."""
+    """All tables by title; each has a row for each name with its description, algorithms also with options."""
     entries = {
         "data": SOURCES,
         "splits": SPLITS,
@@ -149,7 +149,7 @@ def _documented(functions: Mapping[str, Callable[..., Any]]) -> list[dict[str, s
 
 
 def _options(algorithm: str) -> str:
-    """The options with their defaults; of a relative of fed_avg how they differ from those of fed_avg."""
+    """An algorithm's options with defaults; if they resemble those of fed_avg, only the differences."""
     options = {name: field.default for name, field in options_of(algorithm).items()}
     common = {name: field.default for name, field in options_of("fed_avg").items()}
     if algorithm == "fed_avg" or "local_steps" not in options:

@@ -1,4 +1,4 @@
-"""`roundweave train` and `roundweave resume`."""
+"""`roundweave train` and `roundweave resume`: train a network in rounds."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:
     seconds = {"seconds": timer.elapsed(), "first_round_seconds": timer.first}
     if as_json:
         print_json(run_summary(run) | seconds)
-    elif not quiet and run.status != "running":  # by another process, which was said
+    elif not quiet and run.status != "running":  # else another process trains it, as a notice has said
         print_result(run, seconds)
 
 
 class _Timer(Listener):
-    """Notes when the first round was committed, and prints a line a round where no terminal shows a bar."""
+    """A listener that measures the time of the first commit, and prints a line a round where no bar is shown."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet or sys.stderr.isatty()
@@ -87,5 +87,5 @@ class _Timer(Listener):
             print(f"round {commit.round}/{rounds}  {shown_commit(commit)}".rstrip(), file=sys.stderr)
 
     def elapsed(self) -> float:
-        """Seconds since the command's start."""
+        """Seconds since the command's process started."""
         return time.time() - float(psutil.Process().create_time())

@@ -1,4 +1,4 @@
-"""`roundweave verify`, `prune`, `cp` and `rm`: is a run sound, what is kept of it, copies, its end."""
+"""`roundweave verify`, `prune`, `cp` and `rm`: check, prune, copy and delete stored runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verify_command(
 
 
 def _print_verification(name: str, result: Verification) -> None:
-    """A line for each finding and note, then what was read."""
+    """Print a line for each finding and note, then how much was read."""
     for finding in result.findings:
         say(str(finding), "red")
     for note in result.notes:
@@ -112,7 +112,7 @@ def _store(stored: Run) -> RoundStore:
 
 
 def _agreed(stored: Run) -> bool:
-    """Whether somebody at a terminal agrees to delete it; raises `UsageError` where nobody is."""
+    """Ask the user to confirm the deletion; raises `UsageError` if standard input is no terminal."""
     if not sys.stdin.isatty():
         raise UsageError(f"{stored.name} has {stored.done} rounds; give --yes to delete it")
     return typer.confirm(f"delete {stored!r}?", err=True)
@@ -125,7 +125,7 @@ def _say_done(stored: Run, done: str, as_json: bool, **values: object) -> None:
 
 @contextmanager
 def _bar(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal while something is done; gives what is to be told how much of how much is."""
+    """Show a progress bar on a terminal; yields a function that takes how much is done, and of how much."""
     shown = Console(stderr=True)
     with Progress(console=shown, transient=True, disable=not shown.is_terminal) as progress:
         task = progress.add_task(doing, total=None)

@@ -1,1 +1,1 @@
-"""Rounds on clusters that are not here: a discrete-event simulation of what executors do."""
+"""A discrete-event simulation of executors, for clusters that are not at hand."""

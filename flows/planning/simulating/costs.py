@@ -1,4 +1,4 @@
-"""What is simulated: a cluster that is not here, and the costs of a work, measured on the cluster at hand."""
+"""The inputs of a simulation: a simulated cluster, and the costs of a work, measured on the cluster at hand."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ STEPS = 10
 """Local steps in a round that is measured."""
 
 TASKS = 200
-"""The number of tasks that do nothing, which tell what the scheduler takes for one."""
+"""The number of empty tasks with which the scheduler's time for a task is measured."""
 
 FOLDS = 20
-"""The number of additions that tell what one takes."""
+"""The number of additions with which the time of one is measured."""
 
 SECONDS = 1.0
-"""How long rounds of each kind are measured."""
+"""How long the rounds of each kind of schedule are measured."""
 
 
 class SimulatedCluster(Config):
-    """Machines, what is between them, and how many of their maps are slow."""
+    """A cluster to simulate: its machines, its network, and how often maps are stragglers."""
 
     model_config = ConfigDict(title="Simulated cluster")
 
@@ -51,7 +51,7 @@ class SimulatedCluster(Config):
 
 @dataclass(frozen=True)
 class Costs:
-    """What a work costs; raises `UsageError` for numbers that cannot be.
+    """The costs of a work; raises `UsageError` for negative numbers, or zeros where they must be positive.
 
     `examples` are those of an epoch, `batch` those of a step, `state` the bytes of a state and of an update. In
     seconds: `step` for a local step of a core, `fold` for a core to add a byte of an update to another, `task` for
@@ -73,16 +73,16 @@ class Costs:
                 raise UsageError(f"costs: {name} = {value} is not {'positive' if positive else 'zero or more'}")
 
     def epoch_steps(self, partitions: int) -> int:
-        """Steps of each partition in an epoch; at least one."""
+        """The steps of each partition in an epoch, at least 1."""
         return max(1, ceil(ceil(self.examples / partitions) / self.batch))
 
     def rounds(self, steps: int, partitions: int) -> float:
-        """Rounds of an epoch."""
+        """The rounds of an epoch."""
         return rounds_of_epoch(self.examples, self.batch, partitions, steps)
 
 
 def measured(config: TrainConfig) -> dict[str, Costs]:
-    """What the work of a configuration costs, by kind of schedule; raises what `plan` raises."""
+    """Measure the costs of a configuration's work, by kind of schedule; raises the same errors as `plan`."""
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         cluster = bench.executors["graph"]
@@ -109,7 +109,7 @@ def measured(config: TrainConfig) -> dict[str, Costs]:
 
 
 def _timed(bench: Bench, kind: str, algorithm: str, options: Mapping[str, int]) -> Timing:
-    """The timing of rounds of all workers, of local steps or of single pushes to a server."""
+    """Time rounds of all workers: rounds of local steps, or single pushes to a parameter server."""
     steps = options.get("local_steps", 1)
     strategy = Strategy(f"{algorithm}-{kind}", kind, bench.workers, algorithm, steps, bench.work.batch, 1, options)
     lane = Lane(bench, strategy, steps)

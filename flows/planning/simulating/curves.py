@@ -1,4 +1,4 @@
-"""What rounds and epochs take on any number of workers, and what bounds them."""
+"""Simulated times of rounds and epochs by number of workers, and what limits them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flows.planning.strategies import LOCAL_STEPS
 from storage.errors import UsageError
 
 FEWEST, MOST, ALL = 5, 40, 40_000
-"""Rounds that are simulated if maps may be slow: at least, at most, and of all workers together."""
+"""The fewest and the most rounds that are simulated if maps may be slow, and the most maps in all of them."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A schedule on so many workers: seconds of a round (median, 90th percentile) and of an epoch.
+    """A schedule on so many workers: the seconds of a round (median, and 90th percentile `slowest`) and an epoch.
 
     `efficiency` is the seconds of an epoch's steps in one process, as a share of the seconds of all workers.
     `bound` is what takes the largest `share` of a round's critical path.
@@ -51,7 +51,7 @@ class Curves:
 
 
 def beyond(config: TrainConfig, cluster: SimulatedCluster, workers: Sequence[int]) -> Curves:
-    """Measure a work on the cluster at hand, and simulate it on another; raises as `plan` and `simulate`."""
+    """Measure a work on the cluster at hand, and simulate it on another; raises as `plan` and `simulate` do."""
     _check(workers)
     return simulate(measured(config), cluster, workers, seed=config.seed)
 
@@ -63,9 +63,9 @@ def simulate(
     local_steps: Sequence[int] = LOCAL_STEPS,
     seed: int = 0,
 ) -> Curves:
-    """Simulate all schedules on each number of workers; raises `UsageError` for numbers that cannot be.
+    """Simulate all schedules on each number of workers; raises `UsageError` for numbers below 1.
 
-    Costs may be given for each kind of schedule; `KINDS` has their names.
+    Costs may be given separately for each kind of schedule; the kinds are the keys of `KINDS`.
     """
     _check(workers)
     by_kind = dict.fromkeys(KINDS, costs) if isinstance(costs, Costs) else costs

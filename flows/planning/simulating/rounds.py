@@ -1,4 +1,4 @@
-"""One simulated round of each kind of schedule: a link or the scheduler serves whoever comes first."""
+"""Simulates one round of each kind of schedule; links and the scheduler serve requests in order of arrival."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tasks.process_group.reduce_scatter import pays
 from tasks.rounds.plan import RoundPlan
 
 MESSAGE = 3e-4
-"""Seconds of CPU that a message costs a rank for each other one: 0.2 to 0.4 ms with 2 to 16 (docs/scaling.md)."""
+"""CPU seconds of a rank per message to another: 0.2 to 0.4 ms were measured with 2 to 16 (docs/scaling.md)."""
 
 SLOW, HOW_SLOW = range(2)
 """The two random numbers of each map: whether it is slow, and how slow."""
 
 Trail = tuple[tuple[str, float], ...]
-"""The critical path of a round: what its time went for, and until when."""
+"""The critical path of a round: pairs of what the time was spent on, and the second at which that ended."""
 
 
 def book(free: list[float], now: float, seconds: float) -> float:
-    """When work that comes now and takes so many seconds is done by the first server that is free.
+    """The time at which the first free server has done work that arrives `now` and takes so many seconds.
 
-    `free` is a heap of the times from which each of several alike servers (links, or the scheduler) is free.
+    `free` is a heap of the times at which each of several equal servers (links, or the scheduler) becomes free.
     """
     done = max(now, free[0]) + seconds
     heapreplace(free, done)
@@ -35,7 +35,7 @@ def book(free: list[float], now: float, seconds: float) -> float:
 
 @dataclass(frozen=True)
 class Setting:
-    """A work on so many workers of a cluster, whose maps take so many steps each."""
+    """A simulated work on `workers` workers of a cluster, with `steps` local steps in each map."""
 
     costs: Costs
     cluster: SimulatedCluster
@@ -44,28 +44,28 @@ class Setting:
     seed: int = 0
 
     def of(self, worker: int) -> int:
-        """The machine of a worker."""
+        """The number of the machine on which a worker runs."""
         return worker // self.cluster.cores
 
     @property
     def map_seconds(self) -> float:
-        """Seconds of a map that is not slow."""
+        """The seconds of a map that is no straggler."""
         return self.steps * self.costs.step
 
     @property
     def transfer(self) -> float:
-        """Seconds of a link for a state or an update; none if all workers are on one machine."""
+        """The seconds in which a link sends a state or an update; 0 if all workers are on one machine."""
         return self.costs.state / self.cluster.bandwidth if self.workers > self.cluster.cores else 0.0
 
     @property
     def fold_seconds(self) -> float:
-        """Seconds to reduce an update with another."""
+        """The seconds to add one update to another."""
         return self.costs.state * self.costs.fold
 
     def factors(self, round: int) -> list[float]:
-        """How many times as long each map takes: 1, or for a slow one a number from a Pareto law from 1 on.
+        """How many times as long each worker's map takes: 1, for a straggler a Pareto-distributed number above 1.
 
-        A worker's number is the same for any number of workers, and in all schedules.
+        A worker's number does not depend on the number of workers or on the schedule.
         """
         draws = (np.random.default_rng((what, self.seed, round)).random(self.workers) for what in (SLOW, HOW_SLOW))
         slow, how = draws
@@ -74,12 +74,12 @@ class Setting:
 
 
 def ranks(setting: Setting, round: int) -> Trail:
-    """Ranks that stay: after their maps they pass updates around in a ring, of a large mean a share each."""
+    """A round of ranks: after the maps, updates go around a ring; of large ones each rank reduces a part."""
     mapped, others = setting.map_seconds, setting.workers - 1
     shared = pays(setting.costs.state, setting.workers)
     parts, times = (1 / setting.workers, 2) if shared else (1.0, 1)
     said = times * others * MESSAGE
-    if setting.workers > setting.cluster.cores:  # else memory is shared; a number goes ahead of the bytes
+    if setting.workers > setting.cluster.cores:  # else memory is shared; over a link a size precedes the bytes
         said = 2 * (said + times * others * setting.cluster.latency)
     slowest = mapped * max(setting.factors(round))
     linked = slowest + said + times * others * parts * setting.transfer
@@ -94,7 +94,7 @@ def ranks(setting: Setting, round: int) -> Trail:
 
 
 def graph(setting: Setting, round: int) -> Trail:
-    """Tasks: the scheduler hands out each and takes it back; updates are reduced by a tree of tasks."""
+    """A round of tasks: the scheduler sends and collects each task; a tree of tasks reduces the updates."""
     scheduler, links = [0.0], [[0.0] for _ in range(setting.of(setting.workers - 1) + 1)]
     task, latency = setting.costs.task / 2, setting.cluster.latency
     tree = [*RoundPlan(setting.workers, setting.workers).folds(FAN_IN)]
@@ -104,7 +104,7 @@ def graph(setting: Setting, round: int) -> Trail:
     places = [[setting.of(worker) for worker in range(setting.workers)]]
     done = [(way[-1][1], 0, worker, way) for worker, way in enumerate(_maps(setting, scheduler, round))]
     heapify(done)
-    while True:  # in the order of the messages to the scheduler
+    while True:  # takes the finished tasks in the order in which the scheduler hears of them
         now, level, child, trail = heappop(done)
         trail += (("scheduler", book(scheduler, now, task)),)
         if level == len(tree):
@@ -125,7 +125,7 @@ def graph(setting: Setting, round: int) -> Trail:
 
 
 def _maps(setting: Setting, scheduler: list[float], round: int) -> Iterator[Trail]:
-    """The maps: each machine that has the state passes it on, to one other at a time."""
+    """The trails of all maps; a machine that has the state sends it to other machines, one at a time."""
     latency, holders, there = setting.cluster.latency, [0.0], {0: 0.0}
     for worker, factor in enumerate(setting.factors(round)):
         handed = book(scheduler, 0.0, setting.costs.task / 2)
@@ -140,7 +140,7 @@ def _maps(setting: Setting, scheduler: list[float], round: int) -> Iterator[Trai
 
 
 def server(setting: Setting, round: int) -> Trail:
-    """A parameter server: a round is a push of each worker, and takes as long as the busiest of these."""
+    """A round of a parameter server, one push of each worker; it takes as long as its busiest resource."""
     busy = {
         "maps": setting.map_seconds * sum(setting.factors(round)) / setting.workers,
         "scheduler": setting.workers * setting.costs.task,

@@ -1,1 +1,1 @@
-"""Where examples come from."""
+"""Sources of examples: files, data sets that come with libraries, and users' functions."""

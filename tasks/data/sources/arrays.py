@@ -1,4 +1,4 @@
-"""What all sources share: reading a file, and from arrays in any form to checked examples."""
+"""Functions that all sources share: reading files, and turning arrays of any form into checked examples."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from storage.values.tensors import UNSUMMED, dtype_name, is_dense
 from tasks.data.examples import Examples, are_scalar_labels
 
 PIXELS = (255.0, 0.0, 1.0)
-"""Divisor, mean and deviation that bring bytes to 0 to 1."""
+"""The divisor, mean and deviation that scale bytes to the range 0 to 1."""
 
 DICTS = "batches of dicts are not read yet; give a tuple (input, target) for each example, or wrap the data set"
 
 
 UNREADABLE = (OSError, ValueError, EOFError, ImportError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-"""What libraries raise for a file that is broken or of another kind."""
+"""The exceptions that libraries raise for a file that is broken or of another kind."""
 
 
 @contextmanager
 def reading(file: str | Path, kind: str) -> Iterator[None]:
-    """Within, a file is read: what is missing, broken or of another kind is a `DataError` of one line."""
+    """Turn errors of reading a file in this block into one-line `DataError`s: it is missing, broken or of
+    another kind.
+    """
     try:
         yield
     except DataError:
@@ -43,13 +45,16 @@ def reading(file: str | Path, kind: str) -> Iterator[None]:
 
 
 def are_dicts(value: Any) -> bool:
-    """Whether it is a dict, or some values of which the first is one."""
+    """Whether a value is a dict, or a tuple or list that begins with one."""
     first = value[0] if isinstance(value, tuple | list) and value else value
     return isinstance(first, Mapping)
 
 
 def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
-    """Inputs (examples, *) and targets (examples, *) as tensors; raises `DataError` where they are no arrays."""
+    """Make examples of arrays of inputs and targets, both (examples, *).
+
+    Raises `DataError` if they are no arrays.
+    """
     known = tensor_of(targets, name)
     examples = Examples(tensor_of(inputs, name), known.to(torch.int64) if are_scalar_labels(known) else known)
     if not len(examples.inputs) or len(examples.inputs) != len(examples.targets):
@@ -58,7 +63,7 @@ def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
 
 
 def tensor_of(value: Any, name: str) -> torch.Tensor:
-    """An array in any form as a dense and contiguous tensor (examples, *); raises `DataError`."""
+    """Turn an array of any form into a dense, contiguous tensor (examples, *); raises `DataError`."""
     if are_dicts(value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value):
         raise DataError(f"{name}: {DICTS}")
     try:
@@ -76,12 +81,12 @@ def tensor_of(value: Any, name: str) -> torch.Tensor:
 
 
 def check_memory(file: str | Path, size: int) -> None:
-    """Raise `DataError` where a file holds more bytes than there is memory, before any is taken."""
+    """Raise `DataError` if `size`, the bytes that reading a file needs, exceeds the free memory."""
     free = psutil.virtual_memory().available
     if size > free:
         raise DataError(f"{file} holds {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free")
 
 
 def pixel_scaling(inputs: torch.Tensor) -> tuple[float, float, float] | None:
-    """The scaling of bytes (examples, height, width) or with more dimensions, which are pixels; else None."""
+    """The scaling of inputs that are pixels: bytes (examples, height, width) or more dimensions; else None."""
     return PIXELS if inputs.dtype == torch.uint8 and inputs.ndim > 2 else None

@@ -1,4 +1,4 @@
-"""Where examples come from."""
+"""The interface of sources of examples."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Where examples come from: a value that pickles small, and loads on the worker that needs the examples.
+    """A source of examples: a small value that is sent to workers, which then load the examples they need.
 
-    Equal sources are loaded once.
+    A process loads equal sources only once.
     """
 
     @property
     def partitioned(self) -> bool:
-        """Whether each partition is loaded on its own, because all together may be too big for one machine."""
+        """Whether each partition is loaded on its own, as all together may not fit on one machine."""
         return False
 
     def __hash__(self) -> int:
         return object.__hash__(self)
 
     def load(self, partition: int, partitions: int) -> Dataset:
-        """One partition where `partitioned`, else everything; raises `DataError`."""
+        """Load one partition if the source is `partitioned`, else everything; raises `DataError`."""
         ...
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
-        """The first examples that `load` gives, read once more, where the user's code decides them; else None."""
+        """Read the first examples once more if a user's code gives them; None for other sources."""
         return None
 
 
 @dataclass(frozen=True)
 class Each(Source):
-    """What each partition's own source loads, all of its examples at once."""
+    """A separate source for each partition; each loads all of its examples at once."""
 
     sources: tuple[Source, ...]
 
@@ -46,7 +46,7 @@ class Each(Source):
         return ", ".join(map(str, self.sources))
 
     def load(self, partition: int, partitions: int) -> Dataset:
-        """The examples of one source; raises `DataError` where there are not as many as partitions."""
+        """Load the source of a partition; raises `DataError` if there are not as many sources as partitions."""
         if partitions != len(self.sources):
             raise DataError(f"{len(self.sources)} data sets are as many partitions, not {partitions}")
         return self.sources[partition].load(0, 1)

@@ -20,7 +20,7 @@ class Digits(Source):
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """Inputs (1797, 1, 8, 8) from 0 to 1, labels 0 to 9."""
-        # The file alone: importing scikit-learn takes longer than a short run's first round.
+        # The file is read directly, as importing scikit-learn takes longer than a short run's first round.
         spec = importlib.util.find_spec("sklearn")
         if spec is None or spec.origin is None:
             raise DataError("the digits come with scikit-learn, which is not installed")

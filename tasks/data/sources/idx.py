@@ -21,7 +21,7 @@ IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0
 """Divisor, mean and deviation of the training pixels."""
 
 MOST_PACKED = 1032
-"""So many bytes at most does gzip make of one (zlib's technical details)."""
+"""The largest factor by which unpacking gzip can grow a file (zlib's technical details)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ fashion = partial(Idx, "fashion-mnist")
 
 
 def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
-    """The file of a folder that is there, packed or not, and its bytes in so many dimensions."""
+    """Read an IDX file of a folder, compressed or not; returns its path and its bytes with `rank` dimensions."""
     plain = f"{stem}-idx{rank}-ubyte"
     path = next((path for name in (f"{plain}.gz", plain) if (path := Path(folder, name)).is_file()), None)
     if path is None:
@@ -80,7 +80,7 @@ def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
 
 
 def _shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:
-    """The sizes in a header, of which none is 0; together they may be any number."""
+    """The shape in a file's header; raises `DataError` if it is no such header or a size is 0."""
     if header[:4] != bytes((0, 0, 8, rank)) or len(header) < 4 + 4 * rank:
         raise DataError(f"{path} is no IDX file of unsigned bytes in {rank} dimensions; fetch it again")
     shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, len(header), 4))

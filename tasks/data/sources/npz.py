@@ -1,4 +1,4 @@
-"""Arrays in an .npz file of numpy, of which the headers are checked before memory is taken."""
+"""Arrays in numpy's .npz files, whose headers are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = (
     ("x", "y", "x_held_out", "y_held_out"),
     ("x_train", "y_train", "x_test", "y_test"),
 )
-"""How arrays are named: inputs, targets, and of held-out examples, if there are any, the same."""
+"""The accepted names of the arrays: inputs, targets, and the optional held-out inputs and targets."""
 
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -27,7 +27,7 @@ READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.re
 class Npz(Source):
     """The arrays `inputs` and `targets`, or other `NAMES`; `by` names an array (examples,) to split by.
 
-    Integer targets become int64; bytes with two dimensions an example or more are pixels, and brought to 0 to 1.
+    Integer targets become int64. Bytes with two or more dimensions for each example are pixels, scaled to 0 to 1.
     """
 
     file: str
@@ -53,7 +53,7 @@ class Npz(Source):
 
 
 def _size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> int:
-    """The bytes of an array; raises `DataError` where its header promises others."""
+    """The size of an array in bytes; raises `DataError` if its header says another size."""
     with archive.open(info) as member:
         reader = READERS.get(np.lib.format.read_magic(member))
         if reader is None:

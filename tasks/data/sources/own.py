@@ -1,4 +1,4 @@
-"""Examples from a function of the user's, in any of the forms that it may give them in."""
+"""Examples from a user's function, in any of the forms that it may return."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tasks.data.sources.base import Source
 from tasks.user_code import Code
 
 READ_AGAIN = 8
-"""Examples of a data set that are read once more, the first ones, since each may take long."""
+"""The number of examples of a data set that are read a second time, as each may take long."""
 
 TARGETS = ("label", "labels", "target", "targets")
-"""Columns of a Hugging Face data set that are the targets; where there is none of them the last one is."""
+"""Names of a Hugging Face data set's target column; if there is none of them, the last column is the target."""
 
 
 @dataclass(frozen=True)
 class Own(Source):
-    """The user's function: ``f()`` gives everything, ``f(partition, partitions)`` one partition.
+    """A user's function as a source: ``f()`` gives everything, ``f(partition, partitions)`` one partition.
 
     It returns (inputs, targets), a pair of such pairs of which the second is held out, a `Dataset` of ours, or a
     data set of torch or Hugging Face, or a pair of those.
@@ -44,7 +44,10 @@ class Own(Source):
         return sum(p.default is p.empty and p.kind not in variable for p in parameters) == 2
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """What the function returns, as tensors; a whole data set is checked for NaN and bad labels."""
+        """Call the function and turn its value into tensors.
+
+        Unless `partitioned`, check for NaN and bad labels.
+        """
         dataset = self._read(partition, partitions)
         if not self.partitioned:
             for examples in filter(None, (dataset.train, dataset.held_out)):
@@ -52,7 +55,7 @@ class Own(Source):
         return dataset
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
-        """What the function returns when it is called once more: a few of a data set of torch or Hugging Face."""
+        """Call the function again; of a data set of torch or Hugging Face only the first examples are read."""
         return self._read(partition, partitions, READ_AGAIN)
 
     def _read(self, partition: int, partitions: int, most: int | None = None) -> Dataset:
@@ -69,7 +72,7 @@ class Own(Source):
 
 
 def _is_data_set(value: Any) -> bool:
-    """Whether it is a data set of torch, or of Hugging Face, which is told by what it can do."""
+    """Whether a value is a data set of torch, or of Hugging Face, which is recognised by its attributes."""
     columns = hasattr(value, "column_names") and hasattr(value, "with_format") and not isinstance(value, dict)
     return columns or isinstance(value, torch.utils.data.Dataset)
 
@@ -79,7 +82,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
-    """The inputs and targets to train on, and those held out if there are any; raises `DataError`."""
+    """The pairs (inputs, targets) to train on and, if given, held out; raises `DataError` for another value."""
     if are_dicts(value):
         raise DataError(f"{name}: {DICTS}")
     if _is_pair(value):
@@ -94,9 +97,9 @@ def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
 
 
 def _arrays(data: Any, name: str, most: int | None) -> tuple[Any, Any]:
-    """Inputs and targets (examples, *) of a data set of torch or Hugging Face, of the first `most` examples.
+    """Inputs and targets (examples, *) of the first `most` examples of a torch or Hugging Face data set.
 
-    None is all. Raises `DataError` for a stream and for examples that are no pairs.
+    None means all examples. Raises `DataError` for a stream and for examples that are no pairs.
     """
     if hasattr(data, "column_names"):
         return _columns(data, name, most)
@@ -112,7 +115,7 @@ def _arrays(data: Any, name: str, most: int | None) -> tuple[Any, Any]:
 
 
 def _stacked(values: Sequence[Any], name: str) -> torch.Tensor:
-    """Tensors, arrays, pictures or numbers of one shape as one tensor (examples, *)."""
+    """Stack tensors, arrays, pictures or numbers of the same shape to a tensor (examples, *)."""
     try:
         return torch.stack([v if isinstance(v, torch.Tensor) else torch.from_numpy(np.array(v)) for v in values])
     except (TypeError, ValueError, RuntimeError) as error:
@@ -120,7 +123,10 @@ def _stacked(values: Sequence[Any], name: str) -> torch.Tensor:
 
 
 def _columns(data: Any, name: str, most: int | None) -> tuple[Any, Any]:
-    """One column as it is, or several of numbers side by side, float32 (examples, columns); and the targets."""
+    """The inputs and targets of a data set with columns.
+
+    A single input column is taken as it is; several columns of numbers become float32 (examples, columns).
+    """
     names = list(data.column_names)
     target = next((column for column in TARGETS if column in names), names[-1] if names else "")
     inputs = [column for column in names if column != target]

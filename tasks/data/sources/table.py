@@ -29,34 +29,34 @@ OWN = Entry("the user's function", "tasks.data.sources.own:Own")
 def find_source(
     data: str | Code | tuple[str | Code, ...], target: str | None = None, by: str | None = None
 ) -> Source:
-    """Where the examples come from: a name of the table, or the user's function; nothing is loaded yet.
+    """The source that a name of the table or a user's function stands for; nothing is loaded yet.
 
-    `target` names the column of the targets, and `by` one that the split reads and that is no input. Raises
-    `UsageError` for an unknown name, an argument too many or too few, or a target where there are no columns.
+    `target` names the column of the targets, and `by` a column that the split reads and that is no input. Raises
+    `UsageError` for an unknown name, a missing or needless argument, or a target if the data have no columns.
     """
     if isinstance(data, tuple):
         return Each(tuple(find_source(one, target, by) for one in data))
     kept = keep_source(data)
     entry, given = (OWN, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
     build: Callable[..., Source] = entry.load()
-    taken = inspect.signature(build).parameters
-    if target is not None and "target" not in taken:
+    parameters = inspect.signature(build).parameters
+    if target is not None and "target" not in parameters:
         name = kept.reference if isinstance(kept, Code) else kept
         raise UsageError(f"data {name} has no columns to take a target of")
     columns = {"target": target, "by": by}
-    columns = {key: value for key, value in columns.items() if value is not None and key in taken}
+    columns = {key: value for key, value in columns.items() if value is not None and key in parameters}
     return build(*([given] if given else []), **columns)
 
 
 def is_source(data: str) -> bool:
-    """Whether a text names an entry of the table, whatever follows its colon; it is then no code."""
+    """Whether a text names a built-in source, with or without an argument after a colon."""
     return data.partition(":")[0] in SOURCES
 
 
 def keep_source(data: str | Code | tuple[str | Code, ...]) -> Any:
-    """A name of the table with the path after it made absolute, or the user's function kept by value.
+    """A name of the table with an absolute path after it, or a user's function with its source.
 
-    Of several, one for each partition, each. Raises `UsageError`, `CodeError`.
+    A tuple, with one for each partition, is converted element by element. Raises `UsageError`, `CodeError`.
     """
     if isinstance(data, tuple):
         return tuple(map(keep_source, data))

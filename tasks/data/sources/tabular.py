@@ -1,4 +1,4 @@
-"""Tables in .csv and .parquet files: a row is an example."""
+"""Tables in .csv and .parquet files, with a row for each example."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tabular(Source):
         return Dataset(examples, columns=columns, class_names=names)
 
     def _check(self, table: pd.DataFrame, inputs: pd.DataFrame) -> None:
-        """Raise `DataError` for what cannot be learned from."""
+        """Raise `DataError` for an empty table, inputs that are no numbers, or missing values."""
         if table.empty or inputs.empty:
             raise DataError(f"{self.file} has {len(table)} rows and {len(inputs.columns)} columns of inputs")
         texts = [name for name in inputs.columns if not _numeric(inputs[name])]
@@ -77,9 +77,9 @@ def _read(format: str, file: str) -> pd.DataFrame:
             return pd.read_csv(file)
         from pyarrow.parquet import read_metadata
 
-        # A value that repeats takes no room in the file.
-        told = read_metadata(file)
-        check_memory(file, told.num_rows * told.num_columns * np.dtype(np.float64).itemsize)
+        # The file's size says little about the memory needed, as repeated values take no room in it.
+        metadata = read_metadata(file)
+        check_memory(file, metadata.num_rows * metadata.num_columns * np.dtype(np.float64).itemsize)
         return pd.read_parquet(file)
 
 
@@ -88,7 +88,7 @@ def _numeric(column: pd.Series) -> bool:
 
 
 def _targets(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels int64 of whole numbers and of texts, else float64 (rows,); and the texts in label order."""
+    """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order."""
     if _numeric(column):
         return column.to_numpy(np.float64 if column.dtype.kind == "f" else np.int64), ()
     names, labels = np.unique(np.array([str(value) for value in column]), return_inverse=True)

@@ -1,4 +1,4 @@
-"""The next character of a text."""
+"""Texts as examples, from which a network learns the next character."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.data.sources.arrays import reading
 from tasks.data.sources.base import Source
 
 TIME = 64
-"""Characters an example where none are given."""
+"""The default number of characters in an example."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Text(Source):
 
 
 def characters(place: str) -> Text:
-    """The source of a ``FILE`` or ``FILE:TIME``."""
+    """The source for a text ``FILE`` or ``FILE:TIME``."""
     file, _, time = place.rpartition(":")
     return Text(file, int(time)) if file and time.isdecimal() and int(time) else Text(place)
 
@@ -58,7 +58,7 @@ def _windows(codes: np.ndarray, time: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The texts by role; a plain text has one role."""
+    """The texts of a file by role; a plain text file has the single role ""."""
     with reading(path, "text"):
         text = path.read_text(encoding="utf-8")
         texts = from_json(text) if path.suffix == ".json" else {"": text}

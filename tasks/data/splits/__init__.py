@@ -1,6 +1,6 @@
-"""How examples are split: which are held out, and which partition gets which of the others.
+"""Splits: which examples are held out, and which partition gets which of the others.
 
-Its names, and where each is defined, stand in `__init__.pyi`, once for the loader, types and completion.
+The public names and their modules are listed in `__init__.pyi`, which the lazy loader and type checkers read.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What a way of splitting is: a value that deals examples out to partitions."""
+"""The interface of deals, which are ways to split examples into partitions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Rows = np.ndarray
 
 @dataclass(frozen=True)
 class Pool:
-    """The examples to deal out: their rows, and what a split may know of each, in the same order.
+    """The examples to split: their rows and, in the same order, the labels and columns that a split may use.
 
-    `rows` int64 (examples,); `labels` integers (examples,), None where targets are no labels; `columns` by name,
-    of numbers or texts (examples,).
+    `rows` are int64 (examples,). `labels` are integers (examples,), or None if the targets are no labels.
+    `columns` have numbers or texts (examples,) by name.
     """
 
     rows: Rows
@@ -27,17 +27,18 @@ class Pool:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def take(self, chosen: np.ndarray) -> Pool:
-        """The examples at some places, int64 or bool (examples,)."""
+        """The examples at the chosen places, given as int64 indices or a bool mask (examples,)."""
         labels = None if self.labels is None else self.labels[chosen]
         return Pool(self.rows[chosen], labels, {name: column[chosen] for name, column in self.columns.items()})
 
 
 class Deal(Protocol):
-    """A way to split: which rows of a pool each partition gets; each goes to one, and none is left over.
+    """A way to split a pool: each row goes to exactly one partition.
 
-    `random` says that it draws from the generator, so that another draw is another split; `labelled` that it needs
-    class labels. `column` is one that it reads, which is then no input of the network, and `partitions` how many
-    partitions it deals to; None for any number.
+    `random` says that it uses the random generator, and `labelled` that it needs class labels. `column` is a
+    column
+    that it reads, which is then no input of the network. `partitions` is the number of partitions that it is for,
+    or None for any number.
     """
 
     random: bool = False
@@ -49,11 +50,11 @@ class Deal(Protocol):
         return None
 
     def taking_part(self, pool: Pool, partitions: int) -> Pool:
-        """The examples that are used at all, before any are held out; the others belong to no partition."""
+        """The examples to use, before any are held out; the others belong to no partition."""
         return pool
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
-        """The rows of each partition, in an order that depends on the arguments alone; raises `DataError`."""
+        """The rows of each partition, which depend only on the arguments; raises `DataError`."""
         ...
 
 
@@ -61,7 +62,7 @@ Number = TypeVar("Number", int, float)
 
 
 def positive(text: str, kind: type[Number], split: str) -> Number:
-    """The number above 0 that a split is given; raises `UsageError` for any other text."""
+    """Parse a split's argument as a number above 0; raises `UsageError` for any other text."""
     try:
         number = kind(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Ways of splitting: by size, in shards of sorted labels, and by a column of the data."""
+"""Deals by order, by size, in shards of sorted labels, and by a column of the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POWER = 1.0
 
 @dataclass(frozen=True)
 class Iid(Deal):
-    """Examples in a random order, cut into parts of one size."""
+    """Examples in a random order, cut into parts of equal size."""
 
     random = True
 
@@ -26,23 +26,23 @@ class Iid(Deal):
 
 @dataclass(frozen=True)
 class Contiguous(Deal):
-    """Examples in the order of the data, cut into parts of one size."""
+    """Examples in the order of the data, cut into parts of equal size."""
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         return cut(pool.rows, partitions)
 
 
 def cut(rows: Rows, parts: int) -> list[Rows]:
-    """Rows (examples,) in so many runs, the sizes of which differ by one at most."""
+    """Cut rows (examples,) into so many parts whose sizes differ by at most one."""
     bounds = [len(rows) * i // parts for i in range(parts + 1)]
     return [rows[low:high] for low, high in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
 class Shards(Deal):
-    """Examples sorted by label and cut into shards of one size; a partition gets `each` of them, dealt at random.
+    """Examples sorted by label and cut into shards of equal size, of which each partition gets `each` random ones.
 
-    McMahan et al. 2017, section 3. Raises `DataError` where there are fewer examples than shards.
+    McMahan et al. 2017, section 3. Raises `DataError` if there are fewer examples than shards.
     """
 
     each: int
@@ -72,7 +72,7 @@ class Unequal(Deal):
     random = True
 
     def counts(self, examples: int, partitions: int) -> np.ndarray:
-        """The size of each partition, int64 (partitions,): at least one each, the rest by largest remainders."""
+        """The size of each partition, int64 (partitions,), at least 1 each."""
         raise NotImplementedError
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
@@ -82,9 +82,10 @@ class Unequal(Deal):
 
 @dataclass(frozen=True)
 class Sizes(Unequal):
-    """Examples dealt at random; partition k, from 1, gets one and a share that falls as k ** -`exponent`.
+    """Random examples for partitions whose sizes follow a power law.
 
-    Power laws of partition sizes are those of federated data (Li et al. 2020, FedProx, section 5).
+    Partition k, counted from 1, gets one example and a part of the others that is proportional to k **
+    -`exponent`. Federated data have such sizes (Li et al. 2020, FedProx, section 5).
     """
 
     exponent: float
@@ -96,7 +97,7 @@ class Sizes(Unequal):
 
 @dataclass(frozen=True)
 class Proportions(Unequal):
-    """Examples dealt at random, to partitions whose sizes are as these weights, one for each."""
+    """Random examples for partitions whose sizes are proportional to these weights, one for each partition."""
 
     weights: tuple[float, ...]
 
@@ -114,7 +115,10 @@ class Proportions(Unequal):
 
 
 def _apportioned(examples: int, weights: np.ndarray) -> np.ndarray:
-    """So many examples in shares as the weights (partitions,), int64 (partitions,), by largest remainders."""
+    """Divide a number of examples in proportion to weights (partitions,), by largest remainders.
+
+    Returns int64 (partitions,).
+    """
     shares = examples * weights / weights.sum()
     counts: np.ndarray = np.floor(shares).astype(np.int64)
     missing = examples - counts.sum()
@@ -136,7 +140,7 @@ def proportions(weights: str) -> Proportions:
 class By(Deal):
     """A partition for each value of a column, in the order of the values.
 
-    Raises `DataError` where there are more values or fewer than partitions.
+    Raises `DataError` if the number of values is not that of the partitions.
     """
 
     column: str
@@ -153,10 +157,11 @@ class By(Deal):
 
 @dataclass(frozen=True)
 class Largest(By):
-    """A partition for each of the values with the most examples, in the order of the values.
+    """A partition for each of the column's values with the most examples, in the order of the values.
 
-    Other examples are left out: neither trained on nor held out, they belong to partition -1. Of two values with
-    as many examples the lesser goes before. Raises `DataError` where there are fewer values than partitions.
+    Other examples are left out: neither trained on nor held out, they belong to partition -1. Of values with
+    equally many examples the smaller one is preferred. Raises `DataError` if there are fewer values than
+    partitions.
     """
 
     def taking_part(self, pool: Pool, partitions: int) -> Pool:

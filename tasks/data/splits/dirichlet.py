@@ -1,4 +1,4 @@
-"""Labels in other proportions in each partition."""
+"""Splits with different proportions of labels in each partition, drawn from Dirichlet distributions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tasks.data.splits.deals import cut
 
 @dataclass(frozen=True)
 class Dirichlet(Deal):
-    """Each partition's labels in proportions drawn from Dirichlet(`alpha` p), p those of all labels.
+    """Each partition's label proportions are drawn from Dirichlet(`alpha` p), where p are those of all examples.
 
-    Hsu et al. 2019, section 3. Partitions are of one size. The smaller `alpha`, the fewer labels a partition has.
-    Where a label is used up, the others take its place, so the last partitions get what is left.
+    Partitions have equal sizes (Hsu et al. 2019, section 3). The smaller `alpha`, the fewer labels a partition
+    has. When a label is used up, others take its place, so the last partitions get what is left.
     """
 
     alpha: float
@@ -44,11 +44,11 @@ def dirichlet(alpha: str) -> Dirichlet:
 
 @dataclass(frozen=True)
 class DirichletByClass(Deal):
-    """Each class dealt over the partitions in proportions drawn from Dirichlet(`alpha`), so that sizes differ.
+    """Each class is split over the partitions in proportions drawn from Dirichlet(`alpha`), so that sizes differ.
 
-    Yurochkin et al. 2019, section 4, as Li et al. 2022 (NIID-Bench, section 3) do it: a partition that has an even
-    share already gets none of the next class, and all is drawn again until each has enough examples. Raises
-    `DataError` where some partitions stay too small.
+    The method is that of Yurochkin et al. 2019, section 4, as in Li et al. 2022 (NIID-Bench, section 3): a
+    partition that is full (of average size) gets none of the next class, and all is drawn again until each
+    partition has enough examples. Raises `DataError` if some partitions stay too small.
     """
 
     alpha: float
@@ -57,7 +57,7 @@ class DirichletByClass(Deal):
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
         classes = [pool.rows[pool.labels == label] for label in np.unique(np.asarray(pool.labels))]
-        # With few examples for so many partitions half an even share is enough, or no draw would do.
+        # With few examples for many partitions, half the average size is enough, or no draw would succeed.
         least = max(1, min(LEAST, len(pool.rows) // (2 * partitions)))
         for _ in range(DRAWS):
             counts = self._counts(np.array(list(map(len, classes))), partitions, generator)
@@ -73,7 +73,10 @@ class DirichletByClass(Deal):
         )
 
     def _counts(self, classes: np.ndarray, partitions: int, generator: np.random.Generator) -> np.ndarray:
-        """How many examples of each class, of so many (classes,), go to each partition: (classes, partitions)."""
+        """How many examples of each class go to each partition, (classes, partitions).
+
+        `classes` are all counts.
+        """
         counts = np.zeros((len(classes), partitions), np.int64)
         for label, examples in enumerate(classes):
             shares = generator.dirichlet(np.full(partitions, self.alpha))
@@ -85,7 +88,7 @@ class DirichletByClass(Deal):
 
 
 LEAST, DRAWS = 10, 1000
-"""The fewest examples of a partition, as in NIID-Bench, and how often all is drawn to have them."""
+"""The fewest examples of a partition, as in NIID-Bench, and the most draws to reach them."""
 
 
 def dirichlet_by_class(alpha: str) -> DirichletByClass:
@@ -94,7 +97,7 @@ def dirichlet_by_class(alpha: str) -> DirichletByClass:
 
 
 def _draw(size: int, concentration: np.ndarray, left: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """How many of each label (labels,), as long as there are so many left."""
+    """Draw how many examples of each label to take, (labels,), `size` in all and at most those `left`."""
     counts = np.zeros_like(left)
     while (missing := size - counts.sum()) > 0:
         # What remains of a Dirichlet draw without some labels is one over the others.

@@ -1,4 +1,4 @@
-"""Which examples are held out, and which partition gets which of the others, for every round of a run."""
+"""The split of a run: which examples are held out, and which partition has which of the others in each round."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tasks.data.splits.table import find_split
 from tasks.numerics import derive_seed
 
 SCORE_BATCH = 128
-"""Held-out examples scored at once; part of the arithmetic, so it is fixed. More leave partitions without any."""
+"""The number of held-out examples scored at once. It is fixed, as it is part of the arithmetic."""
 
 
 @dataclass(frozen=True)
 class Split:
     """Which partition gets which examples.
 
-    `kind` is a ``name`` or ``name:argument`` of the table `SPLITS`, refused with `UsageError` if unknown. With
-    `resplit_every` n, every n rounds have a split of their own, which needs one that is drawn at random.
+    `kind` is a ``name`` or ``name:argument`` of the table `SPLITS`. With `resplit_every` n, there is a new random
+    split every n rounds. Raises `UsageError` for an unknown kind, or if the kind is not random but must be.
     """
 
     partitions: int
@@ -40,7 +40,7 @@ class Split:
 
     @property
     def deal(self) -> Deal:
-        """The way to split that `kind` names."""
+        """The deal that `kind` names."""
         return find_split(self.kind)
 
     def number(self, round: int) -> int:
@@ -48,7 +48,7 @@ class Split:
         return (round - 1) // self.resplit_every if self.resplit_every else 0
 
     def check(self, examples: int) -> None:
-        """Raise `DataError` where there are more partitions than examples."""
+        """Raise `DataError` if there are more partitions than examples."""
         if examples < self.partitions:
             raise DataError(
                 f"{self.partitions} partitions need at least as many examples, and there are {examples}; "
@@ -56,12 +56,15 @@ class Split:
             )
 
     def taking_part(self, pool: Pool) -> Rows:
-        """The rows of the examples that are used at all, int64 (examples,), before any are held out."""
+        """The rows of the examples to use, int64 (examples,), before any are held out."""
         self._check_known(pool)
         return self.deal.taking_part(pool, self.partitions).rows
 
     def rows(self, pool: Pool, number: int) -> list[Rows]:
-        """The rows of each partition, int64 (examples,); raises `DataError` where the pool has too little."""
+        """The rows of each partition, int64 (examples,).
+
+        Raises `DataError` if the pool lacks what the deal needs.
+        """
         self.check(len(pool.rows))
         self._check_known(pool)
         generator = np.random.default_rng(derive_seed(self.seed, "split", number))
@@ -76,16 +79,17 @@ class Split:
 
 
 def deal_held_out(held: Rows, partitions: int) -> list[Rows]:
-    """The held-out rows that each partition scores, in order: batches that are the same of any partitions."""
+    """The held-out rows that each partition scores; the batches do not depend on the number of partitions."""
     batches = np.array_split(np.arange(-(-len(held) // SCORE_BATCH)), partitions)
     ends = [SCORE_BATCH * sum(map(len, batches[: last + 1])) for last in range(partitions - 1)]
     return np.split(held, ends)
 
 
 def hold_out(targets: np.ndarray, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """Rows to train on and rows held out, the same fraction of each class where targets are integers.
+    """Choose held-out examples at random; returns the rows to train on and the held-out rows.
 
-    Targets (examples, *); rows int64, in ascending order.
+    If targets (examples, *) are integers (examples,), the same fraction of each class is held out. Rows are int64
+    in ascending order.
     """
     labels = targets if targets.ndim == 1 and targets.dtype.kind in "iu" else np.zeros(len(targets), int)
     generator = np.random.default_rng(derive_seed(seed, "hold out"))

@@ -34,7 +34,7 @@ SPLITS: Mapping[str, Entry] = {
 
 @functools.cache
 def find_split(text: str) -> Deal:
-    """The way to split that a ``name`` or ``name:argument`` stands for; raises `UsageError` for any other."""
+    """The deal that a ``name`` or ``name:argument`` stands for; raises `UsageError` for any other text."""
     entry, argument = find("split", text, SPLITS)
     deal: Deal = entry.load()(*([argument] if argument else []))
     return deal

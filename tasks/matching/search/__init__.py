@@ -1,1 +1,1 @@
-"""The search for the order of units in which networks are most alike."""
+"""Searches for the order of units that makes networks most alike."""

@@ -1,7 +1,7 @@
-"""How alike units are at work: moments of their activations on examples, summed batch by batch.
+"""Compares units by their activations on examples, through moments that are summed batch by batch.
 
-The cross-correlation of activations as a measure of likeness follows Li et al. 2016 and Git Re-Basin (Ainsworth
-et al. 2023, section 3.1). Memory is that of one batch and of units x units numbers a place.
+Comparing units by the cross-correlation of activations follows Li et al. 2016 and Git Re-Basin (Ainsworth et al.
+2023, section 3.1). The memory needed is that of one batch and of units x units numbers for each place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tasks.matching.tracing.trace import trace
 
 Pair = tuple[int, int]
 BATCH = 100
-"""Examples that go through the networks at once where a command or a run does not say."""
+"""The default number of examples that go through the networks at once."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over samples of the units at one place: of products for each pair of networks, of values, of squares.
+    """Sums over samples of the units' activations at one place, of squares, and of products of two networks.
 
-    `products[i, j]` is (units of i, units of j), `sums` and `squares` are (network, unit), units flattened.
+    `products[i, j]` is (units of i, units of j); `sums` and `squares` are (network, unit), with units flattened.
     """
 
     products: Mapping[Pair, torch.Tensor]
@@ -44,7 +44,7 @@ class Moments:
         )
 
     def normalised(self, pair: Pair, metric: Metric) -> torch.Tensor:
-        """The pair's correlations, cosines or, for l2, mean products (units of one, units of the other)."""
+        """The correlations, cosines or, for l2, mean products of a pair: (units of one, units of the other)."""
         product = self.products[pair] / self.samples
         if metric == "l2":
             return product
@@ -53,12 +53,12 @@ class Moments:
             product = product - means[pair[0]][:, None] * means[pair[1]][None, :]
             squares = squares - means.square()
         lengths = squares.clamp_min(0).sqrt()
-        lengths = torch.where(lengths > 1e-12, lengths, torch.inf)  # a unit that never moves is like no other
+        lengths = torch.where(lengths > 1e-12, lengths, torch.inf)  # a constant unit has similarity 0 to all
         return product / lengths[pair[0]][:, None] / lengths[pair[1]][None, :]
 
 
 class _Tapped(fx.Interpreter):
-    """Runs the exported graph and keeps the values at some of its nodes."""
+    """Runs an exported graph and records the values at some of its nodes."""
 
     def __init__(self, program: torch.export.ExportedProgram, wanted: set[str]) -> None:
         super().__init__(program.graph_module)
@@ -73,7 +73,7 @@ class _Tapped(fx.Interpreter):
         return value
 
     def on(self, state: Tensors, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The wanted values for a network's tensors and a batch of the size that was traced."""
+        """The recorded values for a network's tensors and a batch of the traced size."""
         self.values = {}
         self.run(*_flat_arguments(self.program, state, inputs))
         return self.values
@@ -100,11 +100,11 @@ def activation_moments(
     units: UnitGroups,
     pairs: Sequence[Pair],
 ) -> dict[Piece, Moments]:
-    """The moments at each place where units go into a sum, of several networks on the same examples.
+    """The moments of several networks on the same examples, at each place where units go into a sum.
 
-    `states` are named tensors of the network's shapes, `inputs` the examples' tensors (examples, …). The network
-    was traced with `units.batch` examples, so many go through at once, and those left over at the end are not
-    used. Raises `UsageError` where they are fewer.
+    `states` are named tensors of the network's shapes, `inputs` the examples' tensors (examples, …). Batches have
+    `units.batch` examples, with which the network was traced; examples left over at the end are not used. Raises
+    `UsageError` if there are fewer examples than that.
     """
     size = units.batch
     if len(inputs[0]) < size:
@@ -123,7 +123,7 @@ def activation_moments(
 
 
 def summed(parts: Iterable[Mapping[Piece, Moments] | None]) -> dict[Piece, Moments]:
-    """The moments of several batches or blocks together, one part in memory at a time; None is none."""
+    """The sum of moments of several batches or blocks, with one of them in memory at a time; None is skipped."""
     total: dict[Piece, Moments] = {}
     for part in parts:
         for piece, moments in (part or {}).items():
@@ -136,7 +136,7 @@ def _labels(piece: Piece) -> tuple[str, ...]:
 
 
 def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
-    """(sample, unit), units flattened in the order of the piece's groups."""
+    """The values at a piece as (sample, unit), with units flattened in the order of the piece's groups."""
     view = piece.view(value.contiguous()).float()
     labelled = [dim for dim, label in enumerate(piece.groups) if label is not None]
     rest = [dim for dim in range(view.ndim) if dim not in labelled]
@@ -153,12 +153,12 @@ def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
 
 
 def moment_terms(moments: Mapping[Piece, Moments], pair: Pair, metric: Metric) -> list[MomentTerm]:
-    """A term for each place; the pair is (target, source), whichever of the two comes first in the moments."""
+    """A term for each place; `pair` is (target, source), in any order of their numbers."""
     terms = []
     for piece, measured in moments.items():
         shape = [size for size, label in zip(piece.shape, piece.groups, strict=True) if label is not None]
-        found = measured.normalised((min(pair), max(pair)), metric).reshape(*shape, *shape)
+        values = measured.normalised((min(pair), max(pair)), metric).reshape(*shape, *shape)
         if pair[0] > pair[1]:
-            found = found.permute(*range(len(shape), 2 * len(shape)), *range(len(shape)))
-        terms.append(MomentTerm(found, _labels(piece)))
+            values = values.permute(*range(len(shape), 2 * len(shape)), *range(len(shape)))
+        terms.append(MomentTerm(values, _labels(piece)))
     return terms

@@ -1,7 +1,8 @@
-"""Search for the order of a source network's units that makes it most like a target.
+"""Searches for the permutation of a source network's units that makes it most like a target.
 
-A greedy pass from the input up gives the start, then coordinate descent takes one group after the other with all
-others held (Git Re-Basin, Ainsworth et al. 2023, Algorithm 1), and again only groups whose neighbours changed.
+A greedy pass from the input upwards gives a first permutation. Coordinate descent then improves one group at a
+time while the others stay (Git Re-Basin, Ainsworth et al. 2023, Algorithm 1), and visits a group again only if a
+neighbour has changed.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from tasks.matching.groups import Group, Permutation
 from tasks.matching.search.terms import HERE, Metric, Term, overall, similarity
 
 SWEEPS = 50
-"""Visits of each group after which the descent ends; as a rule it ends by itself long before."""
+"""The most visits of each group; the descent usually ends long before, when nothing changes."""
 
 GAIN = 1e-4
-"""A new order must be better by this share of the similarity, or the descent would go on for next to nothing."""
+"""A new permutation must increase the similarity by at least this share of it."""
 
 ROOM = 1 << 24
-"""Numbers that are kept between visits of a group: more would be compared anew than matter in a small network."""
+"""The most numbers that stay in memory between visits of a group; what does not fit is computed again."""
 
 Assign = Callable[[torch.Tensor], torch.Tensor]
 
 
 def assign(similarity: torch.Tensor) -> torch.Tensor:
-    """The permutation, int64 (units,), with the largest total similarity: unit i is given source unit p[i].
+    """The permutation p, int64 (units,), with the largest total similarity; unit i gets source unit p[i].
 
     The assignment problem of Kuhn 1955, solved by scipy's shortest augmenting paths (Crouse 2016).
     """
-    from scipy.optimize import linear_sum_assignment  # a quarter of a second that only a merge has to pay
+    from scipy.optimize import linear_sum_assignment  # the import takes a quarter of a second
 
     cost = (-similarity).double().numpy()
-    # Costs that start from zero in each row and column leave short paths to search: the same optimum, sooner.
+    # Subtracting the minimum of each row and column keeps the optimum and shortens the search.
     cost -= cost.min(1, keepdims=True)
     cost -= cost.min(0, keepdims=True)
     return torch.from_numpy(linear_sum_assignment(cost)[1].astype(np.int64))
@@ -44,18 +45,19 @@ def assign(similarity: torch.Tensor) -> torch.Tensor:
 def spread(similarity: torch.Tensor, k: int | None, temperature: float) -> torch.Tensor:
     """A row-stochastic matrix (units, source units): softmax of similarity / temperature over the k most similar.
 
-    k None is all of them; k = 1 gives each unit the one most similar to it, and some source unit to nobody.
+    k None means all of them. k = 1 gives each unit its most similar source unit, so that a source unit may be used
+    several times or not at all.
     """
-    kept, where = similarity.topk(similarity.shape[1] if k is None else min(k, similarity.shape[1]), dim=1)
-    return torch.zeros_like(similarity).scatter_(1, where, torch.softmax(kept / temperature, dim=1))
+    largest, where = similarity.topk(similarity.shape[1] if k is None else min(k, similarity.shape[1]), dim=1)
+    return torch.zeros_like(similarity).scatter_(1, where, torch.softmax(largest / temperature, dim=1))
 
 
 @dataclass(frozen=True)
 class Aligner:
-    """Terms over groups of units; `assign` makes an order, or a mixture, of similarities.
+    """Aligns unit groups by terms of similarity; `assign` turns similarities into a permutation or a mixture.
 
-    A group on which others depend is compared by pairs, each of its target units with each of its source units,
-    for which those others are aligned in turn.
+    A group that is a parent of others is compared by pairs: for each pair of a target and a source unit, the
+    dependent groups are aligned first. `kept` caches terms between visits of a group.
     """
 
     terms: Sequence[Term]
@@ -67,9 +69,9 @@ class Aligner:
     )
 
     def align(self, start: Permutation | None = None, sweeps: int = SWEEPS) -> dict[str, torch.Tensor]:
-        """The permutation, int64 (*sizes of parents, size) for each group; `start` takes the greedy pass's place.
+        """The best permutation found, int64 (*sizes of parents, size) for each group.
 
-        New unit i is the source's ``p[..., i]``.
+        New unit i is the source's unit ``p[..., i]``. With `start` there is no greedy pass.
         """
         known = dict(start) if start is not None else self.greedy()
         waiting = dict.fromkeys(r for r in self._roots() if start is not None or not self._alone(r))
@@ -83,9 +85,9 @@ class Aligner:
         return known
 
     def greedy(self) -> dict[str, torch.Tensor]:
-        """Groups one after the other, as soon as the other side of one of their tensors is in order.
+        """A first permutation: groups are assigned one after the other, preferably next to groups that have one.
 
-        For each int64 (*sizes of parents, size), or what `assign` gives, such as a mixture (units, source units).
+        For each group it is int64 (*sizes of parents, size), or the mixture (units, source units) of `assign`.
         """
         known: dict[str, torch.Tensor] = {}
         left = self._roots()
@@ -107,11 +109,11 @@ class Aligner:
         return [other for other in self._roots() if near & self._tree(other)]
 
     def _alone(self, root: str) -> bool:
-        """Whether its order depends on no other, so that there is nothing to come back for."""
+        """Whether the group's order depends on no other group, so that one visit is enough."""
         return self._neighbours(root) == [root] and all(t.labels.count(root) < 2 for t in self.terms)
 
     def _reached(self, root: str, known: Permutation) -> bool:
-        """Whether some tensor shows the group's units beside nothing but units in order."""
+        """Whether some tensor has the group's units and otherwise only units whose order is known."""
         tree = self._tree(root)
         return any(
             len(term.labels) > 1
@@ -121,7 +123,7 @@ class Aligner:
         )
 
     def _improve(self, root: str, known: dict[str, torch.Tensor]) -> bool:
-        """Give a group, and those that depend on it, a better order if there is one."""
+        """Give a group and its dependent groups a better permutation; returns whether there was one."""
         candidate, scores = self._best(root, known)
         both = known, known | candidate
         if scores is not None:
@@ -135,19 +137,19 @@ class Aligner:
         return True
 
     def _best(self, root: str, known: Permutation) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
-        """The order of a group and of those that depend on it, and the similarities of a group that is alone."""
+        """The best permutation of a group and its dependents, and its similarities if it has no dependents."""
         if self._tree(root) != {root}:
             return self._by_pairs(root, known), None
         scores = similarity(self._parts(root, known), self.metric)
         return {root: self.assign(scores)}, scores
 
     def _parts(self, root: str, known: Permutation) -> Sequence[Term]:
-        """The group's units in each of its tensors, everything else in order as far as it is known."""
+        """The terms of a group's units in each of its tensors, with other groups permuted as far as known."""
         places = [(n, dim) for n, t in enumerate(self.terms) for dim, name in enumerate(t.labels) if name == root]
         return comparable([self._settled(*place, known) for place in places], {HERE})
 
     def _settled(self, number: int, dim: int, known: Permutation) -> Term:
-        """A term with all but one dimension in order, kept until one of the other groups changes."""
+        """A term with all dimensions but one permuted; cached until one of the other groups changes."""
         term = self.terms[number]
         others = [known[name] for d, name in enumerate(term.labels) if d != dim and name and name in known]
         before, part = self.kept.get((number, dim), (None, None))
@@ -159,7 +161,7 @@ class Aligner:
         return part
 
     def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
-        """The order of a group and of those that depend on it, from the best alignment of each pair of units."""
+        """The permutation of a group and its dependent groups, from the best alignment of each pair of units."""
         tree = self._tree(root)
         outside = {name: table for name, table in known.items() if name not in tree}
         settled = [term.settled(self.groups, outside) for term in self.terms if tree & set(term.labels)]
@@ -179,7 +181,7 @@ class Aligner:
 
 
 def comparable(terms: Sequence[Term], keep: Collection[str]) -> Sequence[Term]:
-    """The terms whose only labels are those to keep; where they say little, all, by what no order changes."""
+    """The terms with no labels but those to keep; if these say too little, all terms, with other labels sorted."""
     closed = [term for term in terms if all(label is None or label in keep for label in term.labels)]
     if any(term.informed for term in closed):
         return closed

@@ -1,4 +1,4 @@
-"""By what networks are compared."""
+"""The evidence by which networks are compared: their weights, their activations, or both."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from tasks.matching.search.terms import Metric, MomentTerm, Term, weight_terms
 
 By = Literal["weights", "activations", "mixed"]
 METRICS: Mapping[str, Metric] = {"weights": "l2", "activations": "correlation", "mixed": "cosine"}
-"""How by default: weights by their squared distance, activations by correlation, a mix of both by cosines."""
+"""The default metrics: squared distance for weights, correlation for activations, cosine for a mix of both."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """By what networks are compared: named tensors of one network's shapes, and moments of units at work."""
+    """What networks are compared by: their named tensors, of the same shapes, and moments of their activations.
+
+    Raises `UsageError` for values that are not finite, missing activations, or a mixed match by l2.
+    """
 
     states: Sequence[Tensors]
     units: UnitGroups
@@ -43,17 +46,17 @@ class Evidence:
 
     @property
     def measure(self) -> Metric:
-        """The metric that was given, or the default."""
+        """The given metric, or the default one for `by`."""
         return self.metric or METRICS[self.by]
 
     def pair(self, target: int, source: int) -> list[Term]:
-        """What is alike in two networks as they came."""
+        """The terms that compare two networks in their own orders."""
         return self.beside({target: self.units.identity()}, source)
 
     def beside(self, targets: Mapping[int, Permutation], source: int) -> list[Term]:
-        """What is alike in a network and the mean of others, each of those in its order.
+        """The terms that compare a network with the mean of others, which are permuted first.
 
-        An order is int64 (*sizes of parents, size) for each group.
+        A permutation is int64 (*sizes of parents, size) for each group.
         """
         terms: list[Term] = []
         if self.by != "activations":
@@ -63,7 +66,7 @@ class Evidence:
         return terms
 
     def _mean(self, targets: Mapping[int, Permutation]) -> Tensors:
-        """The mean of networks, each in its order; of one in its own order itself, which need not be in memory."""
+        """The mean of permuted networks; a single one in its own order is returned itself and not read."""
         if len(targets) == 1:
             ((number, order),) = targets.items()
             home = self.units.identity()

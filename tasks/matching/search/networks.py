@@ -1,4 +1,4 @@
-"""Match two networks, or several with one another."""
+"""Matches the units of two networks, or of several with one another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.matching.search.terms import Metric
 Together = Literal["first", "many"]
 
 ROUNDS = 20
-"""Times that each of several networks is matched to the others; fewer, once none of them changes."""
+"""The most times that each of several networks is matched to the others; it ends when none of them changes."""
 
 
 def match(
@@ -32,11 +32,11 @@ def match(
     moments: Mapping[Piece, Moments] | None = None,
     start: Permutation | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The order of the source's units that makes it most like the target: ``units.permute(source, order)``.
+    """Find the permutation of the source's units that makes it most like the target.
 
-    Both are named tensors of the network's shapes, the order is int64 (*sizes of parents, size) for each group.
-    By activations, or a mix of both, it needs the `activation_moments` of the pair (0, 1). `start` is a former
-    order, from which the search goes on.
+    Apply it with ``units.permute(source, order)``. Both networks are named tensors of the same shapes; the
+    permutation is int64 (*sizes of parents, size) for each group. Matching by activations, or by a mix of both,
+    needs the `activation_moments` of the pair (0, 1). `start` is an earlier permutation from which to search on.
     """
     return match_pair(Evidence((target, source), units, by, metric, moments or {}), start=start)
 
@@ -44,9 +44,9 @@ def match(
 def match_pair(
     evidence: Evidence, target: int = 0, source: int = 1, start: Permutation | None = None
 ) -> dict[str, torch.Tensor]:
-    """The order of the source's units that makes it most like the target; `start` is a former one.
+    """Find the permutation of one network's units that makes it most like another; both are given by number.
 
-    It is int64 (*sizes of parents, size) for each group.
+    It is int64 (*sizes of parents, size) for each group. The search begins from `start` if it is given.
     """
     return _align(evidence, {target: evidence.units.identity()}, source, start)
 
@@ -54,18 +54,18 @@ def match_pair(
 def _align(
     evidence: Evidence, targets: Mapping[int, Permutation], source: int, start: Permutation | None
 ) -> dict[str, torch.Tensor]:
-    """The order of a network's units that makes it most like the mean of others, each of those in its order."""
+    """The permutation of a network's units that makes it most like the mean of other, permuted networks."""
     return Aligner(evidence.beside(targets, source), evidence.units.groups, evidence.measure).align(start)
 
 
 def soft_match(
     evidence: Evidence, k: int | None = 1, temperature: float = 0.1, target: int = 0, source: int = 1
 ) -> dict[str, torch.Tensor]:
-    """For each group a row-stochastic matrix (units, source units) over the k most similar, None for all.
+    """For each group, a row-stochastic matrix (units, source units) over the k most similar units; None means all.
 
-    The weights are a softmax of the similarity over the temperature, and each layer's mixture is carried into the
-    next layer's input before that is compared. Unlike a permutation, it does NOT preserve the network's function.
-    Units on which others depend (attention heads and the like), and those, are matched one to one.
+    The weights are a softmax of similarity / temperature. Each layer's mixture is applied to the next layer's
+    input before that layer is compared. Unlike a permutation, a mixture does NOT preserve the network's function.
+    Groups with parents, and the parents themselves (such as attention heads), are matched one to one.
     """
     metric = "cosine" if evidence.metric is None and evidence.measure == "l2" else evidence.measure
     if metric == "l2":
@@ -76,7 +76,7 @@ def soft_match(
 
 
 def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[dict[str, torch.Tensor]]:
-    """A soft match of each network to the first, which keeps its own order: matrices (units, source units)."""
+    """Match each network softly to the first, which keeps its order; gives matrices (units, source units)."""
     soft = [soft_match(evidence, k, temperature, 0, i) for i in range(1, len(evidence.states))]
     home = evidence.units.identity()
     first = {n: torch.eye(len(t)) if evidence.units.mixes(n) else t for n, t in home.items()}
@@ -84,11 +84,11 @@ def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[di
 
 
 def match_all(evidence: Evidence, together: Together = "many") -> list[dict[str, torch.Tensor]]:
-    """An order for each of the networks, int64 (*sizes of parents, size) a group; the first keeps its own.
+    """A permutation for each network, int64 (*sizes of parents, size) for each group; the first keeps its order.
 
-    ``first`` matches each to the first. ``many`` goes on from there, matching each to the mean of the others until
-    nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3). All go through one common
-    order, so going round from network to network always ends where it began.
+    ``first`` matches each network to the first one. ``many`` goes on from there and matches each network to the
+    mean of the others until nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3).
+    Permutations between any two networks go through one common order, so they are consistent with one another.
     """
     count = len(evidence.states)
     orders = [evidence.units.identity(), *(match_pair(evidence, 0, i) for i in range(1, count))]

@@ -1,4 +1,4 @@
-"""What is alike in two networks: terms of a sum over tensors, and over activations."""
+"""Terms whose sum is the similarity of two networks: one for each part of a tensor or place of activations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from tasks.matching.groups import Group, Permutation, Piece, Tensors, UnitGroups
 Metric = Literal["l2", "cosine", "correlation"]
 Labels = tuple[str | None, ...]
 HERE = "·"
-"""Stands for the group whose units are compared, on the one dimension where they are."""
+"""The label that marks the one dimension whose units are being compared."""
 
 
 @dataclass(frozen=True)
 class WeightTerm:
-    """Two networks' values of one tensor, (*units or places) each; their inner product is the similarity.
+    """The values of one tensor in two networks, (*units or places) each; their inner product is the similarity.
 
-    A label a dimension is the group whose units stand there, None where there is no order to be found any more.
-    `read` gives the values of the target and of the source, which networks larger than memory allows twice read
-    from their files.
+    `labels` has for each dimension the group of its units, or None if their order is known or fixed. `read` gives
+    the target's and the source's values; large networks are read from their files each time, to save memory.
     """
 
     read: Callable[[], tuple[torch.Tensor, torch.Tensor]]
@@ -31,24 +30,24 @@ class WeightTerm:
 
     @property
     def informed(self) -> bool:
-        """Whether a unit shows more of itself than a single number: there are dimensions without a label."""
+        """Whether each unit has more than a single number to compare: some dimension has no label."""
         return None in self.labels
 
     @cached_property
     def size(self) -> int:
-        """How many numbers it keeps once its only label's units are compared."""
+        """How many numbers stay in memory once the marked units are compared."""
         target = self.read()[0]
         return 2 * target.numel() + target.shape[self.labels.index(HERE)] ** 2
 
     @cached_property
     def scores(self) -> torch.Tensor:
-        """Inner products (target units, source units) of the only label."""
+        """Inner products (target units, source units) for a term with a single label."""
         target, source = map(self._rows, self.read())
         return target @ source.T
 
     @cached_property
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared lengths (units,) of the only label's target and source units."""
+        """Squared lengths (units,) of the target's and the source's units for a term with a single label."""
         target, source = map(self._rows, self.read())
         return target.square().sum(1), source.square().sum(1)
 
@@ -57,18 +56,21 @@ class WeightTerm:
         return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
     def marked(self, dim: int) -> Self:
-        """The term with `HERE` on a dimension."""
+        """The term with the label `HERE` on a dimension."""
         return replace(self, labels=_marked(self.labels, dim))
 
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> WeightTerm:
-        """The term with the source's units in their new order, int64 (*sizes of parents, size) for each group."""
+        """The term with the source's units permuted, by int64 (*sizes of parents, size) for each group."""
         target, source = self.read()
         if any(label in permutation for label in self.labels):
             source = rearranged(source, self.labels, groups, permutation)
         return _held(target, source, tuple(None if label in permutation else label for label in self.labels))
 
     def unordered(self, keep: Collection[str]) -> WeightTerm:
-        """The term without labels but those to keep: values along the others sorted by size."""
+        """The term with only the labels to keep.
+
+        Values along the other labels are sorted, as no order is known.
+        """
         kept = [d for d, label in enumerate(self.labels) if label is None or label in keep]
         others = [d for d in range(len(self.labels)) if d not in kept]
         if not others:
@@ -77,23 +79,23 @@ class WeightTerm:
         return _held(target, source, (*(self.labels[d] for d in kept), None))
 
     def at(self, group: str, target: int, source: int) -> WeightTerm:
-        """The term of one target unit and one source unit of a group."""
+        """The term for a single target unit and a single source unit of a group."""
         dim = self.labels.index(group)
         of_target, of_source = self.read()
         labels = (*self.labels[:dim], *self.labels[dim + 1 :])
         return _held(of_target.select(dim, target), of_source.select(dim, source), labels)
 
     def value(self) -> tuple[float, float, float]:
-        """The inner product as all units stand, and both squared lengths."""
+        """The inner product of both networks in their present orders, and both squared lengths."""
         target, source = (values.reshape(-1) for values in self.read())
         return (target @ source).item(), (target @ target).item(), (source @ source).item()
 
 
 @dataclass(frozen=True)
 class MomentTerm:
-    """Normalised moments between units at work, (*target units, *source units), a label for each pair.
+    """Normalised moments between two networks' activations, (*target units, *source units).
 
-    It has the methods of a `WeightTerm`, to the same ends.
+    `labels` has a group for each pair of dimensions. The methods do the same as those of `WeightTerm`.
     """
 
     moments: torch.Tensor
@@ -102,7 +104,7 @@ class MomentTerm:
 
     @property
     def size(self) -> int:
-        """How many numbers it keeps."""
+        """How many numbers stay in memory."""
         return self.moments.numel()
 
     @property
@@ -112,15 +114,17 @@ class MomentTerm:
 
     @property
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each unit counts as one: ones (units,) twice."""
+        """Ones (units,) twice, as the moments are normalised already."""
         return torch.ones(self.moments.shape[0]), torch.ones(self.moments.shape[0])
 
     def marked(self, dim: int) -> Self:
-        """The same moments with `HERE` on a dimension."""
+        """The term with the label `HERE` on a dimension."""
         return replace(self, labels=_marked(self.labels, dim))
 
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
-        """The source's units in their new order, int64 (*sizes of parents, size), and paired with the target's."""
+        """The term with the source's units, permuted by int64 (*sizes of parents, size), paired with the
+        target's.
+        """
         if not any(label in permutation for label in self.labels):
             return self
         count = len(self.labels)
@@ -131,12 +135,12 @@ class MomentTerm:
         return MomentTerm(paired, tuple(self.labels[d] for d in kept))
 
     def ordered(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
-        """The moments with the target's units in another order, int64 (*sizes of parents, size) for each group."""
+        """The term with the target's units permuted, by int64 (*sizes of parents, size) for each group."""
         dims = (*self.labels, *[None] * len(self.labels))
         return replace(self, moments=rearranged(self.moments, dims, groups, permutation))
 
     def unordered(self, keep: Collection[str]) -> MomentTerm:
-        """Summed over the other labels: the moments of the units' sums."""
+        """The term summed over all labels except those to keep."""
         count = len(self.labels)
         gone = [d for d, label in enumerate(self.labels) if label not in keep]
         if not gone:
@@ -145,13 +149,13 @@ class MomentTerm:
         return MomentTerm(moments, tuple(label for label in self.labels if label in keep))
 
     def at(self, group: str, target: int, source: int) -> MomentTerm:
-        """The moments between two units."""
+        """The term for a single target unit and a single source unit of a group."""
         dim, count = self.labels.index(group), len(self.labels)
         moments = self.moments.select(count + dim, source).select(dim, target)
         return MomentTerm(moments, (*self.labels[:dim], *self.labels[dim + 1 :]))
 
     def value(self) -> tuple[float, float, float]:
-        """The moment that is left."""
+        """The sum of the moments, and 1 for both squared lengths."""
         return self.moments.sum().item(), 1.0, 1.0
 
 
@@ -167,9 +171,9 @@ def _marked(labels: Labels, dim: int) -> Labels:
 
 
 def weight_terms(target: Tensors, source: Tensors, units: UnitGroups, metric: Metric) -> list[Term]:
-    """A term for each part of each parameter of two networks, named tensors of the same shapes.
+    """A term for each piece of each parameter of two networks, which are named tensors of the same shapes.
 
-    Running statistics are left out, since their scale is their own.
+    Running statistics are left out, as their scale is different.
     """
 
     def read(piece: Piece) -> tuple[torch.Tensor, torch.Tensor]:
@@ -186,26 +190,29 @@ def weight_terms(target: Tensors, source: Tensors, units: UnitGroups, metric: Me
 def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
     """Similarities (target units, source units) of the one group that all terms have.
 
-    Of weights and of activations both, it is the mean of the two similarities.
+    If there are terms of both weights and activations, it is the mean of their two similarities.
     """
-    found = []
+    similarities = []
     for same in _by_kind(terms):
         total = same[0].scores if len(same) == 1 else torch.stack([term.scores for term in same]).sum(0)
         if metric != "l2":
             each = zip(*(term.norms for term in same), strict=True)
             target, source = (torch.stack(norms).sum(0).sqrt().clamp_min(1e-30) for norms in each)
             total = total / target[:, None] / source[None, :]
-        found.append(total)
-    return found[0] if len(found) == 1 else torch.stack(found).mean(0)
+        similarities.append(total)
+    return similarities[0] if len(similarities) == 1 else torch.stack(similarities).mean(0)
 
 
 def overall(terms: Sequence[Term], metric: Metric) -> float:
-    """How alike two networks are as they stand; of weights and of activations both, the mean."""
-    found = []
+    """How alike two networks are in their present orders.
+
+    The mean if both weights and activations are compared.
+    """
+    similarities = []
     for same in _by_kind(terms):
         product, target, source = (sum(each) for each in zip(*(term.value() for term in same), strict=True))
-        found.append(float(product if metric == "l2" else product / max((target * source) ** 0.5, 1e-30)))
-    return sum(found) / len(found)
+        similarities.append(float(product if metric == "l2" else product / max((target * source) ** 0.5, 1e-30)))
+    return sum(similarities) / len(similarities)
 
 
 def _by_kind(terms: Sequence[Term]) -> list[list[Term]]:

@@ -1,1 +1,1 @@
-"""How a network is traced to the units of its tensors."""
+"""Traces a network to find the units along the axes of its tensors."""

@@ -1,8 +1,9 @@
-"""Which units stand along the axes of a tensor, and how operations make those of two tensors the same.
+"""The units along the axes of tensors, and how operations unify the units of two tensors.
 
-An axis is a direct sum of segments, a segment is a row-major product of atoms, and an atom is a set of indices of
-known size: ``cat`` makes sums, ``view`` makes products. Two axes that an operation pairs are unified atom by atom
-(union-find), and an atom is cut or factored as soon as the other side is. What is never pinned may be permuted.
+An axis is a sequence of segments, a segment is a row-major product of atoms, and an atom is a set of indices of
+known size: ``cat`` makes sequences, ``view`` makes products. Two axes that an operation pairs are unified atom by
+atom (union-find), and an atom is cut or factored where the other side is. Atoms that are never pinned may be
+permuted.
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ from typing import TypeGuard
 Segment = list["Atom"]
 Axis = list[Segment]
 Axes = list[Axis]
-"""The axes of a tensor, one a dimension."""
+"""The axes of a tensor, one for each dimension."""
 
 
 OPERATION: ContextVar[str] = ContextVar("operation", default="")
-"""The operation whose rule is applied, for the reasons of what it pins."""
+"""The operation whose rule is being applied, to name it in the reasons for pinning."""
 
 
 class AxesMismatch(ValueError):
-    """Two axes of different lengths are paired; the operation that asked for it counts as unknown."""
+    """Raised if axes of different lengths are paired; the operation then counts as unknown."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Atom:
-    """A set of indices; `pinned` says why it must keep its order, None that nothing has been found yet.
+    """A set of indices. `pinned` is the reason why their order must stay, None while they may be permuted.
 
-    `parts` is what it was cut or factored into. `chosen` holds, for an atom that stands beside it and each index
-    of that atom, the atom which takes its place there: the values of packed queries and keys are different units.
+    `parts` are the atoms that it was cut or factored into. `chosen` holds choices: for another atom beside it and
+    each index of that atom, the atom that takes its place there. For example, packed queries and keys have
+    different units at each index of the packing axis. `link` leads to the atom that it was unified with.
     """
 
     size: int
@@ -43,7 +45,7 @@ class Atom:
 
 
 def find(atom: Atom) -> Atom:
-    """The atom that stands for all that were unified with this one."""
+    """The atom that represents all atoms unified with this one."""
     while atom.link is not None:
         if atom.link.link is not None:
             atom.link = atom.link.link
@@ -52,7 +54,7 @@ def find(atom: Atom) -> Atom:
 
 
 def new_axis(size: int, pinned: str | None = None) -> Axis:
-    """An axis of one new atom."""
+    """A new axis of one atom."""
     return [[Atom(size, pinned)]]
 
 
@@ -62,17 +64,17 @@ def new_axes(shape: Sequence[int], pinned: str | None = None) -> Axes:
 
 
 def is_axes(value: object) -> TypeGuard[Axes]:
-    """Whether a value in the place of an operation's argument stands for a tensor."""
+    """Whether an operation's argument is the axes of a tensor."""
     return isinstance(value, list) and all(isinstance(axis, list) for axis in value)
 
 
 def length(axis: Axis) -> int:
-    """How many indices an axis has."""
+    """The number of indices on an axis."""
     return sum(math.prod(atom.size for atom in segment) for segment in axis)
 
 
 def factors(segment: Segment) -> Segment:
-    """A segment with factored atoms replaced by their factors; atoms of size one are left out."""
+    """A segment with factored atoms replaced by their factors, and without atoms of size 1."""
     atoms = []
     for atom in map(find, segment):
         if atom.parts is not None and len(atom.parts) == 1:
@@ -83,7 +85,7 @@ def factors(segment: Segment) -> Segment:
 
 
 def expand(axis: Axis) -> Axis:
-    """An axis with atoms replaced by what they were cut and factored into; atoms cut within a product stay."""
+    """An axis with atoms replaced by their parts; atoms that were cut inside a product stay."""
     segments: Axis = []
     for segment in map(factors, axis):
         if len(segment) == 1 and segment[0].parts is not None:
@@ -94,24 +96,24 @@ def expand(axis: Axis) -> Axis:
 
 
 def as_factors(axis: Axis) -> Segment:
-    """The axis as one segment; a sum becomes a single atom that is cut into it."""
+    """The axis as one segment; several segments become a single atom that is cut into them."""
     axis = expand(axis)
     return axis[0] if len(axis) == 1 else [as_atom(axis)]
 
 
 def as_atom(axis: Axis) -> Atom:
-    """The axis as one atom: its own, or a new one that is cut and factored into it."""
+    """The axis as one atom: its only one, or a new one whose parts are the axis."""
     return lone_atom(axis) or Atom(length(axis), parts=expand(axis))
 
 
 def lone_atom(axis: Axis) -> Atom | None:
-    """The atom that makes up the whole axis, None where there are several."""
+    """The only atom of an axis, or None if there are several."""
     axis = expand(axis)
     return axis[0][0] if len(axis) == 1 and len(axis[0]) == 1 else None
 
 
 def pin(axis: Axis, why: str) -> None:
-    """Keep the order of all units on the axis."""
+    """Pin all units on an axis, for the reason `why`; earlier reasons stay."""
     for segment in axis:
         for atom in map(find, segment):
             if atom.parts is not None:
@@ -121,7 +123,7 @@ def pin(axis: Axis, why: str) -> None:
 
 
 def pin_all(axes: Axes, why: str) -> None:
-    """Keep the order of all units of a tensor."""
+    """Pin all units of a tensor, for the reason `why`."""
     for axis in axes:
         pin(axis, why)
 
@@ -134,7 +136,7 @@ def factor(axis: Axis, *sizes: int) -> list[Axis]:
 
 
 def walk(axis: Axis, seen: set[Atom] | None = None) -> Iterator[Atom]:
-    """All atoms of an axis, each once: what they were cut and factored into, and those in choices, included."""
+    """All atoms of an axis, each once, including their parts and their choices."""
     seen = set() if seen is None else seen
     for segment in axis:
         for atom in map(find, segment):
@@ -147,7 +149,7 @@ def walk(axis: Axis, seen: set[Atom] | None = None) -> Iterator[Atom]:
 
 
 def leaves(axis: Axis) -> Iterator[Atom]:
-    """The atoms of an axis that are neither cut nor factored, those in choices included."""
+    """The atoms of an axis that are neither cut nor factored, including those in choices."""
     return (atom for atom in walk(axis) if atom.parts is None)
 
 
@@ -159,9 +161,9 @@ def cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
 
 
 def unify(left: Axis, right: Axis) -> None:
-    """Make two axes carry the same units; raises `AxesMismatch` where they have different lengths.
+    """Make two axes carry the same units; raises `AxesMismatch` if they have different lengths.
 
-    Where one groups its units in a way that does not fit the other, both keep their order.
+    If their groupings of units do not fit one another, both are pinned.
     """
     if length(left) != length(right):
         raise AxesMismatch(f"axes of {length(left)} and {length(right)} units are paired")
@@ -178,7 +180,7 @@ def unify(left: Axis, right: Axis) -> None:
 
 
 def _cut_segment(axis: Axis, first: int) -> bool:
-    """Cut the first segment after so many indices, if its leading atom has a boundary there."""
+    """Cut the first segment after so many indices; False if its leading atom has no boundary there."""
     (atom, *rest), block = axis[0], length([axis[0][1:]])
     if atom.parts is not None or first % block:
         return False
@@ -193,7 +195,7 @@ def _clash(axis: Axis, what: str) -> None:
 
 
 def unify_products(left: Segment, right: Segment) -> None:
-    """Make two products of atoms carry the same units; both lists are used up."""
+    """Make two products of atoms carry the same units; factors atoms where the sizes differ."""
     left, right = factors(left), factors(right)
     while left and right:
         a, b = left.pop(), right.pop()
@@ -211,7 +213,7 @@ def unify_products(left: Segment, right: Segment) -> None:
 
 
 def union(a: Atom, b: Atom) -> None:
-    """Make two atoms of one size the same."""
+    """Unify two atoms of the same size, with their parts, pins and choices."""
     a, b = find(a), find(b)
     if a is b:
         return
@@ -220,19 +222,19 @@ def union(a: Atom, b: Atom) -> None:
         a, b = find(a), find(b)
         if a is b:
             return
-    kept, gone = (a, b) if a.parts is not None or b.parts is None else (b, a)
-    why = kept.pinned or gone.pinned
-    gone.link = kept
+    root, other = (a, b) if a.parts is not None or b.parts is None else (b, a)
+    why = root.pinned or other.pinned
+    other.link = root
     if why is not None:
-        pin([[kept]], why)
-    for beside, atoms in gone.chosen.items():
+        pin([[root]], why)
+    for beside, atoms in other.chosen.items():
         for index, atom in atoms.items():
-            keep_choice(kept, beside, index, atom)
+            keep_choice(root, beside, index, atom)
 
 
 def keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
-    """Have a choice take the atom's place where the one beside it has this index."""
-    # Keeping the choice before may have made the atom the same as another.
+    """Record that `choice` takes the atom's place at this index of the atom `beside`."""
+    # Recording the choice before may have unified the atom with another, hence `find`.
     known = find(atom).chosen.setdefault(find(beside), {})
     if index in known:
         union(known[index], choice)
@@ -241,7 +243,7 @@ def keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
 
 
 def choose(axis: Axis, beside: Atom, index: int) -> Axis:
-    """The units of an axis where the atom beside it has this index: units of their own."""
+    """The axis at this index of the atom `beside`, where it has its own units."""
     chosen: Axis = []
     for segment in expand(axis):
         atoms = []
@@ -256,7 +258,7 @@ def choose(axis: Axis, beside: Atom, index: int) -> Axis:
 
 
 def broadcast(*tensors: Axes) -> Axes:
-    """The axes of an elementwise operation: they are paired from the right, those of length one stretch."""
+    """The axes of an elementwise operation on tensors, paired from the right; axes of length 1 are stretched."""
     stretched: Axes = []
     for position in range(1, max(map(len, tensors)) + 1):
         paired = [axes[-position] for axes in tensors if len(axes) >= position]

@@ -1,4 +1,4 @@
-"""Tensors as plain products of units: where each product lies, and where choices lead."""
+"""Splits tensors into blocks that are plain products of atoms, following the atoms' choices."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tasks.matching.tracing.axes import Atom, Axes, Axis, find, length
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a tensor that is a plain product of atoms: where it starts, the stride and axis of each atom.
+    """A part of a tensor that is a plain product of atoms: its offset, and the stride and axis of each atom.
 
-    `fixed` are atoms that would stand there too, had the block not been taken at one of their indices.
+    `fixed` are further atoms at one of whose indices the block lies.
     """
 
     atoms: tuple[Atom, ...] = ()
@@ -24,7 +24,7 @@ class Block:
 
 
 def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
-    """A contiguous tensor as plain products, atoms that were cut or chosen followed into each."""
+    """The blocks of a contiguous tensor, with atoms that were cut or have choices followed to their parts."""
     steps = [1] * len(shape)
     for axis in reversed(range(len(shape) - 1)):
         steps[axis] = steps[axis + 1] * shape[axis + 1]
@@ -32,20 +32,20 @@ def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
 
 
 def products(axes: Axes, steps: Sequence[int] | None = None) -> list[Block]:
-    """The same without following choices."""
+    """The blocks of a tensor without following choices; `steps` are the strides of its axes."""
     places = enumerate(zip(axes, steps or [1] * len(axes), strict=True))
     return _combined([_axis_blocks(axis, place, step) for place, (axis, step) in places])
 
 
 def stages(block: Block) -> Iterator[Block]:
-    """A block, and all that come from it by following choices, the last ones and those on the way."""
+    """A block and all blocks that following choices gives, including the ones on the way."""
     yield block
     for further in _follow(block):
         yield from stages(further)
 
 
 def _follow(block: Block) -> list[Block]:
-    """Where atoms depend on the index of another in the block, one block for each such index."""
+    """If atoms depend on the index of another atom in the block, the blocks at each of its indices; else none."""
     for position, beside in enumerate(block.atoms):
         if any(beside in atom.chosen for atom in block.atoms):
             return [one for index in range(beside.size) for one in _at_index(block, position, index)]
@@ -64,7 +64,7 @@ def _at_index(block: Block, position: int, index: int) -> list[Block]:
 
 
 def _axis_blocks(axis: Axis, place: int, step: int) -> list[Block]:
-    """The plain products along the axis at a place, whose indices lie a step apart."""
+    """The blocks of one axis, the one at `place`, with stride `step`."""
     blocks: list[Block] = []
     offset = 0
     for segment in axis:
@@ -82,7 +82,7 @@ def _axis_blocks(axis: Axis, place: int, step: int) -> list[Block]:
 
 
 def _combined(choices: list[list[Block]], offset: int = 0, fixed: tuple[Atom, ...] = ()) -> list[Block]:
-    """The products of one block from each list."""
+    """All products of blocks, one from each list."""
     return [
         Block(
             tuple(atom for block in combination for atom in block.atoms),

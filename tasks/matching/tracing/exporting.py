@@ -1,4 +1,4 @@
-"""A module as a graph of operations, by `torch.export`."""
+"""Exports a module as a graph of operations with `torch.export`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export
     network = evaluating(model)
     try:
         with torch.no_grad(), plain_attention(), _silent(), warnings.catch_warnings():
-            # Recurrent layers gather their weights anew, which export takes for a leak.
+            # Recurrent layers reassign their weights, which export takes for a leak and warns of.
             warnings.filterwarnings("ignore", message="The tensor attribute.*assigned during export")
             return torch.export.export(network, inputs, strict=False)
     except Exception as error:  # noqa: BLE001, raised without its cause, which would show the whole graph
@@ -33,10 +33,10 @@ def exported(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export
 
 
 def evaluating(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode that remembers nothing of earlier calls, nor keeps keys and values for later ones.
+    """A copy of a module in evaluation mode, without cached values and without a cache of keys and values.
 
-    What a module computes from its parameters and keeps for evaluation it lets go of when it is set to train.
-    Raises `ModelError` where it cannot be copied.
+    It is set to training mode in between, as modules drop values that they cached for evaluation then. Raises
+    `ModelError` if the module cannot be copied.
     """
     try:
         network = copy.deepcopy(model).train().eval()
@@ -49,14 +49,14 @@ def evaluating(model: nn.Module) -> nn.Module:
 
 
 def _where(error: Exception) -> str:
-    """The last line outside of torch on the way to the error."""
+    """The place of the last line outside of torch in an error's traceback; empty if there is none."""
     torch_itself = str(Path(torch.__file__).parent)
     frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(torch_itself)]
     return f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
-    """Every name in the module's state, of whatever shapes, to the first one of the same tensor."""
+    """Map every name in a module's state to the first name of the same tensor."""
     first: dict[int, str] = {}
     state = model.state_dict(keep_vars=True)
     return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
@@ -64,7 +64,7 @@ def first_names(model: nn.Module) -> dict[str, str]:
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Keep torch from taking its fused path for encoder layers, which is a single opaque operation."""
+    """Stop torch from using its fused fast path for encoder layers, which is one opaque operation."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -75,9 +75,9 @@ def plain_attention() -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep torch from logging and printing what is told in one line: of some errors, the whole graph.
+    """Stop torch from logging and printing errors at length, which are raised anyway.
 
-    Nor does it look up the line of each operation, for a quarter of the time.
+    Torch also stops recording the source line of each operation, which would take a quarter of the time.
     """
     switches = [(logging.getLogger(name), "disabled") for name in NOISY]
     with redirect_stderr(io.StringIO()), ExitStack() as stack:

@@ -1,4 +1,7 @@
-"""Settle a trace: which choices stand, and which units may depend on which others."""
+"""Settles a trace: decides which choices are legal, and which units' order may depend on which other units.
+
+A choice says that units are different ones at each index of another unit (see `Atom.chosen`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Companions = dict[Atom, set[Atom]]
 
 
 def settle(trace: Trace) -> None:
-    """Undo choices that are not legal: beside what they depend on, units must stand wherever they stand."""
+    """Undo illegal choices: a unit may only depend on another that stands beside it in every tensor and sum."""
     OPERATION.set("that stacks or selects")
     while True:
         heads = _heads(trace)
@@ -30,14 +33,17 @@ def settle(trace: Trace) -> None:
 
 
 def _heads(trace: Trace) -> list[Atom]:
-    """All units with choices, in an order that does not depend on the process."""
+    """All atoms with choices, in an order that is the same in every process."""
     seen: set[Atom] = set()
     tensors = (*trace.tensors.values(), *trace.intermediate.values())
     return [atom for axes in tensors for axis in axes for atom in walk(axis, seen) if atom.chosen]
 
 
 def _tidy(head: Atom) -> bool:
-    """Bring choices under the present names of what they depend on; give up those that make no sense."""
+    """Update an atom's choices after unifications, and give up a senseless one.
+
+    Returns whether anything changed.
+    """
     if find(head) is not head:
         return False
     for beside in head.chosen:
@@ -54,7 +60,10 @@ def _tidy(head: Atom) -> bool:
 
 
 def _give_up(head: Atom, beside: Atom | None) -> bool:
-    """Let the units be the same at each index of what they depended on."""
+    """Undo a choice: unify its atoms with the head, so that the units no longer depend on an index.
+
+    Returns True.
+    """
     choices = head.chosen.pop(beside, {}) if beside is not None else {}
     for atom in choices.values():
         union(head, atom)
@@ -62,7 +71,7 @@ def _give_up(head: Atom, beside: Atom | None) -> bool:
 
 
 def companions(trace: Trace) -> Companions:
-    """For each unit, those that stand beside it, once, wherever it stands and wherever it is summed over."""
+    """For each atom, those that stand beside it exactly once in every tensor and every sum in which it occurs."""
     together: Companions = {}
     for members, around in trace.dependences():
         for block in products([*members, *around]):
@@ -76,10 +85,10 @@ def companions(trace: Trace) -> Companions:
 
 
 def ancestors(free: Iterable[Atom], together: Companions, parts: Iterable[Block]) -> dict[Atom, tuple[Atom, ...]]:
-    """For each unit the chain of others on whose index its order may depend, the outermost first.
+    """For each atom, the chain of others on whose index its order may depend, the outermost first.
 
-    The dimensions of an attention head may be permuted for each head alone, since wherever they stand the head
-    stands beside them.
+    For example, each attention head may have its own order of dimensions, since the head stands beside them in
+    every tensor.
     """
     order = {atom: number for number, atom in enumerate(free)}
     depends: dict[Atom, set[Atom]] = {}

@@ -1,4 +1,4 @@
-"""Follow a network's exported graph, operation by operation, to the axes of all its tensors."""
+"""Follows a network's exported graph, one operation at a time, to find the axes of all its tensors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from tasks.matching.tracing.rules.registry import RULES, Dependence, Site
 from tasks.matching.unofficial import OpOverload, arguments, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-"""Operations that run a graph of their own, which stands before their operands."""
+"""Operations that run an inner graph, given as the argument before their operands."""
 
 NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
-"""What a rule raises for an operation that it was not written for, such as another overload."""
+"""Exceptions that a rule raises for an operation that it was not written for, such as another overload."""
 
 
 @dataclass
 class Trace:
     """The axes of a network's parameters and buffers, of all its intermediate tensors, and of its sums.
 
-    `unknown` maps an operation without a rule to where it stands first; `consumed` names the nodes of the
-    graph whose values go into a sum, which is how the next layer sees a unit.
+    `unknown` maps each operation without a rule to the first node where it occurs. `consumed` names the graph's
+    nodes whose values go into a sum; there the next layer reads the units. `uniform` has the ids of axes of
+    constants whose elements are all equal.
     """
 
     program: torch.export.ExportedProgram
@@ -41,16 +42,16 @@ class Trace:
     uniform: set[int] = field(default_factory=set)
 
     def dependences(self) -> Iterator[Dependence]:
-        """Which units may depend on which: in a tensor on all beside them, in a sum on fewer."""
+        """All places that restrict which units' order may depend on which others: tensors and sums."""
         yield from ((axes, []) for axes in (*self.tensors.values(), *self.intermediate.values()))
         yield from self.sums
 
     def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
-        """Follow a graph whose placeholders are in the environment; returns what it gives back."""
+        """Follow a graph whose placeholders are in the environment; returns the axes of its outputs."""
         for node in graph.nodes:
             if node.op == "output":
                 return _values(node.args[0], environment)
-            # What nobody uses, and writes nowhere, pins nothing.
+            # An operation whose result is unused and that writes into nothing need not pin anything.
             needed = node.users or not isinstance(node.target, OpOverload) or writes(node.target)
             if node.op == "call_function" and needed:
                 environment[node] = self._call(node, environment)
@@ -85,8 +86,8 @@ class Trace:
             rule = elementwise
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
-        gotten = [user for user in node.users if user.target is operator.getitem and user.users]
-        used = frozenset(cast("int", user.args[1]) for user in gotten)
+        items = [user for user in node.users if user.target is operator.getitem and user.users]
+        used = frozenset(cast("int", user.args[1]) for user in items)
         site = Site(name.removesuffix("_"), target, shapes, used, frozenset(self.uniform))
         in_place = name.endswith("_") and not name.endswith("__")
         OPERATION.set(f"{target} ({node.name})")
@@ -99,7 +100,7 @@ class Trace:
                 if axes is not None and tuple(map(length, axes)) != shape:
                     raise AxesMismatch(f"{[length(axis) for axis in axes]} is not its shape {list(shape)}")
             if in_place:
-                # What it gives back is its first argument, whatever its rule makes new.
+                # An in-place operation returns its first argument, so the rule's new axes are unified with it.
                 for mine, other in zip(environment[node.all_input_nodes[0]], outputs[0] or [], strict=True):
                     unify(mine, other)
         except NOT_UNDERSTOOD as error:
@@ -151,7 +152,7 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
 
 
 def _as_given(node: fx.Node, outputs: tuple[Any, ...]) -> Any:
-    """The axes of the only output, or of all that an operation gives."""
+    """The axes of a node's single tensor, or the tuple of axes if the operation returns several."""
     return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
 
 
@@ -170,14 +171,14 @@ def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:
     if isinstance(argument, fx.Node):
         return environment.get(argument)
     if isinstance(argument, list | tuple):
-        return tuple(_values(item, environment) for item in argument)
+        return tuple(_values(part, environment) for part in argument)
     if isinstance(argument, dict):
-        return tuple(_values(item, environment) for item in argument.values())
+        return tuple(_values(part, environment) for part in argument.values())
     return argument
 
 
 def _shapes(value: Any) -> list[tuple[int, ...]]:
-    """The shapes of all tensors; raises `ModelError` where the data decide on one."""
+    """The shapes of all tensors in a value; raises `ModelError` for a shape that depends on the data."""
     shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         raise ModelError(f"the shape of an intermediate value depends on the data: {shapes}")
@@ -185,12 +186,12 @@ def _shapes(value: Any) -> list[tuple[int, ...]]:
 
 
 def _axes_within(value: Any) -> Iterator[Axes]:
-    """What stands for a tensor in a value, or in the tuples that it nests."""
+    """The axes of all tensors in a value, which may be nested tuples."""
     if is_axes(value):
         yield value
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        for item in value:
-            yield from _axes_within(item)
+        for part in value:
+            yield from _axes_within(part)
 
 
 def _unique(name: str, taken: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Operations on each element, and constants."""
+"""Rules of elementwise operations and of constants."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ feature_alpha_dropout feature_dropout fix float gelu half hardswish imag lift li
 log_sigmoid mish mul_scalar native_dropout negative real relu6 requires_grad rrelu special_erf special_erfc
 special_expit special_expm1 special_log1p tanhshrink threshold to _to_copy type_as view_as_real_copy
 """
-"""Operations on each element of their first tensor that torch does not tag as pointwise."""
+"""Elementwise operations on their first tensor that torch does not tag as pointwise."""
 
 ELEMENTWISE = """
 __and__ copy copysign divide eq equal_elements floor_divide ge greater greater_equal gt heaviside le less
 less_equal lt masked_fill multiply ne not_equal __or__ rsub subtract true_divide where xlogy
 """
-"""The same of several tensors."""
+"""Elementwise operations on several tensors that torch does not tag as pointwise."""
 
 UNIFORM = """
 empty empty_like empty_permuted fill fill_ full full_like new_empty new_full new_ones new_zeros ones
 ones_like scalar_tensor zero zeros zeros_like
 """
-"""Every element is the same, so their order says nothing."""
+"""Operations that make tensors of equal elements, whose order means nothing."""
 
 
 @rule(UNARY)
@@ -35,7 +35,7 @@ def _unary(site: Site, **arguments: Any) -> Axes:
 
 @rule(ELEMENTWISE)
 def elementwise(site: Site, **arguments: Any) -> Axes:
-    """The rule of what torch tags as pointwise, too."""
+    """The rule of elementwise operations, also of all that torch tags as pointwise."""
     return broadcast(*tensors(arguments))
 
 

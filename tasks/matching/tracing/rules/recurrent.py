@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain recurrent layers, and single steps of them."""
+"""Rules of LSTM, GRU and plain recurrent layers and of their single steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def _recurrent(
     batch_first: bool,
     **_: Any,
 ) -> Result:
-    """Weights are (gate x hidden, in) and (gate x hidden, hidden), the hidden units on two axes of one matrix."""
+    """Weights are (gates x hidden, in) and (gates x hidden, hidden).
+
+    The latter has the hidden units on both axes.
+    """
     batch, time = input[:2] if batch_first else input[1::-1]
     pin(time, "time")
     site.contract([time, input[-1]], [], [batch])
@@ -64,7 +67,7 @@ def _step(site: Site, input: Axes, hx: Any, w_ih: Axes, w_hh: Axes, **biases: Ax
 
 
 def _cell(gates: int, inputs: Axis, params: Sequence[Axes]) -> tuple[Axis, Axis]:
-    """The units of the state, and of the cell; these are the same unless a last matrix projects."""
+    """The units of a layer's state and of its cell, which are the same unless a last matrix projects the state."""
     projection = params[-1] if len(params) in (3, 5) else None
     state = params[1][1]
     cell: Axis = [[Atom(length(params[0][0]) // gates)]]
@@ -78,7 +81,7 @@ def _cell(gates: int, inputs: Axis, params: Sequence[Axes]) -> tuple[Axis, Axis]
 
 
 def _final(hidden: list[Axis], batch: Axis) -> Axes:
-    """(layer x direction, example, unit): every layer has units of its own, chosen by its index."""
+    """The axes (layer x direction, example, unit) of final states; each layer has its own units, as a choice."""
     if len(hidden) == 1:
         return [new_axis(1), batch, hidden[0]]
     layers, units = Atom(len(hidden), "layers"), Atom(length(hidden[0]))
@@ -91,7 +94,7 @@ def _final(hidden: list[Axis], batch: Axis) -> Axes:
 
 
 def _begin(state: Axes | None, batch: Axis, hidden: list[Axis], site: Site) -> None:
-    """An initial state of zeros is any units'; in another one every layer has its own."""
+    """Unify an initial state with the hidden units of each layer; nothing to do if all its elements are equal."""
     if state is None or id(state) in site.uniform:
         return
     unify(state[1], batch)

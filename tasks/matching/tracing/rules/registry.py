@@ -1,4 +1,4 @@
-"""The table of rules: what an operation does to the axes of its tensors."""
+"""The table of rules; a rule says what an operation does to the axes of its tensors."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Result = Axes | tuple[Axes | None, ...] | None
 Rule = Callable[..., Result]
 R = TypeVar("R", bound=Rule)
 Dependence = tuple[Axes, Axes]
-"""Axes, and the others on whose index the order of their units may depend, besides on one another."""
+"""Axes, and other axes on whose index the order of their units may depend, besides on one another."""
 
 
 class Unknown(ValueError):
-    """The operation, as it is used here, has no rule."""
+    """Raised by a rule that does not cover the way in which an operation is used."""
 
 
 @dataclass
 class Site:
-    """Where an operation stands in the graph: its name, the shapes of its outputs, what it leads to.
+    """One operation in the graph: its name, the shapes of its outputs, and what its rule notes about it.
 
-    `used` holds the indices of a tuple's outputs that anybody uses, `uniform` the identities of the axes of
-    constants whose elements are all alike. `dependences` collects what may depend on what where axes are summed
-    over or looked up, `summed` says that some were summed.
+    `used` holds the indices of those outputs of a tuple that are used, `uniform` the ids of axes of constants
+    whose elements are all equal. The rule adds to `dependences` where axes are summed over or looked up, and sets
+    `summed` if some are summed.
     """
 
     name: str
@@ -39,25 +39,25 @@ class Site:
 
     @property
     def shape(self) -> list[int]:
-        """The shape of the only, or the first, output."""
+        """The shape of the first output."""
         return list(self.shapes[0])
 
     def contract(self, axes: Axes, batch: Axes, *others: Axes) -> None:
-        """Note sums over axes of several tensors, one for each index of the batch and of each tensor's others."""
+        """Note that axes are summed over, separately for each index of `batch` and of each tensor's `others`."""
         self.summed = True
         self.dependences.append((axes, batch))
         self.dependences += [(rest, batch) for rest in others if rest]
         self.apart(batch)
 
     def apart(self, axes: Axes) -> None:
-        """Note that the order of units on these axes may depend on one another's only."""
+        """Note that the order of units on these axes may depend only on one another."""
         if axes:
             self.dependences.append((axes, []))
 
     def mix(self, axes: Axes, dims: Sequence[int], why: str) -> Axes:
-        """Note that places along some axes are told apart and mixed: these are pinned; returns the other axes.
+        """Pin the axes of these dimensions, along which an operation mixes places, and return the other axes.
 
-        What comes out at a place is made of several, so that the order of the others cannot depend on it.
+        An output's place is made of several input places, so the order of the other units cannot depend on it.
         """
         for d in dims:
             pin(axes[d], why)
@@ -70,12 +70,12 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[R], R]:
-    """Enter a function for operations of these names, some in one text, without a trailing underscore.
+    """A decorator that registers a rule for operations of these names, without a trailing underscore.
 
-    Those that are not of ATen have their library in front, as in ``torchvision::nms``.
+    One text may hold several names. Names outside of ATen begin with their library, as in ``torchvision::nms``.
 
-    It is called with the site and the operation's arguments under their names in the schema, axes in the
-    place of tensors, and returns the axes of the outputs: those of one tensor stand for all outputs.
+    The rule is called with the site and the operation's arguments by their names in the schema, with axes in the
+    place of tensors. It returns the axes of each output, or of one tensor for all outputs.
     """
 
     def enter(function: R) -> R:
@@ -86,12 +86,12 @@ def rule(*names: str) -> Callable[[R], R]:
 
 
 def dimensions(dim: Any, rank: int) -> list[int]:
-    """Dimensions as numbers from 0; None and an empty list are all of them."""
+    """Dimensions as numbers from 0; None and an empty tuple mean all of them."""
     if dim is None or dim == ():
         return list(range(rank))
     return [d % rank for d in ([dim] if isinstance(dim, int) else dim)]
 
 
 def tensors(arguments: Mapping[str, Any]) -> list[Axes]:
-    """Those of an operation's arguments that are tensors, in their order."""
+    """The axes of those arguments of an operation that are tensors, in order."""
     return [value for value in arguments.values() if is_axes(value)]

@@ -1,4 +1,4 @@
-"""Operations that move, copy, join or look up elements without changing them."""
+"""Rules of operations that move, copy, join or look up elements without changing them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensi
 
 
 def stack(tensors: Sequence[Axes]) -> Axes:
-    """The axes of tensors beside one another, along a new first axis.
+    """The axes of tensors stacked along a new first axis.
 
-    They keep units of their own where they are free: choices beside the new axis.
+    Each tensor keeps its own units: they become choices by the index on the new axis.
     """
     new = Atom(len(tensors), "stack")
     stacked: Axes = [[[new]]]
@@ -48,7 +48,7 @@ def stack(tensors: Sequence[Axes]) -> Axes:
 
 
 def cat(tensors: Sequence[Axes], place: int) -> Axes:
-    """The axes of tensors after one another along an axis."""
+    """The axes of tensors concatenated along the axis at a place."""
     for axes in tensors[1:]:
         for d, axis in enumerate(axes):
             if d != place:
@@ -59,7 +59,7 @@ def cat(tensors: Sequence[Axes], place: int) -> Axes:
 
 
 def view(axes: Axes, shape: Sequence[int]) -> Axes:
-    """The axes of the same elements in another shape."""
+    """The axes of a tensor that is viewed in another shape."""
     viewed: Axes = []
     for run, sizes in _view_groups(axes, shape):
         if len(run) == 1 and len(sizes) == 1:
@@ -74,7 +74,7 @@ def view(axes: Axes, shape: Sequence[int]) -> Axes:
 
 
 def _view_groups(axes: Axes, shape: Sequence[int]) -> Iterator[tuple[Axes, list[int]]]:
-    """The shortest runs of axes and sizes with equal products."""
+    """Pairs of the shortest runs of axes and of new sizes that have equal products."""
     left, sizes = list(axes), list(shape)
     while left or sizes:
         run, group = left[:1], sizes[:1]
@@ -88,7 +88,10 @@ def _view_groups(axes: Axes, shape: Sequence[int]) -> Iterator[tuple[Axes, list[
 
 
 def _parts(run: Axes, sizes: Sequence[int]) -> list[Axis]:
-    """The first axis as parts of whole rows, each as short as may be; none where no row fits in it."""
+    """Split the first axis of a run into the shortest parts that are whole rows of the new shape.
+
+    Empty if none fit.
+    """
     if not run or not sizes or not length(run[0]) or length(run[0]) % sizes[0]:
         return []
     parts: list[Axis] = [[]]
@@ -100,7 +103,7 @@ def _parts(run: Axes, sizes: Sequence[int]) -> list[Axis]:
 
 
 def _view_of_sum(parts: list[Axis], rest: Axes, sizes: Sequence[int]) -> Axes:
-    """What was joined and is viewed as rows: each part is viewed alone, and these are stacked or joined."""
+    """The view of a concatenation as rows: each part is viewed alone, then all are stacked or concatenated."""
     rows = [length(part) * sizes[0] // sum(map(length, parts)) for part in parts]
     if set(rows) == {1}:
         return stack([view([part, *rest], sizes[1:]) for part in parts])
@@ -115,21 +118,21 @@ def _view(site: Site, self: Axes, **_: Any) -> Axes:
 
 @rule("permute transpose swapaxes swapdims t mT numpy_T adjoint matrix_H movedim moveaxis")
 def _permuted(site: Site, self: Axes, **more: Any) -> Axes:
-    """Torch itself tells where each axis goes, by a tensor whose every length is its place."""
+    """Torch itself says where each axis goes, by running on a tensor whose lengths are the axes' numbers."""
     moved = site.operation(torch.empty(tuple(range(len(self))), device="meta"), **more)
     return [self[d] for d in moved.shape]
 
 
 @rule("squeeze", "unsqueeze")
 def _squeeze(site: Site, self: Axes, **_: Any) -> Axes:
-    """Axes of length one come and go."""
+    """Only axes of length 1 are added or removed."""
     long = iter([axis for axis in self if length(axis) != 1])
     return [new_axis(1) if size == 1 else next(long) for size in site.shape]
 
 
 @rule("expand broadcast_to expand_as repeat tile")
 def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
-    """Copies are alike, so their order says nothing."""
+    """Copies are equal, so their order means nothing."""
     axes = [new_axis(1) for _ in site.shape[len(self) :]] + self
     return [
         axis if length(axis) == size else [[Atom(size // length(axis)), *as_factors(axis)]]
@@ -145,7 +148,7 @@ def _repeat_interleave(site: Site, self: Axes, repeats: Any, dim: int | None = N
 
 
 def _replaced(axes: Axes, place: int, *new: Axis) -> Axes:
-    """The axes with others in the place of one."""
+    """The axes with the one at a place replaced by others."""
     return [*axes[:place], *new, *axes[place + 1 :]]
 
 
@@ -206,13 +209,13 @@ def _selected(axes: Axes, place: int, index: int) -> Axes:
 
 
 def _chosen(axes: Axes, place: int, atom: Atom, index: int, *left: Axis) -> Axes:
-    """The axes at one index of a pinned atom, beside which every other unit may be another one."""
+    """The axes at one index of a pinned atom; at each index the other axes may have different units."""
     return _replaced([choose(axis, find(atom), index) for axis in axes], place, *left)
 
 
 @rule("index")
 def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
-    """Advanced indexing pins the axes that are indexed; the others go on."""
+    """Advanced indexing pins the indexed axes and keeps the others."""
     places = [d for d, index in enumerate(indices) if index is not None]
     rest = site.mix(self, places, "it is indexed")
     together = places == list(range(places[0], places[0] + len(places)))
@@ -223,9 +226,9 @@ def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
 
 @rule("index_put")
 def _index_put(site: Site, self: Axes, indices: Sequence[Axes | None], values: Axes, **_: Any) -> Axes:
-    """What is written has the axes of what would be read."""
+    """The written values have the axes that reading at the same indices would give."""
     if any(index is not None and len(index) != 1 for index in indices):
-        raise Unknown  # a mask of several axes looks the same
+        raise Unknown  # it cannot be told from a mask over several axes
     for index in indices:
         pin_all(index or [], "it is written to")
     broadcast(_index(site, self, indices), values)
@@ -260,7 +263,7 @@ def _pad(site: Site, self: Axes, pad: Sequence[int], mode: str = "constant", **_
     padded = list(self)
     for place, before, after in zip(range(len(self) - 1, -1, -1), pad[::2], pad[1::2], strict=False):
         if mode == "constant" and min(before, after) >= 0:
-            # All padded units are the same constant, so their order says nothing.
+            # All padding is the same constant, so its order means nothing.
             padded[place] = [[Atom(before)]] * (before > 0) + expand(self[place]) + [[Atom(after)]] * (after > 0)
         elif before or after:
             site.mix(self, [place], f"{mode} padding")
@@ -284,8 +287,8 @@ def _channel_shuffle(site: Site, self: Axes, groups: int) -> Axes:
 @rule("pixel_shuffle")
 def _pixel_shuffle(site: Site, self: Axes, upscale_factor: int) -> Axes:
     factored = [*self[:-3], *factor(self[-3], site.shape[-3], upscale_factor, upscale_factor), *self[-2:]]
-    kept = site.mix(factored, dimensions((-4, -3, -2, -1), len(factored)), "pixel_shuffle")
-    return [*kept, *new_axes(site.shape[-2:], "spatial")]
+    others = site.mix(factored, dimensions((-4, -3, -2, -1), len(factored)), "pixel_shuffle")
+    return [*others, *new_axes(site.shape[-2:], "spatial")]
 
 
 @rule("pixel_unshuffle")

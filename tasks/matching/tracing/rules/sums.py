@@ -1,4 +1,4 @@
-"""Operations that sum or compare over axes: products of tensors, reductions, normalisation, pooling."""
+"""Rules of operations that sum or compare over axes: products, reductions, normalisation and pooling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensi
 
 
 def product(site: Site, equation: str, *factors: Axes) -> Axes:
-    """A product of tensors by an equation as of `torch.einsum`, with an arrow; axes of length one stretch."""
+    """The axes of a product by an equation of `torch.einsum` with an arrow; axes of length 1 are broadcast."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     if not arrow or any(len(set(term) - {"."}) != len(term.replace("...", "")) for term in terms):
@@ -43,9 +43,9 @@ def product(site: Site, equation: str, *factors: Axes) -> Axes:
                 unify(lettered.setdefault(letter, axis), axis)
     site.summed = any(letter not in result for letter in "".join(terms))
     for letter, axis in lettered.items():
-        # What is summed over may depend on what all of its terms have, other units on what the result has too.
-        kept = having[letter] - {letter} - (set(lettered) - set(result) if letter in result else set())
-        site.dependences.append(([axis], [lettered[one] for one in lettered if one in kept]))
+        # A summed unit may depend on units that all of its terms have, another unit on those in the result, too.
+        others = having[letter] - {letter} - (set(lettered) - set(result) if letter in result else set())
+        site.dependences.append(([axis], [lettered[one] for one in lettered if one in others]))
     return [lettered.get(letter, new_axis(1)) for letter in result]
 
 
@@ -65,13 +65,13 @@ def _matmul(site: Site, **arguments: Any) -> Axes:
     *added, left, right = tensors(arguments)
     row, column = "r" * (len(left) > 1), "c" * (len(right) > 1)
     terms = ["..." * (len(left) > 2) + row + "i", "..." * (len(right) > 2) + "i" + column]
-    found = product(site, f"{','.join(terms)}->{'...' * ('.' in terms[0] + terms[1])}{row}{column}", left, right)
-    return broadcast(*added, found)
+    result = f"{'...' * ('.' in terms[0] + terms[1])}{row}{column}"
+    return broadcast(*added, product(site, f"{','.join(terms)}->{result}", left, right))
 
 
 @rule("_grouped_mm", "transformers::grouped_mm_fallback")
 def _grouped_mm(site: Site, offs: Axes, **arguments: Any) -> Axes:
-    """Rows (rows, in) times matrices (runs, in, out), each for the rows up to its end, which `offs` holds."""
+    """Runs of rows (rows, in) times one matrix each, (runs, in, out); `offs` has the row where each run ends."""
     rows, matrices = tensors(arguments)
     pin_all([rows[0], matrices[0], *offs], "runs of rows are told apart")
     return product(site, "ri,gio->ro", rows, matrices)
@@ -100,7 +100,7 @@ def _attention(
     **_: Any,
 ) -> Axes:
     if enable_gqa and length(query[-3]) != length(key[-3]):
-        # Each head of keys and values serves several of the queries.
+        # Each head of keys and values is shared by several heads of queries.
         several = Atom(length(query[-3]) // length(key[-3]))
         key, value = ([*part[:-3], [[*as_factors(part[-3]), several]], *part[-2:]] for part in (key, value))
     weights = product(site, "...qd,...kd->...qk", query, key)
@@ -115,7 +115,7 @@ def _attention(
 def _convolution(
     site: Site, input: Axes, weight: Axes, bias: Axes | None = None, groups: int = 1, **more: Any
 ) -> Axes:
-    """Weights are (out, in / groups, …), of a transposed convolution (in, out / groups, …)."""
+    """Weights are (out, in / groups, …), and (in, out / groups, …) in a transposed convolution."""
     spatial = len(weight) - 2
     images, channels = input[: -spatial - 1], input[-spatial - 1]
     group, inner = factor(channels, groups, length(channels) // groups)
@@ -144,7 +144,7 @@ def _bilinear(site: Site, input1: Axes, input2: Axes, weight: Axes, bias: Axes |
 
 
 def reduced(site: Site, axes: Axes, dims: Sequence[int]) -> Axes:
-    """What is left of axes once some are summed over; they stay with length one where the output has as many."""
+    """The axes after a reduction over some dimensions, which stay with length 1 if the output has as many."""
     site.contract([axes[d] for d in dims], [axis for d, axis in enumerate(axes) if d not in dims])
     keep = len(site.shape) == len(axes)
     return [new_axis(1) if d in dims else axis for d, axis in enumerate(axes) if keep or d not in dims]
@@ -186,7 +186,7 @@ def _histogram(site: Site, self: Axes, **_: Any) -> Axes:
 
 @rule("cumsum cumprod cummax cummin logcumsumexp diff sort argsort flip roll topk")
 def _ordered(site: Site, self: Axes, **more: Any) -> Axes:
-    """What depends on the order along some dimensions, and treats all others alike."""
+    """Operations that depend on the order along some dimensions; the others may be permuted."""
     dims = dimensions(more.get("dims", more.get("dim", -1)), len(self))
     site.mix(self, dims, f"{site.name} depends on the order")
     for beside in (more.get("prepend"), more.get("append")):
@@ -202,7 +202,7 @@ def _ordered(site: Site, self: Axes, **more: Any) -> Axes:
 
 
 def _scale(axes: Axes, arguments: Mapping[str, Any]) -> None:
-    """Scales, shifts and statistics have a number for each unit of the axes."""
+    """Unify the axes with those of scales, shifts and statistics, which have one number for each unit."""
     for name in ("weight", "bias", "running_mean", "running_var"):
         if arguments.get(name) is not None:
             broadcast(axes, arguments[name])
@@ -235,9 +235,9 @@ def _layer_norm(site: Site, input: Axes, normalized_shape: list[int], **more: An
 
 @rule("_weight_norm")
 def _weight_norm(site: Site, v: Axes, g: Axes, **_: Any) -> Axes:
-    """Slices of a weight divided by their norms and scaled; they lie along the axis that the scales have."""
-    kept = [d for d, own in enumerate(g) if length(own) > 1]
-    site.contract([axis for d, axis in enumerate(v) if d not in kept], [v[d] for d in kept])
+    """Slices of a weight `v` divided by their norms and scaled by `g`, along the axis in which `g` is long."""
+    scaled = [d for d, own in enumerate(g) if length(own) > 1]
+    site.contract([axis for d, axis in enumerate(v) if d not in scaled], [v[d] for d in scaled])
     return broadcast(v, g)
 
 
