@@ -84,14 +84,14 @@ class Packed(nn.Module):
         super().__init__()
         self.way, self.heads, self.size, self.inner = way, 4, 3, 12
         self.widen, self.packed = nn.Linear(inputs[1], 12), nn.Linear(12, 36)
-        self.norm, self.row, self.head = nn.LayerNorm(12), nn.Linear(12, 12), nn.Linear(12, outputs)
+        self.norm, self.out, self.head = nn.LayerNorm(12), nn.Linear(12, 12), nn.Linear(12, outputs)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.norm(self.widen(inputs))
         query, key, value = self.parts(hidden)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
         width = hidden.shape[-1] if self.way == "width of the input" else self.inner
-        return self.head((hidden + self.row(mixed.reshape(*hidden.shape[:2], width))).mean(1))
+        return self.head((hidden + self.out(mixed.reshape(*hidden.shape[:2], width))).mean(1))
 
     def parts(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         """Each (examples, heads, time, width of a head)."""
