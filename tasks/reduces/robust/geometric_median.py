@@ -40,7 +40,7 @@ class GeometricMedian(Robust):
         for _ in range(self.steps):
             distances = torch.stack([(point - center).double().norm() for point in points])
             scale = distances.median()
-            if not scale:  # more than half of the updates are at the center, so there is no better point
+            if not scale:  # at least half of the updates are at the center, so there is no better point
                 return center
             shares = 1 / distances.clamp(min=self.smoothing * scale)
             before, center = center, (shares / shares.sum()).to(points.dtype) @ points
