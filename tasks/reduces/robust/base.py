@@ -46,7 +46,7 @@ class Robust(Gather):
         return self
 
     def breakdown(self, updates: int) -> int:
-        """How many of `updates` updates may be corrupted in any way while the result stays among the honest ones."""
+        """How many of `updates` updates may be corrupted while the result stays among the honest ones."""
         return 0
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
