@@ -1,4 +1,4 @@
-"""The user's own functions, kept by value: a run can be replayed after their file has changed."""
+"""Users' own functions, stored with their source so that a run can be replayed after their file has changed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tasks.user_modules import PREFIX, Imports, called, file_of, is_library, loa
 
 @dataclass(frozen=True)
 class Code:
-    """A function of the user's: the text of its file, or its pickle where it has none (notebooks).
+    """A user's function as the text of its file, or as a pickle if it has no file (in notebooks).
 
-    `module` is what its file is called in its package, and `siblings` has the other modules of the user's that it
-    imports, directly or through one another: the text of each, by its path from the folder of the outermost
-    package. `names` says which of them a name is that is imported. `definitions` has what its file and they
-    define, by names such as ``helper.width``, with the SHA-256 of each. Of an installed package there is no text:
-    it is imported, and `definitions` has its version.
+    `module` is the module's name of its file. `siblings` has the texts of the user's other modules that it
+    imports, directly or indirectly, by their paths from the folder of the outermost package. `names` maps the
+    first word of an imported name to one of these modules. `definitions` has the SHA-256 of each definition in all
+    these files, by names such as ``helper.width``. A function of an installed package has no text: it is imported,
+    and `definitions` has the package's version.
     """
 
     reference: str
@@ -46,26 +46,26 @@ class Code:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what decides the function's behaviour."""
+        """The SHA-256 of everything that decides the function's behaviour."""
         parts = [self.name, self.pickled or self.definitions]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
     def label(self) -> str:
-        """Its ``FILE.py:function`` without the folder, or ``module:function``; in a notebook its name alone."""
+        """``FILE.py:function`` without the folder, or ``module:function``; in a notebook only the name."""
         return f"{Path(self.path).name or self.module}:{self.name}".removeprefix(":")
 
     def changed(self, other: Code) -> list[str]:
-        """The definitions that are not the same in two states of the code."""
+        """The names of definitions that differ between this code and another state of it."""
         mine, theirs = dict(self.definitions), dict(other.definitions)
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
     def now(self) -> Code:
-        """The code as it is kept, but the code of an installed package as it is installed now."""
+        """This code; for a function of an installed package, the code with the version installed now."""
         return self if self.pickled or self.path else _of_library(self.module, self.name, self.reference)
 
     def load(self) -> Callable[..., Any]:
-        """The function itself, run from the kept source; raises `CodeError`."""
+        """The function itself, made by running the stored source; raises `CodeError`."""
         if self.pickled:
             function = cloudpickle.loads(base64.b64decode(self.pickled))
         else:
@@ -77,7 +77,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Ran:
-    """The user's code, run when this is unpickled: what is unpickled after it may be of its classes."""
+    """Runs the user's code when it is unpickled, so that objects of its classes can be unpickled afterwards."""
 
     code: tuple[Code, ...]
 
@@ -91,7 +91,7 @@ def _run(code: tuple[Code, ...]) -> None:
 
 
 class WithCode:
-    """A dataclass with values of the user's classes: its `code` is run before they are unpickled."""
+    """A base for dataclasses with values of users' classes; `code` is run before the values are unpickled."""
 
     code: tuple[Code, ...]
 
@@ -104,13 +104,13 @@ def _with_code(kind: Callable[..., Any], _: None, fields: dict[str, Any]) -> Any
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text reads as ``FILE.py:function`` or ``module:function``."""
+    """Whether a text has the form ``FILE.py:function`` or ``module:function``."""
     place, colon, name = text.rpartition(":")
     return bool(colon) and name.isidentifier() and bool(place)
 
 
 def find_code(given: str | Callable[..., Any] | Code) -> Code:
-    """Keep a ``FILE.py:function``, a ``module:function`` or a callable by value; raises `CodeError`."""
+    """The code of a ``FILE.py:function``, a ``module:function`` or a callable; raises `CodeError`."""
     if isinstance(given, Code):
         return given
     if callable(given):
@@ -153,7 +153,7 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
 
 
 def _of_library(module: str, name: str, reference: str) -> Code:
-    """A function of an installed package, which decides by its version what it does."""
+    """The code of an installed package's function, whose behaviour is identified by the package's version."""
     top = module.partition(".")[0]
     code = Code(reference, name, "", module=module)
     code.load()
@@ -162,7 +162,7 @@ def _of_library(module: str, name: str, reference: str) -> Code:
 
 
 def _folder(path: Path, module: str) -> Path:
-    """The folder of the outermost package of a module."""
+    """The folder that holds the outermost package of a module's file."""
     return path.parents[module.count(".") + (path.name == "__init__.py")]
 
 
@@ -180,7 +180,7 @@ def _from_callable(function: Callable[..., Any]) -> Code:
 
 
 def _module(code: Code) -> ModuleType:
-    """The module of a function: an installed one, else the kept source as one of its own, once per process."""
+    """The module of a function: an installed one, else one made of the stored source, once per process."""
     try:
         if not code.path:
             return importlib.import_module(code.module)
@@ -196,5 +196,5 @@ def _module(code: Code) -> ModuleType:
 
 
 def short_name(value: str | Code) -> str:
-    """A name for people: of a function its own, of a data set the part before the folder."""
+    """A short name for people: a function's own name, or the part of a text before its colon."""
     return value.name if isinstance(value, Code) else value.partition(":")[0]

@@ -1,7 +1,7 @@
-"""The user's own modules: which of them a file imports, and importing them from their kept texts alone.
+"""Users' own modules: finds those that a file imports, and imports them from their stored texts without files.
 
-In a process their names begin with a root that is made for the code they belong to. So they neither hide other
-modules nor are hidden, whatever they are called, and need no file.
+In a process, their names begin with a root that is unique to the code they belong to. So they cannot hide other
+modules or be hidden by them, whatever their names are.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ OUR_PACKAGES = {OUR_FACADE.with_name(name) for name in ("flows", "tasks", "stora
 
 
 def file_of(folder: Path, module: str) -> Path | None:
-    """The file of a module below a folder."""
+    """The file of a module below a folder, or None if there is none."""
     place = folder.joinpath(*module.split("."))
     files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in files if file.is_file()), None)
 
 
 def module_of(file: str) -> str:
-    """The module of a file, whose path goes from the folder of the outermost package."""
+    """The module's name of a file, whose path is relative to the folder of the outermost package."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def called(path: Path, source: str, name: str = "") -> str:
-    """The module that a file is: by a name that fits, else as deep as `__init__` or its relative imports tell."""
+    """A file's module name: `name` if it fits the path, else found by `__init__` files and relative imports."""
     package = path.name == "__init__.py"
     parts = (path.parent if package else path.with_suffix("")).parts
     if name and parts[-name.count(".") - 1 :] == tuple(name.split(".")):
@@ -50,7 +50,7 @@ def called(path: Path, source: str, name: str = "") -> str:
 
 
 def is_library(path: Path) -> bool:
-    """Whether a file is of an installed package, which is imported as it is."""
+    """Whether a file belongs to an installed package, the standard library or Roundweave."""
     installed = {"site-packages", "dist-packages"} & set(path.parts)
     return bool(installed) or path.is_relative_to(sysconfig.get_path("stdlib")) or _is_ours(path)
 
@@ -60,10 +60,10 @@ def _is_ours(path: Path) -> bool:
 
 
 class Imports:
-    """What a module imports of the user's modules, directly or through one another.
+    """The user's modules that a module imports, directly or indirectly.
 
-    `texts` has the text of each by its path from the folder of the outermost package. `names` says of the first
-    word of an imported name which of these modules it is. Raises `SyntaxError`.
+    `texts` has the text of each by its path from the folder of the outermost package. `names` maps the first word
+    of an imported name to one of these modules. Raises `SyntaxError`.
     """
 
     def __init__(self, folder: Path, module: str, source: str) -> None:
@@ -76,7 +76,7 @@ class Imports:
         assert file is not None
         self._add(file, source)
         self._keep(module)
-        for path, text in self._todo:  # it grows meanwhile
+        for path, text in self._todo:  # the list grows during the loop
             inner = module_of(self._key(path))
             package = inner if path.name == "__init__.py" else inner.rpartition(".")[0]
             for node in ast.walk(ast.parse(text, str(path))):
@@ -86,7 +86,7 @@ class Imports:
         self.names = {top: place for top, place in self._places.items() if place}
 
     def _imported(self, node: ast.AST, package: str) -> list[str]:
-        """The user's modules that an import in a package brings, or names that it brings of them."""
+        """The user's modules, or names in them, that an import statement in this package imports."""
         if isinstance(node, ast.Import):
             return [own for alias in node.names if (own := self._own(alias.name))]
         if not isinstance(node, ast.ImportFrom):
@@ -99,7 +99,7 @@ class Imports:
         return [f"{module}.{alias.name}".strip(".") for alias in node.names if module or node.level]
 
     def _keep(self, module: str) -> None:
-        """Keep a module that is there, and the packages that it is in."""
+        """Add a module, if it is one of the user's, and the packages around it."""
         for end in range(module.count(".") + 1):
             file = file_of(self.folder, module.rsplit(".", end)[0])
             if file is not None and self._key(file) not in self.texts and not _is_ours(file):
@@ -113,16 +113,17 @@ class Imports:
         return file.relative_to(self.folder).as_posix()
 
     def _own(self, name: str) -> str:
-        """The user's module that a name of an absolute import is, or nothing."""
+        """The user's module that an absolute import's name stands for; empty if it is another module."""
         top, _, rest = name.partition(".")
         if top not in self._places:
             self._places[top] = self._place(top)
         return f"{self._places[top]}.{rest}".rstrip(".") if self._places[top] else ""
 
     def _place(self, top: str) -> str:
-        """Which of the user's modules a word is: beside the outermost package, or beside the module itself.
+        """The user's module that the first word of an import stands for; empty if there is none.
 
-        A file beside one that is in no package comes before whatever else is called so, as beside a script.
+        It lies beside the outermost package or beside the module itself. As for a script, a file beside a module
+        that is in no package takes precedence over other modules of the same name.
         """
         outermost, package = self.module.partition(".")[0], self.module.rpartition(".")[0]
         for name in dict.fromkeys((top, f"{package}.{top}".lstrip("."))):
@@ -136,10 +137,10 @@ class Imports:
 
 
 def _elsewhere(top: str, file: Path | None) -> bool:
-    """Whether `import` would find another module of that name than the file, and not one of our packages."""
+    """Whether `import` would find another module of this name than the file, except Roundweave's packages."""
     try:
         spec = find_spec(top)
-    except ValueError:  # it is loaded and does not say from where
+    except ValueError:  # such a module is loaded, but without a known place
         return True
     if spec is None or spec.origin is None:
         return False
@@ -147,19 +148,19 @@ def _elsewhere(top: str, file: Path | None) -> bool:
 
 
 def load(root: str, folder: Path, module: str, texts: Mapping[str, str], names: Mapping[str, str]) -> ModuleType:
-    """A module run from the kept texts, once per process and root; raises what it raises."""
+    """Run a module from the stored texts, once per process and root; raises the module's own errors."""
     if root not in sys.modules:
         top = ModuleType(root)
         top.__path__ = []
         sys.modules[root] = top
         sys.meta_path.insert(0, _Kept(root, folder, texts, names))
-        # What is imported by a text, as `importlib` does, is found after all else.
+        # Modules imported by a text, as with `importlib`, are found in the folder, but after all others.
         sys.path += [str(folder)] * (str(folder) not in sys.path)
     return import_module(f"{root}.{module}")
 
 
 class _Kept(MetaPathFinder, ExecutionLoader):
-    """Finds and runs the modules below a root."""
+    """An importer that finds and runs the user's modules below a root."""
 
     def __init__(self, root: str, folder: Path, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         self.root = root
@@ -193,7 +194,7 @@ class _Kept(MetaPathFinder, ExecutionLoader):
 
 
 def _importing(root: str, names: Mapping[str, str]) -> Callable[..., Any]:
-    """The `__import__` of the user's modules, which finds theirs below the root."""
+    """The `__import__` function of the user's modules, which finds their own modules below the root."""
 
     def importing(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0

@@ -1,4 +1,4 @@
-"""Adaptive outer optimizers: one step, three second moments."""
+"""Adaptive outer optimizers, which share one step and differ in the second moment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tasks.numerics import accumulator
 
 @dataclass(frozen=True)
 class Adaptive(Apply):
-    """Base of the optimizers of Reddi et al. 2021, Algorithm 2: lr m / (sqrt(v) + tau) is subtracted.
+    """Base class of the optimizers of Reddi et al. 2021, Algorithm 2, which subtract lr m / (sqrt(v) + tau).
 
-    m is the decaying mean of directions, from 0; v, a second moment of them, begins at tau^2. There is no bias
-    correction, as there. A subclass says how v goes on. Buffers are taken over as they arrive.
+    m is the decaying mean of directions and begins at 0; v is their second moment and begins at tau^2. As in the
+    paper, there is no bias correction. A subclass defines the next v. The state takes over the update's buffers.
 
     >>> class Largest(Adaptive):
     ...     def second(self, before, square):
@@ -39,19 +39,19 @@ class Adaptive(Apply):
 
     def __post_init__(self) -> None:
         option.check_options(self)
-        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
+        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
-        """The next second moment from the last and the direction's square; all (elements,)."""
+        """The next second moment, made of the last one and the direction's square; all are (elements,)."""
         raise NotImplementedError
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
-        """Both moments, a vector (elements,) per dtype."""
+        """The initial moments, each a vector (elements,) per dtype."""
         first = {name: torch.zeros_like(param) for name, param in params.items()}
         return {"first": first, "second": {k: torch.full_like(p, self.tau**2) for k, p in params.items()}}
 
     def __call__(self, state: State, update: Update) -> State:
-        """Step; one vector (elements,) per dtype, and the arithmetic in the accumulator type."""
+        """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
         lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
         params, firsts, seconds = {}, {}, {}
         for name, param in state.params.items():
@@ -68,7 +68,7 @@ class Adaptive(Apply):
 
 @dataclass(frozen=True)
 class Adam(Adaptive):
-    """FedAdam's: v is the decaying mean of squares.
+    """FedAdam: v is the decaying mean of squares.
 
     >>> Adam(beta2=0.75).second(torch.tensor(4.0), torch.tensor(8.0)).item()
     5.0
@@ -83,7 +83,7 @@ class Adam(Adaptive):
 
 @dataclass(frozen=True)
 class Yogi(Adaptive):
-    """FedYogi's: v goes towards the square by a share of the square, however far they lie apart.
+    """FedYogi: v moves towards the square by a fixed fraction of the square, however far they are apart.
 
     >>> Yogi(beta2=0.75).second(torch.tensor(4.0), torch.tensor(8.0)).item()
     6.0
@@ -98,7 +98,7 @@ class Yogi(Adaptive):
 
 @dataclass(frozen=True)
 class Adagrad(Adaptive):
-    """FedAdagrad's: v is the sum of squares; the mean of directions does not decay, it is the last.
+    """FedAdagrad: v is the sum of squares, and m is simply the last direction.
 
     >>> Adagrad().second(torch.tensor(4.0), torch.tensor(8.0)).item()
     12.0

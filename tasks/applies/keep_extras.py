@@ -1,4 +1,4 @@
-"""An apply that keeps what updates bring besides the direction."""
+"""An apply that stores the reduced extras of a round in the state's memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tasks.algebra import Apply
 
 @dataclass(frozen=True)
 class KeepExtras(Apply):
-    """Another apply, and beside its memory the round's reduced extras, zeros before the first round.
+    """Wraps another apply and adds the round's reduced extras to its memory; before round 1 they are zeros.
 
-    So the maps of the next round know what was reduced in this one, such as SCAFFOLD's control variate.
+    The maps of the next round can then use them, such as SCAFFOLD's control variate.
 
     >>> from tasks.applies.sgd import Sgd
     >>> KeepExtras(Sgd(), ("control",)).init({"float32": torch.ones(2)})
@@ -28,15 +28,15 @@ class KeepExtras(Apply):
     slots: tuple[str, ...]
 
     def bound(self, objective: Any, partitions: Any) -> KeepExtras:
-        """With the apply inside told, too."""
+        """A copy whose inner apply is bound, too."""
         return replace(self, apply=self.apply.bound(objective, partitions))
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
-        """The memory of the apply inside, and a vector (elements,) per dtype for each slot."""
+        """The memory of the inner apply, and zeros (elements,) per dtype for each of the extras."""
         zeros = {slot: {k: torch.zeros_like(p) for k, p in params.items()} for slot in self.slots}
         return {**self.apply.init(params), **zeros}
 
     def __call__(self, state: State, update: Update) -> State:
-        """Apply, and remember; vectors (elements,) per dtype."""
+        """Apply the inner apply, then store the extras; vectors are (elements,) per dtype."""
         after = self.apply(state, update)
         return replace(after, memory={**after.memory, **{slot: update.extras[slot] for slot in self.slots}})

@@ -1,4 +1,4 @@
-"""What an apply takes over of the memory of another."""
+"""The memory that an apply takes over from another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tasks.algebra import Apply
 
 
 def kept_memory(apply: Apply, state: State) -> Mapping[str, Vectors]:
-    """The slots that an apply keeps, vectors (element,) by dtype: the state's of the same name, else new ones.
+    """An apply's memory in a given state: the state's vectors of the same names, else new ones.
+
+    Vectors are (element,) by dtype.
 
     >>> import torch
     >>> from tasks.applies.sgd import Sgd

@@ -1,4 +1,4 @@
-"""Learning rates that change over rounds, as values."""
+"""Schedules, by which learning rates change over rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.errors import UsageError
 from tasks.tables import Entry, make
 
 Shape = Callable[[int], float]
-"""A factor on a learning rate, given how many rounds lie behind."""
+"""A function from the number of past rounds to a factor on the learning rate."""
 
 
 def constant() -> Shape:
@@ -51,9 +51,9 @@ SCHEDULES: Mapping[str, Entry] = {
 class Schedule:
     """The factor on a learning rate in a round, numbered from 1.
 
-    `shape` is ``constant``, ``cosine:ROUNDS``, ``linear:ROUNDS`` or ``step:EVERY:FACTOR``. After its rounds a
-    cosine or a line stays at their last factor, which is above 0. Over the first `warmup` rounds the factor is
-    multiplied by 1/(warmup + 1), 2/(warmup + 1), and so on.
+    `shape` is ``constant``, ``cosine:ROUNDS``, ``linear:ROUNDS`` or ``step:EVERY:FACTOR``. After ROUNDS, a cosine
+    or a line stays at its last factor, which is above 0. In the first `warmup` rounds the factor is multiplied by
+    1/(warmup + 1), 2/(warmup + 1), and so on.
 
     >>> schedule = Schedule("linear:4", warmup=1)
     >>> [schedule(round) for round in (1, 2, 3, 4, 5)]
@@ -69,12 +69,12 @@ class Schedule:
             raise UsageError(f"warmup is a number of rounds, not {self.warmup}")
 
     def __call__(self, round: int) -> float:
-        """The factor of the round about to be made; 1 exactly where nothing changes."""
+        """The factor in this round; it is exactly 1 for a constant schedule without warmup."""
         return min(1.0, round / (self.warmup + 1)) * _shape(self.shape)(round - 1)
 
 
 def with_rounds(text: str, rounds: int) -> str:
-    """A schedule's text in which a bare ``cosine`` or ``linear`` goes over so many rounds."""
+    """Add a number of rounds to a schedule's text if it is ``cosine`` or ``linear`` without one."""
     return f"{text}:{rounds}" if text in ("cosine", "linear") else text
 
 
@@ -90,4 +90,4 @@ def _check_rounds(name: str, rounds: int) -> None:
 
 
 CONSTANT = Schedule()
-"""The schedule that changes nothing."""
+"""The schedule whose factor is always 1."""

@@ -19,8 +19,8 @@ from tasks.numerics import accumulator
 class Sgd(Apply):
     """Gradient descent with momentum, in torch's convention (velocity = momentum x velocity + direction).
 
-    With lr 1 and no momentum the new parameters are the start minus the mean of *start minus arrived*: FedAvg.
-    Nesterov momentum as in Sutskever et al. 2013, section 2. Buffers are taken over as they arrive.
+    With lr 1 and no momentum, the new parameters are the old ones minus the mean direction, which is FedAvg.
+    Nesterov momentum is that of Sutskever et al. 2013, section 2. The state takes over the update's buffers.
 
     >>> start = State({"float32": torch.tensor([1.0, 2.0])})
     >>> Sgd(lr=0.5)(start, Update({"float32": torch.tensor([2.0, 0.0])})).params["float32"].tolist()
@@ -35,14 +35,14 @@ class Sgd(Apply):
 
     def __post_init__(self) -> None:
         option.check_options(self)
-        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
+        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
-        """A velocity of zeros, where there is momentum."""
+        """A velocity of zeros if there is momentum, else nothing."""
         return {"velocity": {k: torch.zeros_like(p) for k, p in params.items()}} if self.momentum else {}
 
     def __call__(self, state: State, update: Update) -> State:
-        """Step; one vector (elements,) per dtype, and the arithmetic in the accumulator type."""
+        """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
         lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
         params, velocity = {}, {}
         for name, param in state.params.items():

@@ -1,1 +1,1 @@
-"""Where Dask comes from, and how its work is waited for."""
+"""Dask clusters: connecting to them, starting them, and waiting for their work."""

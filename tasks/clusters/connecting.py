@@ -1,4 +1,4 @@
-"""Where Dask comes from: a local cluster, an address, a scheduler file, or the client that is there already."""
+"""Connects to Dask: to a local cluster, an address, a scheduler file, or the current client."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ from tasks.clusters.starting import is_class, started
 from tasks.clusters.workers import WORKER_SECONDS, begin_run, on_workers, scheduler_gone, wait_at_most
 
 CONNECT_SECONDS = 10
-"""How long a scheduler that is named may take to answer."""
+"""The longest time to wait for the answer of a scheduler that was named."""
 
 
 HERE = "127.0.0.1"
-"""What is local is for this machine alone: who reaches a scheduler runs code on it."""
+"""Local clusters listen on this machine only, as anyone who reaches a scheduler can run code on it."""
 
 
 LOCAL_SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
-    # What Dask's own pages show. Looking as often as it does takes each process 25 ms a second, and disturbs maps.
+    # Measurements for Dask's web pages: at Dask's defaults they take each process 25 ms a second and disturb maps.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.admin.system-monitor.disk": False,
-    # What goes wrong reaches the client as an error; the log would add tracebacks of what is then done again.
+    # Failures reach the client as errors; the log would only add tracebacks of work that is then done again.
     "distributed.logging.distributed": "critical",
-    # The first finds our packages before the user's, the next has `dask_setup`, and the last imports torch while
-    # the worker has not joined yet: it sends no heartbeats meanwhile.
+    # The first makes our packages take precedence over the user's, the second has `dask_setup`, and the third
+    # imports torch before the worker joins, as a worker sends no heartbeats during an import.
     "distributed.worker.preload": ["roundweave", "tasks.clusters.plugins", "tasks.clusters.ready"],
-    # A worker that dies again within this time of its last death would be dropped for good.
+    # Dask would drop a worker for good that dies again within the default, short time.
     "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.scheduler.allowed-failures": 5,
-    # A worker that fetches from one that was just killed tries for this long.
+    # How long a worker tries to fetch data from another one that was just killed.
     "distributed.comm.timeouts.connect": "10s",
 }
 
 NO_PAGES: dict[str, object] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
-"""What a private cluster adds: pages ask nobody who they are."""
+"""Further settings of a private cluster: no web pages, as those ask for no password."""
 
 
 @contextmanager
 def connect(
     scheduler: str | None, workers: int, private: bool = False, wait_for_workers: float = WORKER_SECONDS
 ) -> Iterator[Client]:
-    """A client of the scheduler at an address or in a file, or of a cluster of a class, which is started.
+    """Yield a client of the scheduler at an address or in a file, or of a new cluster of a named class.
 
-    Where no scheduler is named it is the current client, else one of a local cluster. Wherever it has no workers
-    it is waited for them for `wait_for_workers` seconds at most. Raises `ClusterError`.
+    If no scheduler is named, it is the current client, or else one of a new local cluster. Whenever there are no
+    workers, it waits for them for at most `wait_for_workers` seconds. Raises `ClusterError`.
     """
     current = _current_client()
     if private and (scheduler is not None or current is not None):
         raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
     with ExitStack() as stack:
         if scheduler is not None:
-            found = started(scheduler, workers) if is_class(scheduler) else _client(scheduler)
-            client = stack.enter_context(found)
+            connection = started(scheduler, workers) if is_class(scheduler) else _client(scheduler)
+            client = stack.enter_context(connection)
         elif current is not None:
             client = current
         else:
@@ -79,7 +79,7 @@ def connect(
 
 @contextmanager
 def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]:
-    """Worker processes of one thread each on this machine; a private one talks by TLS, with a key of its own."""
+    """Start worker processes of one thread each on this machine; a private cluster uses TLS with a new key."""
     options = {"processes": True, "silence_logs": "CRITICAL", "memory_limit": 0}
     options |= {"n_workers": workers, "threads_per_worker": 1, "host": HERE, "dashboard_address": f"{HERE}:0"}
     options |= {"env": dict(os.environ)}
@@ -109,7 +109,7 @@ def _client(scheduler: str) -> Client:
 
 
 def _make_ready(client: Client) -> None:
-    """Have scheduler and workers import Roundweave's packages, and not others that are called so."""
+    """Make the scheduler and the workers import Roundweave's packages before others of the same names."""
     take_packages = partial(import_module, "roundweave")
     try:
         client.run_on_scheduler(take_packages)

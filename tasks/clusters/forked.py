@@ -1,13 +1,13 @@
-"""Imported by the process of which local workers are forks."""
+"""Imported by the process from which local workers are forked."""
 
 import os
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the flow, which then ends its workers in order
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back since this process began
-os.environ.pop("PYTHONSAFEPATH", None)  # it is for this process; what the user has is told to each fork
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # SIGINT was blocked when this process was started
+os.environ.pop("PYTHONSAFEPATH", None)  # only this process needs it; each fork gets the user's own setting
 
-# Our packages are found before others that are called so.
+# Inside `kept`, our packages take precedence over others of the same names.
 import roundweave  # noqa: E402, F401
 from tasks.imports import kept  # noqa: E402
 

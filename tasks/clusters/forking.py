@@ -1,7 +1,7 @@
-"""Local workers as forks of one process that has imported what all need, which takes each a second or two.
+"""Forks local workers from one process that has already imported what all of them need.
 
-Measured on 2 cores, to the start of a cluster: 0.3 s where 2 spawned workers take 1.5, 0.7 where 8 take 6.8; and
-each has 22 MB of its own where a spawned one has 179.
+Measured on 2 cores, a cluster of 2 workers starts in 0.3 s instead of 1.5 s with spawned workers, one of 8 in
+0.7 s instead of 6.8 s. A forked worker has 22 MB of its own memory, a spawned one 179 MB.
 """
 
 from __future__ import annotations
@@ -17,36 +17,35 @@ GIB = str(1 << 30)
 
 WORKER_ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-    # The nanny's default returns memory to the system after every step, which costs 1.2 to 1.6 times the time.
+    # By the nanny's default memory is returned after every step, which takes 1.2 to 1.6 times as long.
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
-    "PYTHONHASHSEED": "6640",  # as the nanny would have it: one for all
-    "TORCH_CPP_LOG_LEVEL": "ERROR",  # or ranks that wait for others say so on the terminal, five times a second
+    "PYTHONHASHSEED": "6640",  # the value that Dask's nanny sets for all workers
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # else waiting ranks print a warning on the terminal five times a second
 }
-"""What local workers have in theirs before they begin."""
+"""Environment variables that local workers have from their start."""
 
 READ_BY_IMPORTS = ("ATEN_", "DASK_", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
-"""Variables with these prefixes are read when libraries are imported; others reach a fork afterwards."""
+"""Prefixes of variables that libraries read when they are imported; a fork can take over all others later."""
 
 
 @functools.cache
 def begin() -> Mapping[str, str] | None:
-    """Begin the process of which workers are forks, without waiting for it; later calls do nothing.
+    """Start the process from which workers are forked, without waiting for it; later calls do nothing.
 
-    Returns the environment in which it began. Returns None where there is no such process: on systems whose
-    libraries do not stand a fork, or where it has no place for its socket, as in a folder for temporary files with
-    a long name.
+    Returns the environment with which it started. Returns None if workers cannot be forked: on other systems than
+    Linux, or if the process cannot make its socket, for example as the temporary folder's name is too long.
     """
     if sys.platform != "linux":
         return None
     forkserver.set_forkserver_preload(["tasks.clusters.forked"])
-    # Safe: of the folder that the user is in nothing is imported, whatever it is called.
+    # With the safe path, modules in the user's current folder cannot hide those that are imported.
     environment = {**WORKER_ENVIRONMENT, "PYTHONSAFEPATH": "1"}
     before = {name: os.environ[name] for name in environment if name in os.environ}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     os.environ.update(environment)
     try:
-        resource_tracker.ensure_running()  # when Python starts it, it lets signals through again
-        # Ctrl-C in the terminal is for the flow, and does not reach a process that begins now.
+        resource_tracker.ensure_running()  # started first, as its start unblocks signals
+        # The new process inherits the blocked SIGINT, so that Ctrl-C in the terminal reaches only the flow.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         forkserver.ensure_running()
     except OSError:
@@ -60,9 +59,9 @@ def begin() -> Mapping[str, str] | None:
 
 
 def start_method() -> str:
-    """How Python is to start a worker: as a fork, unless the environment has changed since the process began.
+    """How Python must start a worker: "forkserver", or "spawn" if the environment has changed too much.
 
-    What counts are variables that libraries read when they are imported, for a fork has imported them already.
+    Only variables that libraries read at import count, as a fork has imported these libraries already.
     """
     began, now = begin(), os.environ | WORKER_ENVIRONMENT
     same = began is not None and began.keys() <= now.keys() and _read_by_imports(began) == _read_by_imports(now)
@@ -70,7 +69,7 @@ def start_method() -> str:
 
 
 def _read_by_imports(environment: Mapping[str, str]) -> dict[str, str]:
-    from tasks.numerics import HARMLESS  # which imports torch, for which `begin` does not wait
+    from tasks.numerics import HARMLESS  # imports torch, which `begin` must not wait for
 
     read = (name for name in environment if name.startswith(READ_BY_IMPORTS) and name not in HARMLESS)
     return {name: environment[name] for name in read}

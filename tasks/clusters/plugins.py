@@ -1,7 +1,7 @@
-"""What makes Dask's scheduler, workers and client fit for rounds.
+"""Plugins and settings that adapt Dask's scheduler, workers and client to short rounds.
 
-All that is used of Dask and is not in its documentation is here, as seen in distributed 2026.8.0. The test of this
-module says what is gone, where a later version has it no more.
+Everything that this project uses of Dask without its documentation is here; it works with distributed 2026.8.0.
+This module's test fails, and names what is missing, if a later version of Dask no longer has it.
 """
 
 from __future__ import annotations
@@ -16,46 +16,49 @@ from distributed import Client, SchedulerPlugin, SpecCluster, WorkerPlugin
 from tasks.clusters.workers import on_workers
 
 BATCHING_SECONDS = 0.0001
-"""How long messages wait to be sent together; Dask's own 5 and 2 ms cost a short round half its time."""
+"""How long messages wait to be sent in a batch.
+
+Dask's defaults of 5 and 2 ms take half the time of a short round.
+"""
 
 
 def dask_setup(worker: Any) -> None:
-    """Called in each local worker process: Ctrl-C is for the flow, which then ends its workers in order."""
+    """Dask calls this in each local worker, which then ignores Ctrl-C: the flow ends its workers in order."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def import_nothing_ahead() -> None:
-    """Have the process of which workers are forks import what we say: Dask would add all that it can use."""
+    """Stop Dask from adding its own imports to the process from which workers are forked."""
     distributed.utils._forkserver_preload_set = True
 
 
 def begin_workers(cluster: SpecCluster) -> None:
-    """Have a cluster begin the workers that it lacks, and raise what its jobs are refused with."""
+    """Start the workers that a cluster lacks; raises the error if a job is refused."""
     cluster.sync(cluster._correct_state)
 
 
 class Loosen(SchedulerPlugin):
-    """Lets any worker take a task that merely preferred one that is gone.
+    """Lets any worker take a task that only preferred a worker which is gone.
 
-    A softly placed task that falls due while no worker is there waits for ever in Dask 2026.8: when one joins,
-    only the restriction is asked and not that it is loose (`bulk_schedule_unrunnable_after_adding_worker`).
+    In Dask 2026.8, a task with a loose restriction that becomes runnable while there is no worker waits for ever:
+    `bulk_schedule_unrunnable_after_adding_worker` ignores that its restriction is loose.
     """
 
     name = "roundweave-loosen"
-    idempotent = True  # several runs, one after the other, may use one scheduler
+    idempotent = True  # several runs may use the same scheduler one after the other
 
     async def start(self, scheduler: Any) -> None:
         self.scheduler = scheduler
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Drop the preference of a task that found no worker."""
+        """Drop the worker preference of a task for which there is no worker."""
         task = self.scheduler.tasks.get(key)
         if finish == "no-worker" and task is not None and task.loose_restrictions:
             task.worker_restrictions = task.host_restrictions = None
 
 
 class PromptScheduler(SchedulerPlugin):
-    """Sends to workers and clients without delay."""
+    """Makes the scheduler send messages to workers and clients without delay."""
 
     name = "roundweave-prompt"
 
@@ -67,7 +70,7 @@ class PromptScheduler(SchedulerPlugin):
 
 
 class PromptWorker(WorkerPlugin):
-    """Sends to the scheduler without delay."""
+    """Makes a worker send messages to the scheduler without delay."""
 
     name = "roundweave-prompt"
 
@@ -76,7 +79,7 @@ class PromptWorker(WorkerPlugin):
 
 
 def prompt(client: Client) -> None:
-    """Have a client and the scheduler of its own local cluster send all messages without delay."""
+    """Make a client, and the scheduler and workers of its own local cluster, send messages without delay."""
     client.register_plugin(PromptScheduler())
     on_workers(client, partial(client.register_plugin, PromptWorker()))
     if client.scheduler_comm is not None:

@@ -1,4 +1,4 @@
-"""Imported by each local worker before it says that it is there: it brings torch and all that maps need."""
+"""Imported by each local worker before it joins the scheduler; it imports torch and all that maps need."""
 
 from tasks.imports import kept
 

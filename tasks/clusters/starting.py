@@ -1,4 +1,4 @@
-"""A cluster that a run starts and closes, by the class that Dask or one of its kin has for it."""
+"""Starts and closes a cluster by its class, from Dask or a related package such as dask_jobqueue."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from storage.parsing import from_toml
 from tasks.clusters.plugins import begin_workers
 
 SHORT = {"slurm": "dask_jobqueue.SLURMCluster"}
-"""Classes that have a name of their own here."""
+"""Short names of cluster classes."""
 
 CLASS = re.compile(rf"({'|'.join(SHORT)}|(?:\w+\.)+\w*Cluster)(?::(.+\.toml))?")
-"""How a class is named, and the file with its options, if it needs any."""
+"""The form of a cluster's name: a class, and optionally a colon and a TOML file with its options."""
 
 
 def is_class(scheduler: str) -> bool:
-    """Whether it names the class of a cluster, and no address or file."""
+    """Whether a text names the class of a cluster, and not an address or a file."""
     return CLASS.fullmatch(scheduler) is not None
 
 
 @contextmanager
 def started(scheduler: str, workers: int) -> Iterator[Client]:
-    """A client of a new cluster, which replaces workers that it loses; its jobs end with it.
+    """Start a cluster and yield a client of it; the cluster and its jobs end with the context.
 
-    It has so many workers, or as many as the table ``adapt`` of its options says. Raises `ClusterError`.
+    It has `workers` workers, or as many as the table ``adapt`` of its options says, and replaces lost ones. Raises
+    `ClusterError`.
     """
-    found = CLASS.fullmatch(scheduler)
-    assert found is not None
-    name, options = SHORT.get(found[1], found[1]), _options(found[2])
+    match = CLASS.fullmatch(scheduler)
+    assert match is not None
+    name, options = SHORT.get(match[1], match[1]), _options(match[2])
     adapt = {"minimum": workers, "maximum": workers} | options.pop("adapt", {})
     package, _, kind = name.rpartition(".")
     try:
@@ -49,7 +50,7 @@ def started(scheduler: str, workers: int) -> Iterator[Client]:
         with Client(cluster, set_as_default=False) as client:
             yield client
     finally:
-        with suppress(AssertionError):  # Dask asserts that every job was begun, once it has ended those that were
+        with suppress(AssertionError):  # Dask asserts that all jobs were started, after ending those that were
             cluster.close()
 
 
@@ -63,9 +64,9 @@ def _options(file: str | None) -> dict[str, Any]:
 
 
 def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
-    """Have a cluster begin its workers, and keep so many."""
+    """Start a cluster's workers, and make it keep their number."""
     if isinstance(cluster, SpecCluster) and adapt["minimum"]:
-        # As it does itself, but where its first job is refused that is told, and not only logged.
+        # The cluster would do this itself, but only log an error if its first job is refused.
         cluster.worker_spec.update(cluster.new_worker_spec())
         try:
             begin_workers(cluster)
@@ -75,7 +76,10 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
 
 
 def _refused(name: str, error: BaseException) -> ClusterError:
-    """What a class or a command that it calls says, in a line; commands say it last, Dask's errors first."""
+    """The error of a cluster that does not start, in one line.
+
+    Dask's class may wrap the error of a command, whose own output stands at the end.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).rpartition("stderr:\n")[2].splitlines()

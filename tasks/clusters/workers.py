@@ -1,4 +1,4 @@
-"""Dask's workers and their work: waiting for them, and who of them is gone, who is silent, and how maps get on."""
+"""Watches Dask's workers: waits for them and their work, and notices lost workers, silent ones and stragglers."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from storage.errors import ClusterError
 from tasks.rounds.timing import Timing, log_notice, timing
 
 METRIC = "roundweave"
-"""The name under which heartbeats of workers report the timing of their maps; and the topic of a run's events."""
+"""The name of the maps' timing in workers' heartbeats, and the topic of a run's events on the scheduler."""
 
 UNWATCHED = "a run begins"
-"""An event on the scheduler: workers that are lost from then on are reported by the watch that comes next."""
+"""An event on the scheduler; the next `Watch` reports workers that are lost after it."""
 
 LOOK_SECONDS = 1.0
-"""How often to look while work is waited for."""
+"""The seconds between two looks at the workers during a wait."""
 
 ANSWER_SECONDS = 60
-"""How long a scheduler may take to answer."""
+"""The longest time to wait for a scheduler's answer."""
 
 END_SECONDS = 10
-"""How long a nanny may take to end its worker, which is then removed all the same."""
+"""The longest time to wait for a nanny to end its worker; afterwards the worker is removed in any case."""
 
 WORKER_SECONDS = 600.0
-"""How long to wait for a worker to be there, where it is not said: queues take their time."""
+"""The default time to wait for a first worker, which is long, as workers may start in a queue."""
 
 IDLE_LOOKS = 10
-"""So many looks in a row at which no worker does anything, and work is lost."""
+"""After so many looks in a row at which no worker is busy, the awaited work counts as lost."""
 
 DEADLY = "workers died one after the other at its work; out of memory?"
 
 
 class LostWork(Exception):
-    """Dask gave up or forgot a task; the store still has all that was committed."""
+    """Raised if Dask gave up or forgot a task; the store still has all committed rounds."""
 
 
 class DeadlyWork(LostWork):
-    """Workers died at it, one after the other."""
+    """Raised if several workers died one after the other at the same task."""
 
 
 class Idleness:
-    """Counts the looks in a row at which no worker does anything, while work is waited for."""
+    """Counts the looks in a row at which no worker is busy, although work is awaited."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._looks = 0
 
     def look(self) -> None:
-        """Look once; raises `LostWork` after too many, `ClusterError` where there are no workers."""
+        """Look once; raises `LostWork` after too many idle looks, and `ClusterError` if there are no workers."""
         usable_workers(self.client)
         self._looks = 0 if any(self.client.processing().values()) else self._looks + 1
         if self._looks == IDLE_LOOKS:
@@ -68,20 +68,20 @@ _seconds: WeakKeyDictionary[Client, float] = WeakKeyDictionary()
 
 
 def wait_at_most(client: Client, seconds: float) -> None:
-    """Set how long to wait wherever a client has no workers."""
+    """Set how many seconds to wait whenever a client has no workers."""
     _seconds[client] = seconds
 
 
 def usable_workers(client: Client) -> list[str]:
-    """The addresses of the workers, in order.
+    """The addresses of a client's workers, in order.
 
-    Where there are none, one is asked for and waited for, which a line says where it takes long. Raises
-    `ClusterError` where none comes in time; see `wait_at_most`.
+    If there are none, it asks the cluster for one and waits, with a notice if it takes long. Raises `ClusterError`
+    if no worker comes in time; see `wait_at_most`.
     """
     if workers := sorted(processes(client)):
         return workers
     began, seconds, said = time.monotonic(), _seconds.get(client, WORKER_SECONDS), False
-    asking = client.submit(int, pure=False)  # clusters that adapt start workers for tasks
+    asking = client.submit(int, pure=False)  # an adaptive cluster only starts workers if there is a task
     try:
         while not (workers := sorted(processes(client))):
             waited = time.monotonic() - began
@@ -100,9 +100,9 @@ def usable_workers(client: Client) -> list[str]:
 
 
 def on_workers(client: Client, register: Callable[[], object]) -> None:
-    """Register something with all workers, and with those that join later; again where one dies meanwhile.
+    """Call `register`, which registers something with all workers, and again if a worker dies meanwhile.
 
-    Raises `ClusterError` where the scheduler is gone, or a worker does not answer.
+    Raises `ClusterError` if the scheduler is gone or a worker does not answer.
     """
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
@@ -122,9 +122,10 @@ def finished(
     unless: Callable[[], bool] = lambda: False,
     look: Callable[[], object] = lambda: None,
 ) -> Future[Any]:
-    """Wait for a future, however long its work takes, or until `unless` says that it does not matter.
+    """Wait for a future without a time limit, or until `unless` returns True; returns the future.
 
-    Calls `look` now and then. Raises the task's own error; `LostWork` when Dask gave the work up or forgot it.
+    Calls `look` about once a second. Raises the task's own error, or `LostWork` if Dask gave up or forgot the
+    task.
     """
     idleness = Idleness(client)
     while future.status == "pending" and not unless():
@@ -147,9 +148,9 @@ def finished(
 
 
 def result(client: Client, future: Future[Any], look: Callable[[], object] = lambda: None) -> Any:
-    """What a future's task returned, waited for as `finished` does.
+    """Wait for a future like `finished`, and return its task's value.
 
-    Raises `DeadlyWork`, too, where the value was lost after the task was done and computing it again failed.
+    Also raises `DeadlyWork` if the value was lost after the task was done and could not be computed again.
     """
     try:
         return finished(client, future, look=look).result()
@@ -163,9 +164,10 @@ def _deadly(error: KilledWorker) -> DeadlyWork:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that is gone: the keys of the work that it had, and of finished work whose values went with it.
+    """A lost worker, with the keys of the tasks that it worked on and of finished tasks whose values were lost.
 
-    `silent` is for how many seconds it had sent no heartbeat when it was given up; None where it died of itself.
+    `silent` is the number of seconds without a heartbeat after which it was given up, or None if it died by
+    itself.
     """
 
     worker: str
@@ -176,7 +178,10 @@ class Lost:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look has shown; `paused` has the memory in use of workers that get no tasks, as it is short."""
+    """The result of a look at the workers.
+
+    `paused` has workers to which Dask gives no tasks, as their memory is short, with the memory in use.
+    """
 
     timings: tuple[Timing, ...]
     lost: tuple[Lost, ...]
@@ -184,7 +189,7 @@ class Seen:
 
 
 class Watch:
-    """Looks at a scheduler's workers, and gives up those that are silent for `worker_timeout` seconds."""
+    """Watches a scheduler's workers, and gives up those without a heartbeat for `worker_timeout` seconds."""
 
     def __init__(self, client: Client, worker_timeout: float) -> None:
         self.client = client
@@ -195,10 +200,11 @@ class Watch:
         self._given_up: dict[str, float] = {}
 
     def look(self) -> Seen:
-        """What has happened since the last look, or at first since the run began; see `begin_run`.
+        """Look at the workers: what has happened since the last look, or since the run began; see `begin_run`.
 
-        Silence is counted in looks, of a second at most: while this process sleeps, nobody's time runs out. Raises
-        `ClusterError` where the scheduler is gone, or all workers were paused for `worker_timeout` seconds.
+        A look adds at most a second to a worker's silence, so that no worker is given up because this process was
+        suspended. Raises `ClusterError` if the scheduler is gone, or all workers were paused for `worker_timeout`
+        seconds.
         """
         now, heartbeats, paused, gone = _on_scheduler(self.client, _census, self._since)
         passed, self._since = min(now - self._since, LOOK_SECONDS), now
@@ -212,7 +218,7 @@ class Watch:
                 f"every worker has been paused by Dask for {self._all_paused:.0f} s, as its memory is short; give "
                 "workers more memory, or fewer partitions each, and start again"
             )
-        # With many workers Dask has each of them report more rarely.
+        # With many workers, Dask makes each of them send heartbeats less often.
         limit = max(self.worker_timeout, 10 * heartbeat_interval(len(heartbeats)))
         silent_for = {worker: seconds for worker, (_, seconds) in self._silence.items() if seconds >= limit}
         if silent_for:
@@ -221,22 +227,22 @@ class Watch:
         lost = tuple(
             Lost(worker, working, finished, self._given_up.pop(worker, None)) for worker, working, finished in gone
         )
-        return Seen(tuple(Timing(*told) for _, told in heartbeats.values() if told), lost, paused)
+        return Seen(tuple(Timing(*values) for _, values in heartbeats.values() if values), lost, paused)
 
 
 def begin_run(client: Client) -> None:
-    """Note on the scheduler that a run begins: the next watch reports workers that are lost from now on."""
+    """Tell the scheduler that a run begins, so that the next `Watch` reports workers that are lost from now on."""
     client.run_on_scheduler(_begin)
 
 
 def processes(client: Client) -> dict[str, tuple[str, int]]:
-    """Machine and process of each worker, by address; raises `ClusterError` where the scheduler is gone."""
-    found: dict[str, tuple[str, int]] = _on_scheduler(client, _processes)
-    return found
+    """The machine and process id of each worker by address; raises `ClusterError` if the scheduler is gone."""
+    places: dict[str, tuple[str, int]] = _on_scheduler(client, _processes)
+    return places
 
 
 def _on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
-    """What a function returns that runs on the scheduler; raises `ClusterError` where that is gone."""
+    """Run a function on the scheduler and return its value; raises `ClusterError` if the scheduler is gone."""
     try:
         return client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
     except (OSError, TimeoutError) as error:
@@ -244,36 +250,39 @@ def _on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
 
 
 def scheduler_gone(error: Exception) -> ClusterError:
-    """What to say where a scheduler does not answer."""
+    """The error for a scheduler that does not answer."""
     return ClusterError(
         f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
     )
 
 
 def report_timing() -> None:
-    """Have the heartbeats of this worker report how its maps get on."""
+    """Make this worker's heartbeats report the timing of its maps."""
     worker = get_worker()
     if METRIC not in worker.metrics:
         worker.metrics = worker.metrics | {METRIC: lambda worker: astuple(timing())}
 
 
 def _begin(dask_scheduler: Any) -> None:
-    """On the scheduler: it remembers when a run began that nobody watches yet."""
+    """Runs on the scheduler: records the time at which a run begins that is not watched yet."""
     dask_scheduler.log_event(METRIC, UNWATCHED)
 
 
 def _watched(dask_scheduler: Any) -> float:
-    """On the scheduler: when the run began that is watched from now on; now where none is said to have begun."""
-    told = dask_scheduler.get_events(METRIC)
+    """Runs on the scheduler: the time at which the unwatched run began, or now if there is none.
+
+    Marks it watched.
+    """
+    events = dask_scheduler.get_events(METRIC)
     dask_scheduler.log_event(METRIC, "a run is watched")
-    began, what = told[-1] if told else (0.0, "")
+    began, what = events[-1] if events else (0.0, "")
     return float(began) if what == UNWATCHED else time.time()
 
 
 def _census(
     since: float, dask_scheduler: Any
 ) -> tuple[float, dict[str, tuple[float, Any]], dict[str, str], list[Any]]:
-    """On the scheduler: the time, each worker's heartbeat and timing, who is paused, and who was lost since."""
+    """Runs on the scheduler: the time, heartbeats with timings, paused workers, and workers lost since a time."""
     workers = dask_scheduler.workers
     heartbeats = {address: (state.last_seen, state.metrics.get(METRIC)) for address, state in workers.items()}
     paused = {
@@ -291,12 +300,12 @@ def _census(
 
 
 def _processes(dask_scheduler: Any) -> dict[str, tuple[str, int]]:
-    """On the scheduler: where each worker is."""
+    """Runs on the scheduler: the machine and process id of each worker."""
     return {address: (state.host, state.pid) for address, state in dask_scheduler.workers.items()}
 
 
 async def _give_up(workers: list[str], dask_scheduler: Any) -> None:
-    """On the scheduler: end workers, and begin them anew where they have a nanny; their work goes elsewhere."""
+    """Runs on the scheduler: ends workers, whose nannies restart them; their tasks go to other workers."""
     await dask_scheduler.restart_workers(
         workers, timeout=END_SECONDS, wait_for_workers=False, on_error="return", stimulus_id="roundweave-silent"
     )

@@ -40,9 +40,7 @@ class Dataset(Record):
     class_names: tuple[str, ...] = ()
 
     def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
-        """Some `rows` (examples,) with inputs scaled as (x / divisor - mean) / deviation, and floats in
-        `dtype`.
-        """
+        """Some `rows` (examples,) with scaled inputs, (x / divisor - mean) / deviation, and floats in `dtype`."""
         examples = self.held_out if held_out and self.held_out else self.train
         index = torch.from_numpy(rows)
         inputs = examples.inputs.index_select(0, index)
@@ -95,8 +93,7 @@ def are_scalar_labels(targets: torch.Tensor) -> bool:
 
 
 def are_labels(targets: torch.Tensor) -> bool:
-    """Whether targets are class labels: one for each example, (examples,), or each place, such as (examples,
-    time).
+    """Whether targets are class labels: one an example, (examples,), or one a place, such as (examples, time).
 
     If an example has several integers, and some are below 0, they count as numbers and not as labels.
     """

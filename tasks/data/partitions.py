@@ -27,8 +27,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Description:
-    """A description of examples, which is needed to build a network; `inputs` and `targets` are shapes of one
-    example.
+    """What a network's construction needs to know of the examples; shapes are those of one example.
 
     `labels` says whether targets are class labels: one for each example, shape (), or one for each place, such as
     (time,). `class_names` are the labels' names before they were coded as numbers. If every partition has the same
@@ -92,9 +91,7 @@ class Partitions:
         return [targets[torch.from_numpy(rows)] for rows in _whole_rows(self, number)[0]]
 
     def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
-        """At most `most` training examples to try a network on: the first ones, or with `spread` evenly
-        spread ones.
-        """
+        """At most `most` training examples to try a network on: the first ones, or evenly spread ones."""
         dataset, _ = self._dataset(partition)
         count = min(most, len(dataset.train))
         last = len(dataset.train) if spread else count

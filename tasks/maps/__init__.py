@@ -1,1 +1,1 @@
-"""Maps: backprop over one partition."""
+"""Maps, which compute a partition's update by backprop over its examples."""

@@ -1,4 +1,4 @@
-"""A step of backprop: the one way by which maps take it."""
+"""The forward, backward and SGD steps that all maps use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tasks.data.examples import Examples
 
 
 class Minimised(Protocol):
-    """What has a loss of a network's outputs."""
+    """Anything with a loss of a network's outputs, such as an objective."""
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss, (), or one of each of several networks side by side, (network,)."""
+        """The loss, (), or for several stacked networks one each, (network,)."""
         ...
 
 
 def backprop(objective: Minimised, network: nn.Module, batch: Examples) -> torch.Tensor:
-    """Forward and backward pass on a batch: gives the loss, and adds its gradients to those of the parameters."""
+    """Do a forward and a backward pass on a batch; adds to the parameters' gradients and returns the loss."""
     loss = objective.value(network(batch.inputs), batch.targets)
-    (loss.sum() if loss.ndim else loss).backward()  # a sum of one number takes a tenth of a short step
+    (loss.sum() if loss.ndim else loss).backward()  # summing a single number would take a tenth of a short step
     return loss.detach()
 
 
 @torch.no_grad()
 def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
-    """A step of plain SGD, which clears the gradients."""
+    """Take a step of plain SGD and clear the gradients."""
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.add_(parameter.grad, alpha=-lr)

@@ -10,9 +10,10 @@ from tasks.data.examples import Examples
 
 
 def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
-    """`steps` batches in passes over the examples, each pass in an order drawn from the seed.
+    """Yield `steps` batches in passes over the examples, each pass in an order drawn from the seed.
 
-    A batch lives until the next one is drawn: its memory is reused. The last batch of a pass may be smaller.
+    A batch is valid until the next one is drawn, which reuses its memory. The last batch of a pass may be smaller.
+    `size` None means batches of all examples.
     """
     if size is None or size >= len(examples):
         yield from [examples] * steps
@@ -28,7 +29,7 @@ def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iter
 
 
 def passes(examples: int, size: int | None, steps: int, seed: int) -> Iterator[torch.Tensor]:
-    """The rows, (row,), of passes over so many examples, which are `steps` batches in all."""
+    """Yield the rows, (row,), of each pass over so many examples; all passes together are `steps` batches."""
     if size is None or size >= examples:
         yield from [torch.arange(examples)] * steps
         return

@@ -1,4 +1,4 @@
-"""A replica's turn at a parameter server: gradients added up on the way."""
+"""Downpour SGD: a replica at a parameter server pushes the sum of its gradients."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from tasks.networks.objective import Objective, buffers_of
 
 @dataclass(frozen=True)
 class Downpour(Map):
-    """Steps of SGD, of which the sum of the gradients is pushed (Dean et al. 2012, Algorithm 1).
+    """SGD steps of a replica, which pushes the sum of their gradients (Dean et al. 2012, Algorithm 1).
 
-    The replica takes `push_every` steps, and goes on from where it is, which it carries as ``replica``, until it
-    fetches the server's parameters after `fetch_every` steps. `lr` is that of the replica's own steps.
+    The replica pushes after every `push_every` steps and continues from its own parameters, which it carries as
+    ``replica``. It fetches the server's parameters after every `fetch_every` steps. `lr` is for the replica's
+    steps.
 
     >>> Downpour(push_every=2, fetch_every=4).carry, Downpour(push_every=2, fetch_every=2).carry
     (('replica',), ())
@@ -38,11 +39,11 @@ class Downpour(Map):
 
     def __post_init__(self) -> None:
         option.check_options(self)
-        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
+        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
 
     @property
     def carry(self) -> tuple[str, ...]:
-        """The replica's parameters, one vector (elements,) per dtype, unless it fetches whenever it pushes."""
+        """The replica's parameters, one vector (elements,) per dtype; nothing if it fetches after each push."""
         return ("replica",) if self.fetch_every > self.push_every else ()
 
     def __call__(
@@ -53,7 +54,7 @@ class Downpour(Map):
         carry: Mapping[str, Vectors],
         seed: int,
     ) -> Update:
-        """Train; the direction is the sum of the gradients, one vector (elements,) per dtype."""
+        """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
         network = objective.network(replace(state, params=carry.get("replica", state.params)))
         parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
         lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)

@@ -1,4 +1,4 @@
-"""A replica's turn at a parameter server to which it is tied by an elastic force."""
+"""Elastic averaging: local training of a replica that an elastic force ties to a parameter server."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tasks.networks.objective import Objective
 from tasks.numerics import accumulator
 
 FORCE = 0.9
-"""The elasticity of all partitions together, as in the paper's experiments (section 5)."""
+"""The sum of all partitions' elasticities, as in the experiments of Zhang et al. 2015, section 5."""
 
 
 @dataclass(frozen=True)
 class Elastic(LocalSteps):
-    """Elastic averaging: a partition keeps its own parameters x (Zhang et al. 2015, Algorithm 1).
+    """Elastic averaging: each partition carries its own parameters x (Zhang et al. 2015, Algorithm 1).
 
-    At its turn x and the server's parameters move towards each other by `elasticity` times their difference, and
-    x takes its local steps, the first by the gradient of where x was before the move. The server is pushed its
-    part of the move when the turn ends. Without an elasticity, it is 0.9 by the number of partitions.
+    In each map, x and the server's parameters move towards each other by `elasticity` times their difference, and
+    x takes its local steps; the first uses the gradient at x before the move. The server's part of the move is
+    pushed as the direction. The default elasticity is 0.9 divided by the number of partitions.
 
     >>> Elastic(local_steps=10).carry
     ('own',)
@@ -41,14 +41,14 @@ class Elastic(LocalSteps):
             raise UsageError("elastic averaging begins from one network; leave init out")
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """This map with the elasticity for so many partitions."""
+        """This map with the default elasticity for the number of partitions filled in."""
         bound = super().bound(objective, partitions)
         return replace(bound, elasticity=self.elasticity or FORCE / partitions.split.partitions)
 
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
-        """Train; direction and own parameters are one vector (elements,) per dtype."""
+        """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
         assert self.elasticity is not None
         own, moves = carry.get("own", state.params), dict[str, Any]()
         for name, server in state.params.items():

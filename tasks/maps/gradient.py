@@ -1,4 +1,4 @@
-"""One gradient of a partition."""
+"""A map that computes a single gradient of a partition."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tasks.networks.objective import Objective, buffers_of
 class Gradient(Map):
     """The gradient of the mean loss over the partition, or over one random batch of it.
 
-    The weight is the number of the partition's examples, so the mean over partitions is the gradient over all of
-    them, of batches its expectation: each example counts as much as any other.
+    The weight is the partition's number of examples, so that the mean over partitions is the gradient over all
+    examples; with batches, that is its expectation.
 
     >>> from tasks.networks.objective import ModelSpec
     >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
@@ -45,7 +45,7 @@ class Gradient(Map):
         carry: Mapping[str, Vectors],
         seed: int,
     ) -> Update:
-        """One forward and one backward pass; the direction is one vector (elements,) per dtype."""
+        """Do one forward and one backward pass; the direction is one vector (elements,) per dtype."""
         network = objective.network(state)
         batch = next(batches(examples, self.batch_size, 1, seed))
         loss = backprop(objective, network, batch)

@@ -24,15 +24,15 @@ Term = Callable[[str, torch.Tensor], torch.Tensor]
 """What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
 
 Step = Callable[[Examples], torch.Tensor]
-"""Takes one step of training on a batch, and gives the batch's loss, ()."""
+"""A function that takes one training step on a batch and returns the batch's loss, ()."""
 
 
 @dataclass(frozen=True)
 class LocalSgd(Map):
-    """Plain SGD on a partition: what all local training has in common.
+    """Plain SGD on a partition, the base class of all local training.
 
-    Walks `local_steps` batches, or `local_epochs` passes (one where neither is given), in an order drawn from the
-    seed. `batch_size` None means the whole partition. `lr_schedule` and `warmup` change `lr` over rounds.
+    It takes `local_steps` steps, or makes `local_epochs` passes (by default one), with batches in an order drawn
+    from the seed. `batch_size` None means the whole partition. `lr_schedule` and `warmup` change `lr` over rounds.
 
     >>> local = LocalSgd(local_epochs=2, batch_size=32, lr=0.1, lr_schedule="step:10:0.5")
     >>> local.count(100), local.rate(State({}, round=10))
@@ -40,7 +40,7 @@ class LocalSgd(Map):
     """
 
     either: ClassVar[tuple[str, str]] = ("local_steps", "local_epochs")
-    """Of these options one is given: a default of one yields to the other."""
+    """Options of which only one may be given; a given one overrides the default of the other."""
 
     lr: option.LearningRate = 0.1
     lr_schedule: option.LearningRateSchedule = "constant"
@@ -53,24 +53,24 @@ class LocalSgd(Map):
         if self.local_steps and self.local_epochs:
             raise UsageError("give local_steps or local_epochs, not both")
         option.check_options(self)
-        Schedule(self.lr_schedule, self.warmup)  # which refuses what is no schedule
+        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
 
     def count(self, examples: int) -> int:
-        """How many steps a round takes over so many examples."""
+        """The number of steps in a round on a partition with so many examples."""
         return self.local_steps or (self.local_epochs or 1) * -(-examples // (self.batch_size or examples))
 
     def rate(self, state: State) -> float:
-        """The learning rate of the round that begins from a state."""
+        """The learning rate of the round that begins with this state."""
         return self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
-        """The state that training begins from; `seed` is the partition's of this round."""
+        """The state from which local training begins; `seed` is that of the partition and round."""
         return state
 
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
-        """Train, and send back start minus arrived: one vector (elements,) per dtype."""
+        """Train on the partition; the direction, old minus new parameters, is one vector (elements,) per dtype."""
         return self.walk(objective, state, examples, seed)[0]
 
     def walk(
@@ -82,11 +82,11 @@ class LocalSgd(Map):
         term: Term | None = None,
         move: Vectors | None = None,
     ) -> tuple[Update, Vectors]:
-        """One round of local training: the update, and the parameters where it arrives.
+        """Do one round of local training; returns the update and the new parameters.
 
-        A `term` is added to every gradient before it is clipped. A `move` is subtracted from the parameters after
-        the first step. Parameters and move are one vector (elements,) per dtype. The update's weight is the
-        partition's number of examples (McMahan et al. 2017, Algorithm 1).
+        `term` is added to every gradient before clipping. `move` is subtracted from the parameters after the first
+        step. Parameters and `move` are one vector (elements,) per dtype. The update's weight is the partition's
+        number of examples (McMahan et al. 2017, Algorithm 1).
         """
         network = objective.network(self.start(objective, state, seed))
         named = {name: p for name, p in network.named_parameters() if p.requires_grad}
@@ -113,7 +113,7 @@ class LocalSgd(Map):
         lr: float,
         term: Term | None,
     ) -> Step:
-        """What takes a step of a network, whose trained parameters these are by name."""
+        """A function that takes a training step of a network; `parameters` are those to train, by name."""
 
         trained = list(parameters.values())
 
@@ -156,13 +156,13 @@ class LocalSteps(LocalSgd):
 
     @property
     def all_options(self) -> dict[str, Any]:
-        """What the optimizer is given besides its learning rate."""
+        """All options of the optimizer except its learning rate."""
         given = {"momentum": self.momentum, "nesterov": self.nesterov}
         return {**(self.optimizer_options or {}), **{name: value for name, value in given.items() if value}}
 
     @property
     def is_plain(self) -> bool:
-        """Whether the optimizer subtracts lr times the gradient, and no more."""
+        """Whether the optimizer is plain SGD, which only subtracts lr times the gradient."""
         return self.optimizer == "SGD" and not self.all_options
 
     def optimizer_for(self, parameters: list[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
@@ -170,14 +170,17 @@ class LocalSteps(LocalSgd):
         return optimizer_of(self.optimizer, parameters, lr, self.all_options)
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
-        """This map, once its optimizer has taken a step of the run's network; raises `UsageError` if it cannot."""
+        """This map, after a trial step of its optimizer on the run's network.
+
+        Raises `UsageError` if that fails.
+        """
         if not self.is_plain:
             parameters = [p for p in objective.network(objective.initial()).parameters() if p.requires_grad]
             check_steps(self.optimizer_for(parameters, self.lr))
         return self
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
-        """The round's state; where each partition has its own `init`, its own initial weights in round 1."""
+        """The round's state, or in round 1 the partition's own initial weights if `init` says so."""
         own = self.init == "per-partition" and state.round == 0
         return objective.seeded(seed).initial() if own else state
 
@@ -189,8 +192,7 @@ class LocalSteps(LocalSgd):
         lr: float,
         term: Term | None,
     ) -> Step:
-        """What takes a step of a network by the optimizer."""
-        # Plain SGD without torch.optim: the same bits, less time a step, and torch.optim takes 1.2 s to start.
+        # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.
         if self.is_plain and self.clip_norm is None:
             return super().stepper(objective, network, parameters, lr, term)
         trained = list(parameters.values())
@@ -214,7 +216,7 @@ class LocalSteps(LocalSgd):
 
 @torch.no_grad()
 def subtract(network: torch.nn.Module, move: Mapping[str, torch.Tensor]) -> None:
-    """Subtract from a network's parameters what a name of each gives, of the parameter's shape."""
+    """Subtract tensors, given by parameter name and of the parameters' shapes, from a network's parameters."""
     for name, amount in move.items():
         network.get_parameter(name).sub_(amount)
 

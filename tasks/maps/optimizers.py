@@ -14,7 +14,7 @@ from storage.errors import UsageError, near, one_line
 
 
 def optimizer_name(name: str) -> str:
-    """The name as torch writes it, of a name in any case; a name that torch does not have stays as it is.
+    """An optimizer's name in torch's spelling, from a name in any case; an unknown name is returned unchanged.
 
     >>> optimizer_name("adamw"), optimizer_name("Other")
     ('AdamW', 'Other')
@@ -30,7 +30,7 @@ Optimizer = Annotated[
 
 
 def check_optimizer(name: str) -> None:
-    """Raise `UsageError` for a name that is no optimizer of torch's, or one whose step calls the loss itself."""
+    """Raise `UsageError` for a name that is no optimizer of torch, or an optimizer whose step calls the loss."""
     if name not in _names().values():
         meant = [_names()[close] for close in near(name.lower(), _names())] or _names().values()
         raise UsageError(f"torch.optim has no optimizer {name!r}; there is {', '.join(meant)}")
@@ -43,7 +43,7 @@ def check_optimizer(name: str) -> None:
 def optimizer_of(
     name: str, parameters: Sequence[torch.nn.Parameter], lr: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """A new optimizer of some parameters; raises `UsageError` for options or parameters that it does not take."""
+    """A new optimizer for some parameters; raises `UsageError` if it does not take them or its options."""
     try:
         optimizer: torch.optim.Optimizer = _kind(name)(parameters, **{"lr": lr, **options})
     except (TypeError, ValueError) as error:
@@ -52,7 +52,7 @@ def optimizer_of(
 
 
 def check_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimizer take a step with gradients of zero; raises `UsageError` where it cannot."""
+    """Try a step of an optimizer with gradients of zero; raises `UsageError` if it fails."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
@@ -70,7 +70,7 @@ def _kind(name: str) -> Any:
 
 @functools.cache
 def _names() -> Mapping[str, str]:
-    """Torch's optimizers by their names in small letters."""
+    """The names of torch's optimizers by their names in lower case."""
     base = torch.optim.Optimizer
     kinds = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     return {name.lower(): name for name, kind in kinds.items() if issubclass(kind, base) and kind is not base}

@@ -19,7 +19,7 @@ from tasks.networks.objective import Objective
 class FedProx(LocalSteps):
     """Local training with (mu / 2) |w - w_t|^2 added to the loss (Li et al. 2020, Algorithm 2).
 
-    w_t are the parameters of the round's start; mu 0 is local training as it is, to the bit.
+    w_t are the parameters at the round's start. With mu 0 the bits are those of plain local training.
 
     >>> from tasks.networks.objective import ModelSpec
     >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
@@ -36,7 +36,7 @@ class FedProx(LocalSteps):
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
-        """Train; the direction is one vector (elements,) per dtype."""
+        """Train on the partition; the direction is one vector (elements,) per dtype."""
         start = views(objective.layout.params, state.params)
 
         def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:

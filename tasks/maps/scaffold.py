@@ -1,4 +1,4 @@
-"""Local training that is corrected for how a partition's gradients differ from those of all."""
+"""SCAFFOLD: local training that corrects for how a partition's gradients differ from the mean over all."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from tasks.numerics import accumulator
 class Scaffold(LocalSgd):
     """Local SGD with control variates (Karimireddy et al. 2020, Algorithm 1, option II).
 
-    Each of the K steps goes along g - c_i + c. A partition keeps c_i, which becomes its mean gradient on the way,
-    c_i - c + (start - arrived) / (K lr), and sends it as the extra ``control``. The server's c, kept by
-    `KeepExtras`, is the mean of what was sent: the paper's c + mean(change of c_i) where all partitions take part,
-    and where one was refused, free of the error that a sum of changes would carry on.
+    Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i, which becomes its
+    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends it as the extra ``control``. The
+    server's c, stored by `KeepExtras`, is the mean of all that were sent. That equals the paper's c + mean(change
+    of c_i) if all partitions take part; if one is refused, there is no lasting error, as a sum of changes would
+    have.
 
     >>> Scaffold(local_epochs=1).carry
     ('control',)
@@ -34,7 +35,7 @@ class Scaffold(LocalSgd):
     def __call__(
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
-        """Train; direction and control variate are one vector (elements,) per dtype."""
+        """Train on the partition; direction and control variate are one vector (elements,) per dtype."""
         if "control" not in state.memory:
             raise UsageError("SCAFFOLD needs the server's control variate: wrap its apply in KeepExtras")
         server = state.memory["control"]

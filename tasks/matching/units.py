@@ -1,6 +1,4 @@
-"""Finds the interchangeable hidden units of any module that `torch.export` can trace, without a hand-written
-spec.
-"""
+"""Finds the interchangeable hidden units of any module that `torch.export` can trace."""
 
 from __future__ import annotations
 

@@ -17,9 +17,7 @@ from tasks.networks.losses import ITEMS, class_axis
 from tasks.user_code import Code
 
 ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""A function of outputs (examples, *) and targets (examples, *) that gives a number or bool for each item,
-(items,).
-"""
+"""A function of outputs and targets, both (examples, *); it gives a number or bool for each item, (items,)."""
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

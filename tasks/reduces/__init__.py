@@ -1,1 +1,1 @@
-"""Reduces: one update of many."""
+"""Reduces, which combine many updates into one."""

@@ -1,4 +1,4 @@
-"""The base of reduces that must see all updates at once."""
+"""The base class of reduces that need all updates at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tasks.algebra import Node, Reduce
 
 @dataclass(frozen=True)
 class Gather(Reduce):
-    """Base of the reduces that must see all updates at once, ordered by partition.
+    """Base class of reduces that need all updates at once, ordered by partition.
 
     A subclass defines ``__call__(state, updates) -> Update``.
 
@@ -25,19 +25,17 @@ class Gather(Reduce):
 
     @property
     def gathers(self) -> bool:
-        """It does."""
         return True
 
     def join(self, left: Node, right: Node) -> Node:
-        """Concatenate."""
         return (*_listed(left), *_listed(right))
 
     def finish(self, state: State, node: Node) -> Update:
-        """Call the reduce on the list."""
+        """Call the reduce on all updates."""
         return self(state, _listed(node))
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
-        """Combine the updates."""
+        """Combine all updates into one; defined by subclasses."""
         raise NotImplementedError
 
 

@@ -47,7 +47,7 @@ Average = Annotated[str, Field(description="the reduce of networks whose units a
 
 @dataclass(frozen=True)
 class Networks:
-    """What a reduce must know of the networks to match them."""
+    """What `Matched` must know of a run's networks to match their units."""
 
     objective: Objective
     partitions: Partitions
@@ -60,14 +60,15 @@ class Networks:
 
 @dataclass(frozen=True)
 class Matched(Gather):
-    """Bring the units of the networks that arrive into one order, then reduce them by another reduce.
+    """Bring the units of the updates' networks into one order, then reduce them by another reduce.
 
-    `match` says by what units are compared, `metric` how (default: by what is compared). `match_to` says with
-    what: the network that the round started from (the default), the first that arrived, or all with one another
-    (``many``). The networks are then reduced as `average` names it, or by `inner` where that is given. `soft` k
-    mixes the k most similar units, 0 all of them, by a softmax over `temperature`; it does not preserve functions.
-    Activations are taken on the first `examples` of partition 0. An update whose units are in order already
-    passes as it is. Bound to a run's networks before its first round.
+    `match` says by what units are compared, and `metric` how (the default depends on `match`). `match_to` says
+    what they are matched to: the network that the round started from (the default), the first update's network, or
+    all networks to one another (``many``). The networks are then reduced by the reduce that `average` names, or by
+    `inner` if it is given. `soft` k mixes the k most similar units, 0 all of them, by a softmax with
+    `temperature`; this does not preserve functions. Activations are computed on the first `examples` of partition
+    0. An update whose units are in order already passes unchanged. It must be `bound` to a run's networks before
+    the first round.
 
     >>> Matched(match="activations", match_to="many").averaging
     Mean(weighted=True)
@@ -89,7 +90,6 @@ class Matched(Gather):
 
     @property
     def to(self) -> To:
-        """What the units are matched to."""
         return self.match_to or "start"
 
     @property
@@ -98,7 +98,10 @@ class Matched(Gather):
         return self.inner or find_reduce(self.average)
 
     def bound(self, objective: Objective, partitions: Partitions) -> Matched:
-        """This reduce for a run's networks, whose units it finds; raises where they cannot be permuted soundly."""
+        """This reduce with the unit groups of a run's networks.
+
+        Raises `UnitsUnsound` if permuting them is unsound.
+        """
         inputs = (_inputs(partitions, BATCH if self.match != "weights" else 2),)
         network = objective.network(objective.initial())
         units = find_units(network, inputs)
@@ -109,7 +112,7 @@ class Matched(Gather):
 
     @property
     def matches(self) -> tuple[TensorSpec, ...]:
-        """What is stored of each partition: a group's name, dtype and shape of its permutation."""
+        """The tensors of a match that are stored for each partition: one permutation or mixture for each group."""
         if self.networks is None:
             return ()
         units = self.networks.units
@@ -122,7 +125,7 @@ class Matched(Gather):
         )
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
-        """Match, reorder, and call the inner reduce."""
+        """Match and permute the networks, then call the inner reduce."""
         if self.networks is None:
             raise UsageError("Matched must be bound to the run's networks before its first round")
         start = self.networks.tensors(state.params, state.buffers, state.frozen)
@@ -157,10 +160,10 @@ class Matched(Gather):
         if self.to == "many":
             return match_all(evidence)
         if self.soft is not None:
-            found = match_each(evidence, self.soft or None, self.temperature)
+            orders = match_each(evidence, self.soft or None, self.temperature)
         else:
-            found = match_all(evidence, "first")
-        return found[1:] if self.to == "start" else found
+            orders = match_all(evidence, "first")
+        return orders[1:] if self.to == "start" else orders
 
 
 @functools.lru_cache(maxsize=2)
@@ -182,7 +185,7 @@ def _aligned(
     moved: Tensors,
     permutation: Mapping[str, torch.Tensor],
 ) -> Update:
-    """The update of the same network with its units in another order, in which they are in `moved`."""
+    """The update after a permutation of its network's units; `moved` are the permuted tensors."""
     home = networks.units.identity()
     if all(not t.is_floating_point() and torch.equal(t, home[name]) for name, t in permutation.items()):
         return update

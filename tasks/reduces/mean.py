@@ -1,4 +1,4 @@
-"""Reduces that are means: folds that keep one copy of the model, whatever the number of partitions."""
+"""Reduces that are means. They are computed pairwise, so memory does not grow with the number of partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.numerics import accumulator, is_float
 
 @dataclass(frozen=True)
 class WeightedSum(Record):
-    """Sums of weight times vector in the accumulator type; integer and bool vectors hold their maximum."""
+    """Sums of weight times vector in the accumulator type; for integer and bool vectors it is the maximum."""
 
     direction: Vectors
     buffers: Vectors
@@ -27,8 +27,8 @@ class WeightedSum(Record):
 class Mean(Reduce):
     """The mean of the updates weighted by their integer weights (FedAvg, McMahan et al. 2017, Algorithm 1).
 
-    A single participant passes through unchanged. Float buffers take the weighted mean, integer and bool
-    ones the maximum. Where it is not `weighted` by examples, each update counts as one.
+    A single update passes unchanged. Float buffers take the weighted mean, integer and bool ones the maximum.
+    If `weighted` is false, each update has weight 1.
 
     >>> left, right = (Update({"float32": torch.tensor([n])}, weight=w) for n, w in ((1.0, 3), (5.0, 1)))
     >>> mean = Mean().finish(State({}), Mean().join(left, right))
@@ -39,7 +39,7 @@ class Mean(Reduce):
     weighted: bool = True
 
     def join(self, left: Node, right: Node) -> WeightedSum:
-        """Add; a lone update is multiplied by its weight first."""
+        """Add two nodes; an update that is no sum yet is first multiplied by its weight."""
         left, right = self._lift(left), self._lift(right)
         return WeightedSum(
             direction=_add(left.direction, right.direction),
@@ -60,7 +60,7 @@ class Mean(Reduce):
         return WeightedSum(scale(node.direction), scale(node.buffers), weight, extras)
 
     def finish(self, state: State, node: Node) -> Update:
-        """Divide once by the sum of the weights, then cast back."""
+        """Divide the sums by the sum of the weights, then cast to the parameters' types."""
         if isinstance(node, Update):
             return node
         return Update(
@@ -72,7 +72,7 @@ class Mean(Reduce):
 
 
 def plain_mean() -> Mean:
-    """The mean of the updates, of which each counts as one."""
+    """The mean of the updates with weight 1 each."""
     return Mean(weighted=False)
 
 

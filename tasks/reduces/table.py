@@ -24,7 +24,7 @@ REDUCES: Mapping[str, Entry] = {
 
 
 def find_reduce(named: str | Code) -> Reduce:
-    """The reduce that a text names, with its arguments: ``median``, ``krum:1``, or the user's; `UsageError`.
+    """The reduce of a text such as ``median`` or ``krum:1``, or of a user's code; raises `UsageError`.
 
     >>> find_reduce("krum:1")
     Krum(f=1, keep=1)

@@ -1,4 +1,4 @@
-"""The tree over partitions, and how a reduce folds it."""
+"""The binary tree over partitions, along which updates are reduced."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def cover(first: int, last: int, low: int, high: int) -> list[tuple[int, int]]:
 
 
 def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node | None]) -> Node | None:
-    """Join a node of the tree from the nodes that `known` has; absent partitions are None.
+    """Compute a node of the tree from known nodes; None stands for absent partitions.
 
-    `known(first, last)` raises KeyError where it has no such node, so that its halves are asked for. The shape of
-    the tree depends on the indices alone, hence the bits do not depend on who computed which node.
+    `known(first, last)` raises KeyError for an unknown node, which is then computed from its halves. The shape of
+    the tree depends only on the indices, so the bits do not depend on who computed which node.
     """
     first, last = node
     try:
@@ -36,7 +36,7 @@ def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node
 
 
 def fold_updates(reduce: Reduce, node: tuple[int, int], updates: Mapping[int, Node | None]) -> Node | None:
-    """Join a node of the tree from the updates of its partitions, None for those that are absent."""
+    """Compute a node of the tree from the updates of its partitions; None stands for absent ones."""
 
     def leaf(first: int, last: int) -> Node | None:
         if last - first > 1:
@@ -47,5 +47,5 @@ def fold_updates(reduce: Reduce, node: tuple[int, int], updates: Mapping[int, No
 
 
 def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Update:
-    """Reduce a list of updates in one go, ordered by partition."""
+    """Reduce a list of updates, ordered by partition, to one update."""
     return reduce.finish(state, fold_updates(reduce, (0, len(updates)), dict(enumerate(updates))))

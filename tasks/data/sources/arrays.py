@@ -29,9 +29,7 @@ UNREADABLE = (OSError, ValueError, EOFError, ImportError, NotImplementedError, z
 
 @contextmanager
 def reading(file: str | Path, kind: str) -> Iterator[None]:
-    """Turn errors of reading a file in this block into one-line `DataError`s: it is missing, broken or of
-    another kind.
-    """
+    """Turn errors of reading a missing, broken or wrong file in this block into `DataError`s of one line."""
     try:
         yield
     except DataError:

@@ -36,9 +36,8 @@ class Deal(Protocol):
     """A way to split a pool: each row goes to exactly one partition.
 
     `random` says that it uses the random generator, and `labelled` that it needs class labels. `column` is a
-    column
-    that it reads, which is then no input of the network. `partitions` is the number of partitions that it is for,
-    or None for any number.
+    column that it reads, which is then no input of the network. `partitions` is the number of partitions that it
+    is for, or None for any number.
     """
 
     random: bool = False

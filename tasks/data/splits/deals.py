@@ -84,8 +84,8 @@ class Unequal(Deal):
 class Sizes(Unequal):
     """Random examples for partitions whose sizes follow a power law.
 
-    Partition k, counted from 1, gets one example and a part of the others that is proportional to k **
-    -`exponent`. Federated data have such sizes (Li et al. 2020, FedProx, section 5).
+    Partition k, counted from 1, gets one example and a part of the others proportional to k ** -`exponent`.
+    Federated data have such sizes (Li et al. 2020, FedProx, section 5).
     """
 
     exponent: float

@@ -75,7 +75,7 @@ class DirichletByClass(Deal):
     def _counts(self, classes: np.ndarray, partitions: int, generator: np.random.Generator) -> np.ndarray:
         """How many examples of each class go to each partition, (classes, partitions).
 
-        `classes` are all counts.
+        `classes` has the number of examples of each class.
         """
         counts = np.zeros((len(classes), partitions), np.int64)
         for label, examples in enumerate(classes):

@@ -122,9 +122,7 @@ class MomentTerm:
         return replace(self, labels=_marked(self.labels, dim))
 
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
-        """The term with the source's units, permuted by int64 (*sizes of parents, size), paired with the
-        target's.
-        """
+        """The term with the source's units permuted, by int64 (*sizes of parents, size), and paired."""
         if not any(label in permutation for label in self.labels):
             return self
         count = len(self.labels)

@@ -1,4 +1,4 @@
-"""The base of reduces that withstand corrupted updates."""
+"""The base class of reduces that withstand corrupted updates."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from tasks.reduces.gather import Gather
 
 @dataclass(frozen=True)
 class Robust(Gather):
-    """Base of the reduces that put a robust center where `Mean` has the mean.
+    """Base class of reduces that take a robust center of the updates instead of their mean.
 
-    The direction, the floating buffers and each of the extras are points of their own, so that nothing corrupted
-    comes in by a side door; integer and bool buffers take their lower median. Weights are ignored, since a
-    corrupted partition may claim any. A subclass defines `center`, `breakdown`, and `needs` where it cannot do
-    with any number of updates.
+    The direction, the float buffers and each of the extras have separate centers, so that all of them are
+    protected; integer and bool buffers take their lower median. Weights are ignored, since a corrupted partition
+    may claim any. A subclass defines `center` and `breakdown`, and `needs` if it needs more than one update.
 
     >>> class Largest(Robust):
     ...     def center(self, points):
@@ -38,7 +37,7 @@ class Robust(Gather):
         return 1
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """This reduce; raises `UsageError` where there can never be as many updates as it needs."""
+        """This reduce; raises `UsageError` if there are fewer partitions than the updates that it needs."""
         if partitions.split.partitions < self.needs:
             raise UsageError(
                 f"{self} needs {self.needs} updates, and there are {partitions.split.partitions} partitions; "
@@ -47,7 +46,7 @@ class Robust(Gather):
         return self
 
     def breakdown(self, updates: int) -> int:
-        """How many of so many updates may be corrupted in any way, and the result stays among the honest ones."""
+        """How many of `updates` updates may be corrupted while the result stays among the honest ones."""
         return 0
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
@@ -55,7 +54,10 @@ class Robust(Gather):
         raise NotImplementedError(f"{type(self).__name__} must define center(points)")
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
-        """One vector (elements,) per dtype; raises `RoundFailed` where there are too few updates."""
+        """The center of the updates, one vector (elements,) per dtype.
+
+        Raises `RoundFailed` if they are too few.
+        """
         if len(updates) < self.needs:
             raise RoundFailed(
                 f"round {state.round + 1}: {self} needs {self.needs} updates, {len(updates)} were accepted; "
@@ -85,7 +87,10 @@ class Robust(Gather):
         return exact | {k: part.to(getattr(torch, k)) for k, part in zip(sizes, parts, strict=True)}
 
     def _center_of_finite(self, points: torch.Tensor) -> torch.Tensor:
-        """The center, (elements,), of points (updates, elements); a mask's infinities have no distance."""
+        """The center, (elements,), of points (updates, elements).
+
+        Elements that are not finite in every point, such as those of masks, have no distance and take the median.
+        """
         finite = points.isfinite().all(0)
         if finite.all():
             return self.center(points)
@@ -95,5 +100,5 @@ class Robust(Gather):
 
 
 def _lower_median(points: torch.Tensor) -> torch.Tensor:
-    """(updates, elements) -> (elements,), each of them an element of an update."""
+    """The lower median, (updates, elements) -> (elements,); each element is one of an update."""
     return points.sort(0).values[(len(points) - 1) // 2]

@@ -14,10 +14,10 @@ from tasks.reduces.robust.base import Robust
 class GeometricMedian(Robust):
     """The point with the smallest sum of distances to the updates, each counted once.
 
-    Found by smoothed Weiszfeld steps (Pillutla et al. 2022, Algorithm 2) from the median of each coordinate, until
-    one is shorter than `tolerance`; a distance below `smoothing` counts as that. Both are shares of the median
-    distance, which corrupted updates cannot move. It withstands fewer than half of the updates. Examples do not
-    weigh, unlike there: a corrupted partition may claim any number.
+    It is found by smoothed Weiszfeld steps (Pillutla et al. 2022, Algorithm 2), which begin at the median of each
+    coordinate and end when a step is shorter than `tolerance`. Distances below `smoothing` are raised to it. Both
+    are fractions of the median distance, which corrupted updates cannot change. It withstands fewer than half of
+    the updates. Unlike in the paper, updates have equal weights, as a corrupted partition may claim any number.
 
     >>> GeometricMedian().center(torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]])).tolist()
     [0.0, 0.0]
@@ -32,7 +32,6 @@ class GeometricMedian(Robust):
             raise UsageError("geometric_median takes steps from 1, smoothing above 0 and tolerance from 0")
 
     def breakdown(self, updates: int) -> int:
-        """Fewer than half."""
         return (updates - 1) // 2
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
@@ -41,7 +40,7 @@ class GeometricMedian(Robust):
         for _ in range(self.steps):
             distances = torch.stack([(point - center).double().norm() for point in points])
             scale = distances.median()
-            if not scale:  # Half of the updates are at the center: there is no better point.
+            if not scale:  # at least half of the updates are at the center, so there is no better point
                 return center
             shares = 1 / distances.clamp(min=self.smoothing * scale)
             before, center = center, (shares / shares.sum()).to(points.dtype) @ points

@@ -11,16 +11,15 @@ from tasks.reduces.robust.base import Robust
 
 @dataclass(frozen=True)
 class Median(Robust):
-    """The median of each coordinate, of an even number the mean of the middle two (Yin et al. 2018, Definition 1).
+    """The median of each coordinate; for an even number, the middle two's mean (Yin et al. 2018, Definition 1).
 
-    It withstands fewer than half of the updates: each coordinate stays within the range of the honest ones.
+    It withstands fewer than half of the updates: each coordinate stays in the range of the honest ones.
 
     >>> Median().center(torch.tensor([[1.0, 5.0], [2.0, 4.0], [1e6, -1e6]])).tolist()
     [2.0, 4.0]
     """
 
     def breakdown(self, updates: int) -> int:
-        """Fewer than half."""
         return (updates - 1) // 2
 
     def center(self, points: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from tasks.reduces.robust.base import Robust
 class TrimmedMean(Robust):
     """The mean of each coordinate without its `f` smallest and `f` largest (Yin et al. 2018, Definition 2).
 
-    It withstands `f` corrupted updates, of at least 2 f + 1: each coordinate stays within the range of the honest.
+    It withstands `f` corrupted updates of at least 2 f + 1: each coordinate stays in the range of the honest ones.
 
     >>> TrimmedMean(1).center(torch.tensor([[1.0], [2.0], [3.0], [-1e6]])).tolist()
     [1.5]
@@ -28,11 +28,9 @@ class TrimmedMean(Robust):
 
     @property
     def needs(self) -> int:
-        """One more than are left out."""
         return 2 * self.f + 1
 
     def breakdown(self, updates: int) -> int:
-        """As many as are left out at each end."""
         return self.f
 
     def center(self, points: torch.Tensor) -> torch.Tensor:

@@ -90,4 +90,4 @@ def test_units_are_named_with_commas_between_them(capsys) -> None:
     options = ["--ranks", "2", "--units", "fc1", "--rounds", "1", "--local-steps", "2", "--name", "named"]
     code, _, err = run(capsys, "train", "--executor", "inline", *options)
     assert code == 0, err
-    assert open_run("named").config["algorithm"]["units"] == ["fc1"]
+    assert open_run("named").config["units"] == ["fc1"]
