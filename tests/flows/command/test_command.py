@@ -50,7 +50,7 @@ def number():
         (["--data", "digit"], 2, "unknown data 'digit'; did you mean digits?"),
         (["--data", "mnist"], 2, "mnist:DIR"),
         (["--data", "mnist:nowhere"], 2, "no train-images-idx3-ubyte.gz or train-images-idx3-ubyte in"),
-        (["--data", "csv:nowhere.csv"], 2, "nowhere.csv; --data csv:FILE names one"),
+        (["--data", "csv:nowhere.csv"], 2, "nowhere.csv; give the path of one to read as csv"),
         (["--data", "text:nowhere.txt"], 2, "there is no file "),
         (["--split", "odd"], 2, "unknown split 'odd'; there are iid, contiguous, dirichlet:ALPHA"),
         (["--optimizer", "Adamm"], 2, "torch.optim has no optimizer 'Adamm'"),
