@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 from pydantic.fields import FieldInfo
 
 from flows.config.base import NamedOrOwn, problems_of
+from storage.errors import CodeError, failing_as, located
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import TABLES, is_own_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
@@ -151,7 +152,8 @@ def options_of(name: str, parts: Mapping[str, str] | None = None) -> dict[str, F
         if not is_reference(name):
             return {}
         function = find_code(name).load()
-        hints = get_type_hints(function, include_extras=True)
+        with failing_as(lambda error: CodeError(f"the options of {name} cannot be read: {located(error)}")):
+            hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
         options: Options = {p.name: (hints.get(p.name, _type(p.default)), p.default) for p in parameters}
     else:

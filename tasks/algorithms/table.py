@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
-from storage.errors import UsageError
+from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import Preset, joined, make_part
@@ -124,8 +124,21 @@ def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code 
         signature.bind(**options)
     except TypeError as error:
         raise UsageError(f"algorithm {name}: {error}; give every option a default") from error
-    algorithm = make(**options)
+    with failing_as(lambda error: CodeError(f"algorithm {name} failed with {located(error)}")):
+        hints = get_type_hints(make, include_extras=True)
+        values = {option: _valid(option, value, hints.get(option)) for option, value in options.items()}
+        algorithm = make(**values)
     if not isinstance(algorithm, Algorithm):
         raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")
     made = {kind: make_part(kind, named, {}) for kind, named in parts.items() if named is not None}
     return joined(replace(algorithm, **made)) if made else algorithm
+
+
+def _valid(option: str, value: Any, annotation: Any) -> Any:
+    """The value of an option as its annotation has it; raises `UsageError` for one that it does not take."""
+    if annotation is None:
+        return value
+    try:
+        return TypeAdapter(annotation).validate_python(value)
+    except ValidationError as error:
+        raise UsageError(f"{option} = {value!r}: {error.errors()[0]['msg']}") from error

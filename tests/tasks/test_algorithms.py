@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 from pydantic import TypeAdapter
 
-from storage.errors import UsageError
+from storage.errors import RoundweaveError, UsageError
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import make_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, build_algorithm
@@ -185,3 +185,23 @@ def bad(): return 3
         build_algorithm(find_code(f"{path}:good"), {"momentum": 0.5})
     with pytest.raises(UsageError, match="must return an Algorithm, not int"):
         build_algorithm(find_code(f"{path}:bad"), {})
+
+
+def test_options_of_ones_own_algorithm_are_of_the_type_and_within_the_bounds_that_it_annotates(own) -> None:
+    path = own("""
+from typing import Annotated
+from pydantic import Field
+from roundweave import Algorithm, Gradient, Mean, Sgd
+def good(lr: Annotated[float, Field(gt=0)] = 0.5, steps: int = 3, name="x"):
+    return Algorithm(Gradient(), Mean(), Sgd(lr / (steps - 4)))
+""")
+    code = find_code(f"{path}:good")
+    for options, says in (
+        ({"lr": -1.0}, "lr = -1.0: Input should be greater than 0"),
+        ({"steps": "abc"}, "steps = 'abc': Input should be a valid integer"),
+        ({"steps": 4}, r"algorithm .*mine\.py:good failed with ZeroDivisionError"),
+    ):
+        with pytest.raises(RoundweaveError, match=says) as caught:
+            build_algorithm(code, options)
+        assert "\n" not in str(caught.value)
+    assert build_algorithm(code, {"lr": "2", "steps": 5}).apply == Sgd(2.0)
