@@ -102,23 +102,6 @@ class Run(run.Run):
         return Round(self, round)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
-        """The first of the rounds with the best score.
-
-        Args:
-            score: ``"loss"``, or one of `Run.scores`.
-            lowest: Whether the lowest number is the best one. By default it is for ``loss`` and ``mae``, and the
-                highest is for all other scores.
-
-        Returns:
-            The round.
-
-        Raises:
-            UsageError: The run has no such score.
-            RoundMissing: No round has that score.
-
-        Example:
-            >>> run.best("accuracy").number
-        """
         return self.round(super().best(score, lowest).number)
 
     def examples(self, partition: int, round: int = -1, trust: bool = False) -> pd.DataFrame:

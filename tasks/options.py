@@ -85,8 +85,15 @@ def check_options(part: object) -> None:
     """Raise `UsageError` where an option of a part, however it was made, is not within its bounds."""
     kind: type = type(part)
     for name, adapter in _adapters(kind).items():
-        value = getattr(part, name)
-        try:
-            adapter.validate_python(value)
-        except ValidationError as error:
-            raise UsageError(f"{name} = {value!r}: {error.errors()[0]['msg']}") from error
+        valid(name, getattr(part, name), adapter)
+
+
+def valid(name: str, value: Any, adapter: TypeAdapter[Any], strict: bool = False) -> Any:
+    """The value of an option as the adapter of its type has it; raises `UsageError` for one that is not taken.
+
+    If `strict`, a value of another type is refused and not converted.
+    """
+    try:
+        return adapter.validate_python(value, strict=strict)
+    except ValidationError as error:
+        raise UsageError(f"{name} = {value!r}: {error.errors()[0]['msg']}") from error

@@ -41,7 +41,7 @@ def test_words_that_were_replaced_are_gone(word: str) -> None:
     assert not used, f"say {word} instead"
 
 
-def test_no_two_modules_are_called_the_same_within_a_package_of_packages() -> None:
+def test_no_more_than_two_modules_share_a_name() -> None:
     """A stranger guesses the file from the feature: of a name that several modules have, each says its room."""
     common = {"__init__", "table", "base", "mapper", "inline", "unofficial"}
     names = [file.stem for room in ("flows", "tasks", "storage") for file in (HERE / room).rglob("*.py")]

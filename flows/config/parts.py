@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +9,12 @@ from pydantic import Field, model_validator
 
 from flows.config.base import Config, NamedOrOwn
 from tasks.algebra import Algorithm
-from tasks.algorithms.preset import joined, make_part
+from tasks.algorithms.preset import is_own_part, joined, make_part
 from tasks.applies.table import APPLIES
 from tasks.reduces.matched import Matched
 from tasks.reduces.table import REDUCES
 from tasks.tables import spelled
-from tasks.user_code import Code, find_code, is_reference
+from tasks.user_code import Code, find_code
 
 
 class Parts(Config):
@@ -38,10 +37,9 @@ class Parts(Config):
 
     def kept(self) -> dict[str, Any]:
         """The given fields, with the source of the user's functions."""
-        reduce = {} if self.reduce is None else {"reduce": _kept(self.reduce, REDUCES)}
-        if self.apply is None:
-            return reduce
-        return {**reduce, "apply": _kept(self.apply, APPLIES), "apply_options": self.apply_options}
+        parts = {kind: part for kind in ("reduce", "apply") if (part := getattr(self, kind)) is not None}
+        kept = {kind: find_code(part) if is_own_part(kind, part) else part for kind, part in parts.items()}
+        return kept | ({"apply_options": self.apply_options} if "apply" in kept else {})
 
     @model_validator(mode="after")
     def _options_of_one(self) -> Parts:
@@ -75,8 +73,3 @@ class Recombined(Parts):
 def is_part(text: str) -> bool:
     """Whether a text names a built-in reduce or apply, with or without an argument after a colon."""
     return text.partition(":")[0] in {**REDUCES, **APPLIES}
-
-
-def _kept(part: str | Code, table: Mapping[str, Any]) -> str | Code:
-    known = isinstance(part, str) and (part.partition(":")[0] in table or not is_reference(part))
-    return part if known else find_code(part)

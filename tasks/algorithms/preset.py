@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
@@ -14,7 +14,7 @@ from tasks.applies.keep_extras import KeepExtras
 from tasks.applies.table import APPLIES
 from tasks.maps.local_steps import LocalSgd, LocalSteps
 from tasks.maps.table import MAPS
-from tasks.options import options_of
+from tasks.options import options_of, valid
 from tasks.reduces.matched import Matched
 from tasks.reduces.table import REDUCES
 from tasks.tables import Table, find, make, make_own
@@ -139,10 +139,7 @@ def make_part(kind: str, named: str | Code, given: Mapping[str, Any]) -> Any:
     for option, value in given.items():
         if option not in taken:
             raise UsageError(f"{kind} {name} takes no {option}; it takes {', '.join(taken) or 'no options'}")
-        try:
-            TypeAdapter(taken[option][0]).validate_python(value, strict=isinstance(value, bool))
-        except ValidationError as error:
-            raise UsageError(f"{kind} {name}: {option} = {value!r}: {error.errors()[0]['msg']}") from error
+        valid(f"{kind} {name}: {option}", value, TypeAdapter(taken[option][0]), strict=isinstance(value, bool))
     return _made(kind, part, given)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
@@ -84,10 +84,7 @@ class Auto:
     nesterov: option.Nesterov = False
     lr_schedule: option.LearningRateSchedule = "constant"
     batch_size: option.BatchSize = 32
-    most_local_steps: Annotated[
-        int | None,
-        Field(ge=1, description="no more local steps a round than these; none: as many as an epoch has"),
-    ] = None
+    most_local_steps: MostLocalSteps = None
 
 
 def check_taken(name: str, given: Iterable[str], taken: Iterable[str]) -> None:
@@ -126,19 +123,11 @@ def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code 
         raise UsageError(f"algorithm {name}: {error}; give every option a default") from error
     with failing_as(lambda error: CodeError(f"algorithm {name} failed with {located(error)}")):
         hints = get_type_hints(make, include_extras=True)
-        values = {option: _valid(option, value, hints.get(option)) for option, value in options.items()}
+        values = {
+            name: option.valid(name, value, TypeAdapter(hints.get(name, Any))) for name, value in options.items()
+        }
         algorithm = make(**values)
     if not isinstance(algorithm, Algorithm):
         raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")
     made = {kind: make_part(kind, named, {}) for kind, named in parts.items() if named is not None}
     return joined(replace(algorithm, **made)) if made else algorithm
-
-
-def _valid(option: str, value: Any, annotation: Any) -> Any:
-    """The value of an option as its annotation has it; raises `UsageError` for one that it does not take."""
-    if annotation is None:
-        return value
-    try:
-        return TypeAdapter(annotation).validate_python(value)
-    except ValidationError as error:
-        raise UsageError(f"{option} = {value!r}: {error.errors()[0]['msg']}") from error

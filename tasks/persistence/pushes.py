@@ -121,24 +121,12 @@ def commit_server_rounds(
     """
     outcome, commits = read_outcome(job, first - 1), list[Commit]()
     for taken_in, refs, scores in zip(rounds_taken, pushed, tallies, strict=True):
-        updates = list(map(at, refs))
-        outcome = serve(job.work, outcome, taken_in, updates)
+        pushes = list(map(at, refs))
+        outcome = serve(job.work, outcome, taken_in, pushes)
         previous, closing = commits[-1] if commits else None, outcome.state.round == last
-        commits.append(commit_pushes(job, outcome, updates, scores, previous, closing))
+        updates = {push.partition: push.update for push in pushes}
+        commits.append(commit_round(job, outcome, scores, previous, closing, updates))
         if commits[-1].stop:
             break
     remember(job.attempt.open(), outcome)
     return commits
-
-
-def commit_pushes(
-    job: Job,
-    after: Outcome,
-    pushed: Sequence[Pushed],
-    tallies: Sequence[Sequence[Tally]],
-    previous: Commit | None,
-    closing: bool,
-) -> Commit:
-    """Store the updates that a round applied, and commit it; the other arguments are those of `commit_round`."""
-    updates = {each.partition: each.update for each in pushed}
-    return commit_round(job, after, tallies, previous, closing, updates)
