@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,33 @@ def committed(path: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def processes() -> Any:
-    """Processes that begin with all modules loaded and no threads."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tasks.executors.inline", "flows.preparing.job"])
-    return context.Process
+    return multiprocessing.get_context("forkserver").Process
+
+
+def fork_trainings(requests: Connection) -> None:
+    """Fork a process for each request, as imports take longer than a training; send its exit code."""
+    for request in iter(requests.recv, None):
+        child = os.fork()
+        if not child:
+            train_until(*request)
+            os._exit(0)
+        requests.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+@pytest.fixture
+def train_in_a_fork(processes) -> Iterator[Callable[..., int]]:
+    """Runs `train_until` in a process of its own; gives its exit code."""
+    requests, theirs = multiprocessing.Pipe()
+    server = processes(target=fork_trainings, args=(theirs,))
+    server.start()
+
+    def run(*request: Any) -> int:
+        requests.send(request)
+        return requests.recv()
+
+    yield run
+    requests.send(None)
+    server.join()
 
 
 @pytest.fixture
@@ -145,21 +169,46 @@ def check_and_go_on(root: Path, data: str, digest: str) -> int:
 
 
 SLOW = pytest.mark.slow
+SAMPLE = 12
+"""How many of the calls the quick test kills at, evenly spread."""
 
 
-@pytest.mark.parametrize("where", [at_each_call_of_a_place, pytest.param(at_each_call_of_the_system, marks=SLOW)])
+def calls_of_a_run(root: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many calls of a place a whole run makes."""
+    counter = Killed(NEVER)
+    for name in CHANGES:
+        monkeypatch.setattr(LocalPlace, name, counter.before(getattr(LocalPlace, name)))
+    trained(root, data)
+    monkeypatch.undo()
+    return NEVER - counter.left
+
+
+def test_a_run_killed_at_some_writes_goes_on_to_the_same_bits(
+    train_in_a_fork, data, tmp_path, monkeypatch
+) -> None:
+    digest = trained(tmp_path / "whole", data).digest
+    calls = calls_of_a_run(tmp_path / "counted", data, monkeypatch)
+    assert calls > 50
+    shown = set()
+    for kill in np.linspace(0, calls - 1, SAMPLE).round().astype(int):
+        root = tmp_path / f"killed{kill}"
+        assert train_in_a_fork(at_each_call_of_a_place, kill, root, data) == -signal.SIGKILL
+        shown.add(check_and_go_on(root, data, digest))
+    assert shown == {0, 1, 2, 3}
+
+
+@SLOW
+@pytest.mark.parametrize("where", [at_each_call_of_a_place, at_each_call_of_the_system])
 @pytest.mark.timeout(900)
-def test_a_run_killed_at_each_write_goes_on_to_the_same_bits(processes, data, tmp_path, where) -> None:
+def test_a_run_killed_at_each_write_goes_on_to_the_same_bits(train_in_a_fork, data, tmp_path, where) -> None:
     digest, shown = trained(tmp_path / "whole", data).digest, set()
     for kills in itertools.count():
         root = tmp_path / f"killed{kills}"
-        process = processes(target=train_until, args=(where, kills, root, data))
-        process.start()
-        process.join()
+        exit_code = train_in_a_fork(where, kills, root, data)
         shown.add(check_and_go_on(root, data, digest))
-        if not process.exitcode:
+        if not exit_code:
             break
-        assert process.exitcode == -signal.SIGKILL
+        assert exit_code == -signal.SIGKILL
     assert kills > 50
     assert shown == {0, 1, 2, 3}
 
