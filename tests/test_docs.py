@@ -73,6 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of mlflow's own queries
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_shows_runs(page: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for number, block in enumerate(blocks(page)):
@@ -145,6 +146,10 @@ def run_line(line: str, folder: Path) -> None:
             return
         case ["roundweave", *arguments]:
             assert command(arguments) == 0, line
+        case [assignment, "roundweave", *arguments] if "=" in assignment:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(*assignment.split("=", 1))
+                assert command(arguments) == 0, line
         case ["python", script]:
             runpy.run_path(str(folder / script), run_name="__main__")
         case ["pytest", *arguments]:

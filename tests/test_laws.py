@@ -5,13 +5,13 @@ Law 5, of interchangeable units, is proved over a zoo of architectures in `tests
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +141,7 @@ def test_unequal_partitions_are_weighted_by_their_examples(cuts: list[int], lr: 
     inputs, targets = regression(60)
     objective = regression_objective()
     bounds = [0, *sorted(cuts), 60]
-    parts = [Examples(inputs[a:b], targets[a:b]) for a, b in pairwise(bounds)]
+    parts = [Examples(inputs[a:b], targets[a:b]) for a, b in itertools.pairwise(bounds)]
     algorithm = Algorithm(Gradient(), Mean(), Sgd(lr))
     whole = step(algorithm, objective, objective.initial(), [Examples(inputs, targets)])
     assert close(step(algorithm, objective, objective.initial(), parts).params["float64"], whole.params["float64"])
@@ -174,7 +174,10 @@ def test_one_local_step_is_synchronous_sgd(lr: float, parts: int) -> None:
 ON_WORKERS = pytest.mark.parametrize("executor", [GraphExecutor, RanksExecutor])
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=[3, *(pytest.param(workers, marks=SLOW) for workers in (1, 2, 4))])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Client]:
     with connect_local(request.param) as client:
         yield client
@@ -251,7 +254,7 @@ def encoder():
 """
 
 
-@pytest.mark.parametrize("model", ["hybrid", "encoder"])
+@pytest.mark.parametrize("model", ["hybrid", pytest.param("encoder", marks=SLOW)])
 def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, own, model) -> None:
     fields = TEAMS | {"model": f"{own(SHARED)}:{model}", "model_options": {}, "hybrid": model == "hybrid"}
     alone = train(**fields, name="alone")
@@ -266,10 +269,19 @@ def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(tr
     assert {number: run.round(number).commit.state for number in range(1, 7)} == wanted_of_teams
 
 
-@pytest.mark.parametrize("window", [1, 6])
-@pytest.mark.parametrize("killed", [1, 2])
-@ON_WORKERS
-@pytest.mark.parametrize("kind", KINDS)
+QUICK_KILLS = [
+    ("dropout", GraphExecutor, 1, 1),
+    ("dropout", RanksExecutor, 2, 6),
+    ("stacked", GraphExecutor, 2, 6),
+]
+SLOW_KILLS = [
+    pytest.param(*kill, marks=SLOW)
+    for kill in itertools.product(KINDS, [GraphExecutor, RanksExecutor], [1, 2], [1, 6])
+    if kill not in QUICK_KILLS
+]
+
+
+@pytest.mark.parametrize(("kind", "executor", "killed", "window"), QUICK_KILLS + SLOW_KILLS)
 def test_workers_killed_in_mid_round_change_no_bits(train, own, window, killed, executor, kind) -> None:
     """Each worker that is killed dies inside a map: the loss kills its own process, once for each file."""
     source = """
@@ -340,11 +352,11 @@ def test_an_inline_run_resumed_at_any_round_has_the_same_bits(train, references,
 
 
 def test_tasks_that_the_scheduler_holds_stay_bounded(train) -> None:
-    fields = {"partitions": 4, "model": "logistic", "local_steps": 1, "rounds": 200}
+    fields = {"partitions": 4, "model": "logistic", "local_steps": 1, "rounds": 80}
     held: list[int] = []
     with local_cluster(2) as cluster, Client(cluster, set_as_default=False) as client, client.as_current():
         train(GraphExecutor(client), 8, lambda commit: held.append(len(cluster.scheduler.tasks)), **fields)
-    assert max(held[150:]) <= max(held[:50]) + 5
+    assert max(held[60:]) <= max(held[:20]) + 5
 
 
 def test_views_at_any_alignment_give_the_same_products() -> None:

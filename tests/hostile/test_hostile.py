@@ -20,7 +20,7 @@ from tests.hostile.stores import FOLDERS, PWN, STORES, Store, attribute, product
 
 ALL = list(COMMANDS)
 
-QUICK = ("partitions-10^7", "commits-missing", "name-not-utf8", "escapes-refusal")
+QUICK = ("commits-missing", "escapes-refusal")
 """The stores over which all commands are tried each time; over each other one, two, which take turns."""
 
 LEAST = 1 << 29
