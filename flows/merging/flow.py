@@ -18,8 +18,7 @@ from storage.rounds.commits import Score
 from tasks.executors.base import Executor
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.search.activations import Moments, summed
-from tasks.matching.search.evidence import Evidence
-from tasks.matching.search.networks import match_all, match_each
+from tasks.matching.search.networks import Evidence, match_all, match_each
 from tasks.merging.blends import Blend, score_blend
 from tasks.merging.gallery import observe
 from tasks.numerics import pinned

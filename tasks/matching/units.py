@@ -10,7 +10,7 @@ from torch import nn
 
 from storage.errors import ModelError
 from tasks.matching.groups import Group, Piece, Span, UnitGroups
-from tasks.matching.tracing.axes import Atom, Axes, leaves
+from tasks.matching.tracing.axes import Atom
 from tasks.matching.tracing.blocks import Block, placed
 from tasks.matching.tracing.exporting import first_names
 from tasks.matching.tracing.settling import ancestors, companions, settle
@@ -108,16 +108,9 @@ def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iter
 
 def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:
     """The intermediate values that go into a sum, as pieces; only those with units of some parameter."""
-    shapes = {
-        node.name: tuple(node.meta["val"].shape)
-        for node in traced.program.graph.nodes
-        if isinstance(node.meta.get("val"), torch.Tensor)
-    }
-    consumed = [name for name in dict.fromkeys(traced.consumed) if name in shapes and name in traced.intermediate]
+    own = [(node, axes) for node, axes in traced.summed.items() if node.graph is traced.program.graph]
     return tuple(
-        piece
-        for name in consumed
-        for piece in _pieces(name, placed(traced.intermediate[name], shapes[name]), names)
+        piece for node, axes in own for piece in _pieces(node.name, placed(axes, node.meta["val"].shape), names)
     )
 
 
@@ -126,9 +119,8 @@ def _pinned(shapes: Mapping[str, tuple[int, ...]], traced: Trace, aliases: Mappi
     for name, shape in shapes.items():
         if name in aliases or math.prod(shape) == 1:
             continue
-        axes: Axes = traced.tensors.get(name, [])
-        atoms = [atom for axis in axes for atom in leaves(axis) if atom.size > 1]
-        if all(atom.pinned for atom in atoms):
-            reasons = dict.fromkeys(str(atom.pinned) for atom in atoms)
-            pinned[name] = ", ".join(reasons) or "not used"
+        atoms = [atom for axis in traced.tensors.get(name, []) for atom in axis.walk()]
+        reasons = [atom.pinned for atom in atoms if atom.size > 1 and atom.parts is None]
+        if all(reasons):
+            pinned[name] = ", ".join(dict.fromkeys(map(str, reasons))) or "not used"
     return pinned

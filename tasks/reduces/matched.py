@@ -20,8 +20,7 @@ from tasks.data.partitions import Partitions
 from tasks.matching.check import check_function
 from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.search.activations import BATCH, activation_moments
-from tasks.matching.search.evidence import By, Evidence
-from tasks.matching.search.networks import match_all, match_each
+from tasks.matching.search.networks import By, Evidence, match_all, match_each
 from tasks.matching.search.terms import Metric
 from tasks.matching.units import find_units
 from tasks.networks.objective import Objective, named

@@ -17,12 +17,13 @@ from torch import fx, nn
 from storage.errors import UsageError
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.terms import Metric, MomentTerm
-from tasks.matching.tracing.exporting import plain_attention
-from tasks.matching.tracing.trace import trace
+from tasks.matching.tracing.exporting import exported, plain_attention
 
 Pair = tuple[int, int]
 BATCH = 100
 """The default number of examples that go through the networks at once."""
+MASKED = 1e15
+"""Values of this size, such as attention scores of masked places, say nothing about a unit and count as 0."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def activation_moments(
     size = units.batch
     if len(inputs[0]) < size:
         raise UsageError(f"{len(inputs[0])} examples are too few to compare activations in batches of {size}")
-    program = trace(model, tuple(tensor[:size] for tensor in inputs)).program
+    program = exported(model, tuple(tensor[:size] for tensor in inputs))
     places = [piece for piece in units.taps if len(set(_labels(piece))) == len(_labels(piece))]
     tapped = _Tapped(program, {piece.tensor for piece in places})
 
@@ -138,6 +139,7 @@ def _labels(piece: Piece) -> tuple[str, ...]:
 def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
     """The values at a piece as (sample, unit), with units flattened in the order of the piece's groups."""
     view = piece.view(value.contiguous()).float()
+    view = torch.where(view.abs() < MASKED, view, 0.0)
     labelled = [dim for dim, label in enumerate(piece.groups) if label is not None]
     rest = [dim for dim in range(view.ndim) if dim not in labelled]
     return view.permute(*rest, *labelled).reshape(-1, math.prod(view.shape[dim] for dim in labelled))

@@ -8,7 +8,7 @@ neighbour has changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ SWEEPS = 50
 
 GAIN = 1e-4
 """A new permutation must increase the similarity by at least this share of it."""
-
-ROOM = 1 << 24
-"""The most numbers that stay in memory between visits of a group; what does not fit is computed again."""
 
 Assign = Callable[[torch.Tensor], torch.Tensor]
 
@@ -57,16 +54,13 @@ class Aligner:
     """Aligns unit groups by terms of similarity; `assign` turns similarities into a permutation or a mixture.
 
     A group that is a parent of others is compared by pairs: for each pair of a target and a source unit, the
-    dependent groups are aligned first. `kept` caches terms between visits of a group.
+    dependent groups are aligned first. Units without any term keep their order.
     """
 
     terms: Sequence[Term]
     groups: Mapping[str, Group]
     metric: Metric = "l2"
     assign: Assign = assign
-    kept: dict[tuple[int, int], tuple[list[torch.Tensor], Term]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def align(self, start: Permutation | None = None, sweeps: int = SWEEPS) -> dict[str, torch.Tensor]:
         """The best permutation found, int64 (*sizes of parents, size) for each group.
@@ -140,25 +134,14 @@ class Aligner:
         """The best permutation of a group and its dependents, and its similarities if it has no dependents."""
         if self._tree(root) != {root}:
             return self._by_pairs(root, known), None
-        scores = similarity(self._parts(root, known), self.metric)
+        parts = self._parts(root, known)
+        scores = similarity(parts, self.metric) if parts else torch.eye(self.groups[root].size)
         return {root: self.assign(scores)}, scores
 
     def _parts(self, root: str, known: Permutation) -> Sequence[Term]:
         """The terms of a group's units in each of its tensors, with other groups permuted as far as known."""
-        places = [(n, dim) for n, t in enumerate(self.terms) for dim, name in enumerate(t.labels) if name == root]
-        return comparable([self._settled(*place, known) for place in places], {HERE})
-
-    def _settled(self, number: int, dim: int, known: Permutation) -> Term:
-        """A term with all dimensions but one permuted; cached until one of the other groups changes."""
-        term = self.terms[number]
-        others = [known[name] for d, name in enumerate(term.labels) if d != dim and name and name in known]
-        before, part = self.kept.get((number, dim), (None, None))
-        if part is None or before is None or [*map(id, before)] != [*map(id, others)]:
-            self.kept.pop((number, dim), None)
-            part = term.marked(dim).settled(self.groups, known)
-            if part.size + sum(one.size for _, one in self.kept.values()) <= ROOM:
-                self.kept[number, dim] = (others, part)
-        return part
+        marked = [term.marked(d) for term in self.terms for d, name in enumerate(term.labels) if name == root]
+        return comparable([term.settled(self.groups, known) for term in marked], {HERE})
 
     def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
         """The permutation of a group and its dependent groups, from the best alignment of each pair of units."""

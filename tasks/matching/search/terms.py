@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal, Self
 
 import torch
@@ -33,19 +33,11 @@ class WeightTerm:
         """Whether each unit has more than a single number to compare: some dimension has no label."""
         return None in self.labels
 
-    @cached_property
-    def size(self) -> int:
-        """How many numbers stay in memory once the marked units are compared."""
-        target = self.read()[0]
-        return 2 * target.numel() + target.shape[self.labels.index(HERE)] ** 2
-
-    @cached_property
     def scores(self) -> torch.Tensor:
         """Inner products (target units, source units) for a term with a single label."""
         target, source = map(self._rows, self.read())
         return target @ source.T
 
-    @cached_property
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Squared lengths (units,) of the target's and the source's units for a term with a single label."""
         target, source = map(self._rows, self.read())
@@ -102,17 +94,10 @@ class MomentTerm:
     labels: Labels
     informed: bool = True
 
-    @property
-    def size(self) -> int:
-        """How many numbers stay in memory."""
-        return self.moments.numel()
-
-    @property
     def scores(self) -> torch.Tensor:
         """The moments themselves (target units, source units)."""
         return self.moments
 
-    @property
     def norms(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Ones (units,) twice, as the moments are normalised already."""
         return torch.ones(self.moments.shape[0]), torch.ones(self.moments.shape[0])
@@ -168,8 +153,15 @@ def _marked(labels: Labels, dim: int) -> Labels:
     return tuple(HERE if d == dim else label for d, label in enumerate(labels))
 
 
-def weight_terms(target: Tensors, source: Tensors, units: UnitGroups, metric: Metric) -> list[Term]:
-    """A term for each piece of each parameter of two networks, which are named tensors of the same shapes.
+def mean_term(terms: Sequence[MomentTerm]) -> MomentTerm:
+    """The mean of terms of the same labels."""
+    return replace(terms[0], moments=torch.stack([term.moments for term in terms]).mean(0))
+
+
+def weight_terms(
+    target: Tensors, source: Tensors, units: UnitGroups, metric: Metric, pieces: Sequence[Piece] | None = None
+) -> list[Term]:
+    """A term for each piece, by default all, of the parameters of two networks: named tensors of the same shapes.
 
     Running statistics are left out, as their scale is different.
     """
@@ -181,8 +173,8 @@ def weight_terms(target: Tensors, source: Tensors, units: UnitGroups, metric: Me
             pair = [values - values.mean() for values in pair]
         return pair[0], pair[1]
 
-    pieces = [piece for piece in units.pieces if piece.tensor not in units.statistics]
-    return [WeightTerm(partial(read, piece), piece.groups) for piece in pieces]
+    chosen = [p for p in (units.pieces if pieces is None else pieces) if p.tensor not in units.statistics]
+    return [WeightTerm(partial(read, piece), piece.groups) for piece in chosen]
 
 
 def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
@@ -192,9 +184,9 @@ def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
     """
     similarities = []
     for same in _by_kind(terms):
-        total = same[0].scores if len(same) == 1 else torch.stack([term.scores for term in same]).sum(0)
+        total = same[0].scores() if len(same) == 1 else torch.stack([term.scores() for term in same]).sum(0)
         if metric != "l2":
-            each = zip(*(term.norms for term in same), strict=True)
+            each = zip(*(term.norms() for term in same), strict=True)
             target, source = (torch.stack(norms).sum(0).sqrt().clamp_min(1e-30) for norms in each)
             total = total / target[:, None] / source[None, :]
         similarities.append(total)
@@ -210,7 +202,7 @@ def overall(terms: Sequence[Term], metric: Metric) -> float:
     for same in _by_kind(terms):
         product, target, source = (sum(each) for each in zip(*(term.value() for term in same), strict=True))
         similarities.append(float(product if metric == "l2" else product / max((target * source) ** 0.5, 1e-30)))
-    return sum(similarities) / len(similarities)
+    return sum(similarities) / max(len(similarities), 1)
 
 
 def _by_kind(terms: Sequence[Term]) -> list[list[Term]]:

@@ -1,9 +1,8 @@
 """The units along the axes of tensors, and how operations unify the units of two tensors.
 
-An axis is a sequence of segments, a segment is a row-major product of atoms, and an atom is a set of indices of
-known size: ``cat`` makes sequences, ``view`` makes products. Two axes that an operation pairs are unified atom by
-atom (union-find), and an atom is cut or factored where the other side is. Atoms that are never pinned may be
-permuted.
+The units along an axis are an atom: a set of indices of known size. ``cat`` makes an atom of several that follow
+one another, ``view`` makes one of a row-major product. Two axes that an operation pairs are unified (union-find),
+and an atom is cut or factored where the other side is. Atoms that are never pinned may be permuted.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 Segment = list["Atom"]
-Axis = list[Segment]
-Axes = list[Axis]
-"""The axes of a tensor, one for each dimension."""
-
+"""A row-major product of atoms."""
+Axes = list["Atom"]
+"""The axes of a tensor: an atom for each dimension."""
 
 OPERATION: ContextVar[str] = ContextVar("operation", default="")
 """The operation whose rule is being applied, to name it in the reasons for pinning."""
@@ -32,171 +30,168 @@ class AxesMismatch(ValueError):
 class Atom:
     """A set of indices. `pinned` is the reason why their order must stay, None while they may be permuted.
 
-    `parts` are the atoms that it was cut or factored into. `chosen` holds choices: for another atom beside it and
-    each index of that atom, the atom that takes its place there. For example, packed queries and keys have
-    different units at each index of the packing axis. `link` leads to the atom that it was unified with.
+    `parts` are the products that it was cut into, or the one into which it was factored. `chosen` holds choices:
+    for another atom beside it and each index of that atom, the atom that takes its place there. For example,
+    packed queries and keys have different units at each index of the packing axis. `link` leads to the atom that
+    it was unified with.
     """
 
     size: int
     pinned: str | None = None
-    parts: Axis | None = None
+    parts: list[Segment] | None = None
     chosen: dict[Atom, dict[int, Atom]] = field(default_factory=dict)
     link: Atom | None = None
 
+    @property
+    def root(self) -> Atom:
+        """The atom that represents all atoms unified with this one."""
+        atom = self
+        while atom.link is not None:
+            if atom.link.link is not None:
+                atom.link = atom.link.link
+            atom = atom.link
+        return atom
 
-def find(atom: Atom) -> Atom:
-    """The atom that represents all atoms unified with this one."""
-    while atom.link is not None:
-        if atom.link.link is not None:
-            atom.link = atom.link.link
-        atom = atom.link
-    return atom
+    @property
+    def factors(self) -> Segment:
+        """The atoms whose product this is, without those of size 1."""
+        root = self.root
+        if root.parts is not None and len(root.parts) == 1:
+            return [factor for atom in root.parts[0] for factor in atom.factors]
+        return [root] if root.size != 1 else []
 
+    @property
+    def segments(self) -> list[Segment]:
+        """The products that follow one another along this atom; atoms that were cut inside a product stay."""
+        return expand([[self]])
 
-def new_axis(size: int, pinned: str | None = None) -> Axis:
-    """A new axis of one atom."""
-    return [[Atom(size, pinned)]]
+    @property
+    def whole(self) -> Atom | None:
+        """The atom itself, or None if it was cut or factored."""
+        (first, *more) = self.segments
+        return first[0] if len(first) == 1 and not more else None
+
+    def pin(self, why: str) -> None:
+        """Pin all units, for the reason `why`; earlier reasons stay."""
+        root = self.root
+        for segment in root.parts or []:
+            pin_all(segment, why)
+        if root.parts is None and root.pinned is None:
+            root.pinned = why
+
+    def factored(self, *sizes: int) -> list[Atom]:
+        """Atoms of these sizes whose row-major product this is."""
+        atoms = [Atom(size) for size in sizes]
+        unify(self, product(*atoms))
+        return atoms
+
+    def cut(self, sizes: Sequence[int]) -> list[Atom]:
+        """Atoms of these sizes that follow one another along this one."""
+        atoms = [Atom(size) for size in sizes]
+        unify(self, concatenation(*atoms))
+        return atoms
+
+    def at(self, beside: Atom, index: int) -> Atom:
+        """The units at this index of the atom `beside`, where they may be different ones."""
+
+        def chosen(atom: Atom) -> Atom:
+            if atom.pinned is not None or atom.parts is not None:
+                return atom
+            return atom.chosen.setdefault(beside, {}).setdefault(index, Atom(atom.size))
+
+        return concatenation(*(product(*map(chosen, segment)) for segment in self.segments))
+
+    def walk(self, seen: set[Atom] | None = None) -> Iterator[Atom]:
+        """All atoms of this one, each once, including their parts and their choices."""
+        seen = set() if seen is None else seen
+        root = self.root
+        if root not in seen:
+            seen.add(root)
+            yield root
+            choices = [list(choice.values()) for choice in root.chosen.values()]
+            for atom in (atom for atoms in (*(root.parts or []), *choices) for atom in atoms):
+                yield from atom.walk(seen)
 
 
 def new_axes(shape: Sequence[int], pinned: str | None = None) -> Axes:
     """A new axis for each dimension."""
-    return [new_axis(size, pinned) for size in shape]
+    return [Atom(size, pinned) for size in shape]
 
 
 def is_axes(value: object) -> TypeGuard[Axes]:
-    """Whether an operation's argument is the axes of a tensor."""
-    return isinstance(value, list) and all(isinstance(axis, list) for axis in value)
-
-
-def length(axis: Axis) -> int:
-    """The number of indices on an axis."""
-    return sum(math.prod(atom.size for atom in segment) for segment in axis)
-
-
-def factors(segment: Segment) -> Segment:
-    """A segment with factored atoms replaced by their factors, and without atoms of size 1."""
-    atoms = []
-    for atom in map(find, segment):
-        if atom.parts is not None and len(atom.parts) == 1:
-            atoms += factors(atom.parts[0])
-        elif atom.size != 1:
-            atoms.append(atom)
-    return atoms
-
-
-def expand(axis: Axis) -> Axis:
-    """An axis with atoms replaced by their parts; atoms that were cut inside a product stay."""
-    segments: Axis = []
-    for segment in map(factors, axis):
-        if len(segment) == 1 and segment[0].parts is not None:
-            segments += expand(segment[0].parts)
-        else:
-            segments.append(segment)
-    return segments
-
-
-def as_factors(axis: Axis) -> Segment:
-    """The axis as one segment; several segments become a single atom that is cut into them."""
-    axis = expand(axis)
-    return axis[0] if len(axis) == 1 else [as_atom(axis)]
-
-
-def as_atom(axis: Axis) -> Atom:
-    """The axis as one atom: its only one, or a new one whose parts are the axis."""
-    return lone_atom(axis) or Atom(length(axis), parts=expand(axis))
-
-
-def lone_atom(axis: Axis) -> Atom | None:
-    """The only atom of an axis, or None if there are several."""
-    axis = expand(axis)
-    return axis[0][0] if len(axis) == 1 and len(axis[0]) == 1 else None
-
-
-def pin(axis: Axis, why: str) -> None:
-    """Pin all units on an axis, for the reason `why`; earlier reasons stay."""
-    for segment in axis:
-        for atom in map(find, segment):
-            if atom.parts is not None:
-                pin(atom.parts, why)
-            elif atom.pinned is None:
-                atom.pinned = why
+    """Whether an operation's argument is the axes of a tensor; other lists are given as tuples."""
+    return isinstance(value, list)
 
 
 def pin_all(axes: Axes, why: str) -> None:
-    """Pin all units of a tensor, for the reason `why`."""
+    """Pin all units of several axes, for the reason `why`."""
     for axis in axes:
-        pin(axis, why)
+        axis.pin(why)
 
 
-def factor(axis: Axis, *sizes: int) -> list[Axis]:
-    """The axis as a row-major product of axes of these sizes."""
-    atoms = [Atom(size) for size in sizes]
-    unify(axis, [atoms])
-    return [[[atom]] for atom in atoms]
+def product(*atoms: Atom) -> Atom:
+    """The row-major product of atoms."""
+    factors = [factor for atom in atoms for factor in atom.factors]
+    return factors[0] if len(factors) == 1 else Atom(_size(factors), parts=[factors])
 
 
-def walk(axis: Axis, seen: set[Atom] | None = None) -> Iterator[Atom]:
-    """All atoms of an axis, each once, including their parts and their choices."""
-    seen = set() if seen is None else seen
-    for segment in axis:
-        for atom in map(find, segment):
-            if atom not in seen:
-                seen.add(atom)
-                yield atom
-                yield from walk(atom.parts or [], seen)
-                for choice in atom.chosen.values():
-                    yield from walk([[chosen] for chosen in choice.values()], seen)
+def concatenation(*atoms: Atom) -> Atom:
+    """Atoms that follow one another along an axis."""
+    segments = [segment for atom in atoms if atom.size for segment in atom.segments]
+    if len(segments) < 2:
+        return product(*segments[0]) if segments else Atom(0)
+    return Atom(sum(map(_size, segments)), parts=segments)
 
 
-def leaves(axis: Axis) -> Iterator[Atom]:
-    """The atoms of an axis that are neither cut nor factored, including those in choices."""
-    return (atom for atom in walk(axis) if atom.parts is None)
+def expand(segments: Sequence[Segment]) -> list[Segment]:
+    """Segments with the parts of factored atoms, and of atoms that were cut and stand alone."""
+    expanded: list[Segment] = []
+    for segment in segments:
+        factors = [factor for atom in segment for factor in atom.factors]
+        parts = factors[0].parts if len(factors) == 1 else None
+        expanded += [factors] if parts is None else expand(parts)
+    return expanded
 
 
-def cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
-    """The axis as a concatenation of axes of these sizes."""
-    atoms = [Atom(size) for size in sizes]
-    unify(axis, [[atom] for atom in atoms])
-    return [[[atom]] for atom in atoms]
+def _size(segment: Segment) -> int:
+    return math.prod(atom.size for atom in segment)
 
 
-def unify(left: Axis, right: Axis) -> None:
+def unify(left: Atom, right: Atom) -> None:
     """Make two axes carry the same units; raises `AxesMismatch` if they have different lengths.
 
     If their groupings of units do not fit one another, both are pinned.
     """
-    if length(left) != length(right):
-        raise AxesMismatch(f"axes of {length(left)} and {length(right)} units are paired")
-    left, right = expand(left), expand(right)
-    while left and right:
-        small, large = sorted((left, right), key=lambda axis: length(axis[:1]))
-        if length(small[:1]) < length(large[:1]):
-            if not _cut_segment(large, length(small[:1])):
-                _clash([*left, *right], "cuts across a product of units")
-                return
-        else:
-            unify_products(left.pop(0), right.pop(0))
-        left, right = expand(left), expand(right)
+    if left.size != right.size:
+        raise AxesMismatch(f"axes of {left.size} and {right.size} units are paired")
+    mine, others = left.segments, right.segments
+    while mine and others:
+        small, large = sorted((mine, others), key=lambda segments: _size(segments[0]))
+        if _size(small[0]) == _size(large[0]):
+            _unify_products(mine.pop(0), others.pop(0))
+        elif not _cut_first(large, _size(small[0])):
+            _clash([atom for segment in (*mine, *others) for atom in segment], "cuts across a product of units")
+            return
+        mine, others = expand(mine), expand(others)
 
 
-def _cut_segment(axis: Axis, first: int) -> bool:
+def _cut_first(segments: list[Segment], first: int) -> bool:
     """Cut the first segment after so many indices; False if its leading atom has no boundary there."""
-    (atom, *rest), block = axis[0], length([axis[0][1:]])
+    (atom, *rest), block = segments[0], _size(segments[0][1:])
     if atom.parts is not None or first % block:
         return False
     count = first // block
     atom.parts = [[Atom(count, atom.pinned)], [Atom(atom.size - count, atom.pinned)]]
-    axis[:1] = [[*part, *rest] for part in atom.parts]
+    segments[:1] = [[*part, *rest] for part in atom.parts]
     return True
 
 
-def _clash(axis: Axis, what: str) -> None:
-    pin(axis, f"operation {OPERATION.get()} {what}")
+def _clash(atoms: Segment, what: str) -> None:
+    pin_all(atoms, f"operation {OPERATION.get()} {what}")
 
 
-def unify_products(left: Segment, right: Segment) -> None:
+def _unify_products(left: Segment, right: Segment) -> None:
     """Make two products of atoms carry the same units; factors atoms where the sizes differ."""
-    left, right = factors(left), factors(right)
     while left and right:
         a, b = left.pop(), right.pop()
         if a.size == b.size:
@@ -204,29 +199,26 @@ def unify_products(left: Segment, right: Segment) -> None:
         else:
             small, large = (a, b) if a.size < b.size else (b, a)
             if large.parts is not None or large.size % small.size:
-                _clash([[*left, *right, a, b]], f"groups units by {small.size} and by {large.size}")
+                _clash([*left, *right, a, b], f"groups units by {small.size} and by {large.size}")
                 return
             large.parts = [[Atom(large.size // small.size, large.pinned), Atom(small.size, large.pinned)]]
             left.append(a)
             right.append(b)
-        left, right = factors(left), factors(right)
+        left, right = ([factor for atom in side for factor in atom.factors] for side in (left, right))
 
 
 def union(a: Atom, b: Atom) -> None:
     """Unify two atoms of the same size, with their parts, pins and choices."""
-    a, b = find(a), find(b)
+    if a.root.parts is not None and b.root.parts is not None and a.root is not b.root:
+        unify(a, b)
+    a, b = a.root, b.root
     if a is b:
         return
-    if a.parts is not None and b.parts is not None:
-        unify(a.parts, b.parts)
-        a, b = find(a), find(b)
-        if a is b:
-            return
     root, other = (a, b) if a.parts is not None or b.parts is None else (b, a)
     why = root.pinned or other.pinned
     other.link = root
     if why is not None:
-        pin([[root]], why)
+        root.pin(why)
     for beside, atoms in other.chosen.items():
         for index, atom in atoms.items():
             keep_choice(root, beside, index, atom)
@@ -234,27 +226,12 @@ def union(a: Atom, b: Atom) -> None:
 
 def keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
     """Record that `choice` takes the atom's place at this index of the atom `beside`."""
-    # Recording the choice before may have unified the atom with another, hence `find`.
-    known = find(atom).chosen.setdefault(find(beside), {})
+    # Recording the choice before may have unified the atom with another, hence `root`.
+    known = atom.root.chosen.setdefault(beside.root, {})
     if index in known:
         union(known[index], choice)
     else:
         known[index] = choice
-
-
-def choose(axis: Axis, beside: Atom, index: int) -> Axis:
-    """The axis at this index of the atom `beside`, where it has its own units."""
-    chosen: Axis = []
-    for segment in expand(axis):
-        atoms = []
-        for atom in segment:
-            if atom.pinned is not None or atom.parts is not None:
-                atoms.append(atom)
-                continue
-            known = atom.chosen.setdefault(beside, {})
-            atoms.append(known.setdefault(index, Atom(atom.size)))
-        chosen.append(atoms)
-    return chosen
 
 
 def broadcast(*tensors: Axes) -> Axes:
@@ -262,7 +239,7 @@ def broadcast(*tensors: Axes) -> Axes:
     stretched: Axes = []
     for position in range(1, max(map(len, tensors)) + 1):
         paired = [axes[-position] for axes in tensors if len(axes) >= position]
-        long = [axis for axis in paired if length(axis) != 1]
+        long = [axis for axis in paired if axis.size != 1]
         for axis in long[1:]:
             unify(long[0], axis)
         stretched.append((long or paired)[0])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from tasks.matching.tracing.axes import Atom, Axes, Axis, find, length
+from tasks.matching.tracing.axes import Atom, Axes
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,14 @@ class Block:
 
 def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
     """The blocks of a contiguous tensor, with atoms that were cut or have choices followed to their parts."""
-    steps = [1] * len(shape)
-    for axis in reversed(range(len(shape) - 1)):
-        steps[axis] = steps[axis + 1] * shape[axis + 1]
+    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return [stage for block in products(axes, steps) for stage in stages(block) if not _follow(stage)]
 
 
 def products(axes: Axes, steps: Sequence[int] | None = None) -> list[Block]:
     """The blocks of a tensor without following choices; `steps` are the strides of its axes."""
     places = enumerate(zip(axes, steps or [1] * len(axes), strict=True))
-    return _combined([_axis_blocks(axis, place, step) for place, (axis, step) in places])
+    return _combined([_blocks_of(atom, place, step) for place, (atom, step) in places])
 
 
 def stages(block: Block) -> Iterator[Block]:
@@ -54,30 +53,28 @@ def _follow(block: Block) -> list[Block]:
 
 def _at_index(block: Block, position: int, index: int) -> list[Block]:
     beside = block.atoms[position]
-    choices = []
-    for i, (atom, stride, axis) in enumerate(zip(block.atoms, block.strides, block.axes, strict=True)):
-        if i != position:
-            here = atom.chosen.get(beside, {}).get(index, atom)
-            choices.append(_axis_blocks([[here]], axis, stride))
-    offset = block.offset + index * block.strides[position]
-    return _combined(choices, offset, (*block.fixed, beside))
+    choices = [
+        _blocks_of(atom.chosen.get(beside, {}).get(index, atom), axis, stride)
+        for i, (atom, stride, axis) in enumerate(zip(block.atoms, block.strides, block.axes, strict=True))
+        if i != position
+    ]
+    return _combined(choices, block.offset + index * block.strides[position], (*block.fixed, beside))
 
 
-def _axis_blocks(axis: Axis, place: int, step: int) -> list[Block]:
-    """The blocks of one axis, the one at `place`, with stride `step`."""
+def _blocks_of(atom: Atom, place: int, step: int) -> list[Block]:
+    """The blocks of the axis at `place`, with stride `step`."""
+    atom = atom.root
+    if atom.parts is None or atom.size < 2:
+        own = Block((atom,), (step,), (place,)) if atom.size > 1 else Block()
+        return [own] if atom.size else []
     blocks: list[Block] = []
     offset = 0
-    for segment in axis:
-        size = stride = length([segment])
-        choices: list[list[Block]] = []
-        for atom in map(find, segment if size else []):
-            stride //= atom.size
-            if atom.parts is not None:
-                choices.append(_axis_blocks(atom.parts, place, stride * step))
-            elif atom.size != 1:
-                choices.append([Block((atom,), (stride * step,), (place,))])
-        blocks += _combined(choices, offset) if size else []
-        offset += size * step
+    for segment in atom.parts:
+        inner = [math.prod(each.size for each in segment[i:]) for i in range(len(segment) + 1)]
+        strides = [step * size for size in inner[1:]]
+        choices = [_blocks_of(each, place, stride) for each, stride in zip(segment, strides, strict=True)]
+        blocks += _combined(choices, offset)
+        offset += inner[0] * step
     return blocks
 
 

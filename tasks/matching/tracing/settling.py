@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tasks.matching.tracing.axes import OPERATION, Atom, find, keep_choice, union, walk
+from tasks.matching.tracing.axes import OPERATION, Atom, keep_choice, union
 from tasks.matching.tracing.blocks import Block, products, stages
 from tasks.matching.tracing.trace import Trace
 
@@ -18,12 +18,9 @@ Companions = dict[Atom, set[Atom]]
 def settle(trace: Trace) -> None:
     """Undo illegal choices: a unit may only depend on another that stands beside it in every tensor and sum."""
     OPERATION.set("that stacks or selects")
-    while True:
-        heads = _heads(trace)
+    while heads := _heads(trace):
         if sum(_tidy(head) for head in heads):
             continue
-        if not heads:
-            return
         together = companions(trace)
         illegal = [head for head in heads if not set(head.chosen) <= together.get(head, set())]
         if not illegal:
@@ -35,8 +32,7 @@ def settle(trace: Trace) -> None:
 def _heads(trace: Trace) -> list[Atom]:
     """All atoms with choices, in an order that is the same in every process."""
     seen: set[Atom] = set()
-    tensors = (*trace.tensors.values(), *trace.intermediate.values())
-    return [atom for axes in tensors for axis in axes for atom in walk(axis, seen) if atom.chosen]
+    return [atom for axes in trace.every for axis in axes for atom in axis.walk(seen) if atom.chosen]
 
 
 def _tidy(head: Atom) -> bool:
@@ -44,36 +40,33 @@ def _tidy(head: Atom) -> bool:
 
     Returns whether anything changed.
     """
-    if find(head) is not head:
+    if head.root is not head:
         return False
     for beside in head.chosen:
-        if find(beside) is not beside:
+        if beside.root is not beside:
             for index, atom in head.chosen.pop(beside).items():
                 keep_choice(head, beside, index, atom)
             return True
     for number, (beside, choices) in enumerate(head.chosen.items()):
-        reached = set(walk([[choice] for choice in choices.values()]))
+        reached = {atom for choice in choices.values() for atom in choice.walk()}
         changed = number > 0 or head.parts is not None or head.pinned is not None or beside.parts is not None
         if changed or head in reached or beside in reached:
-            return _give_up(head, beside)
+            _give_up(head, beside)
+            return True
     return False
 
 
-def _give_up(head: Atom, beside: Atom | None) -> bool:
-    """Undo a choice: unify its atoms with the head, so that the units no longer depend on an index.
-
-    Returns True.
-    """
+def _give_up(head: Atom, beside: Atom | None) -> None:
+    """Undo a choice: unify its atoms with the head, so that the units no longer depend on an index."""
     choices = head.chosen.pop(beside, {}) if beside is not None else {}
     for atom in choices.values():
         union(head, atom)
-    return True
 
 
 def companions(trace: Trace) -> Companions:
     """For each atom, those that stand beside it exactly once in every tensor and every sum in which it occurs."""
     together: Companions = {}
-    for members, around in trace.dependences():
+    for members, around in [*((axes, []) for axes in trace.every), *trace.sums]:
         for block in products([*members, *around]):
             for stage in stages(block):
                 present = Counter((*stage.atoms, *stage.fixed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,10 +11,10 @@ import torch
 from torch import fx, nn
 
 from storage.errors import ModelError, one_line
-from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, length, new_axes, pin_all, unify
+from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, new_axes, pin_all, unify
 from tasks.matching.tracing.exporting import exported, first_names
-from tasks.matching.tracing.rules.elementwise import UNIFORM, elementwise
-from tasks.matching.tracing.rules.registry import RULES, Dependence, Site
+from tasks.matching.tracing.rules import rule_of
+from tasks.matching.tracing.rules.registry import Dependence, Site
 from tasks.matching.unofficial import OpOverload, arguments, operation_name, tensors_in, writes
 
 WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
@@ -23,28 +23,29 @@ WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 """Exceptions that a rule raises for an operation that it was not written for, such as another overload."""
 
+Environment = Mapping[fx.Node, Any]
+"""The axes of the tensor that a node gives, or of several as a tuple; other values are given as they are."""
+
 
 @dataclass
 class Trace:
-    """The axes of a network's parameters and buffers, of all its intermediate tensors, and of its sums.
+    """The axes of a network's parameters and buffers, of all its intermediate values, and of its sums.
 
-    `unknown` maps each operation without a rule to the first node where it occurs. `consumed` names the graph's
-    nodes whose values go into a sum; there the next layer reads the units. `uniform` has the ids of axes of
-    constants whose elements are all equal.
+    `unknown` maps each operation without a rule to the first node where it occurs. `summed` has the values that go
+    into a sum, by the node of the graph that gives them; there the next layer reads the units.
     """
 
     program: torch.export.ExportedProgram
     tensors: dict[str, Axes] = field(default_factory=dict)
-    intermediate: dict[str, Axes] = field(default_factory=dict)
+    values: dict[fx.Node, Axes] = field(default_factory=dict)
     sums: list[Dependence] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
-    consumed: list[str] = field(default_factory=list)
-    uniform: set[int] = field(default_factory=set)
+    summed: dict[fx.Node, Axes] = field(default_factory=dict)
 
-    def dependences(self) -> Iterator[Dependence]:
-        """All places that restrict which units' order may depend on which others: tensors and sums."""
-        yield from ((axes, []) for axes in (*self.tensors.values(), *self.intermediate.values()))
-        yield from self.sums
+    @property
+    def every(self) -> list[Axes]:
+        """The axes of all tensors."""
+        return [*self.tensors.values(), *self.values.values()]
 
     def run(self, graph: fx.Graph, environment: dict[fx.Node, Any]) -> Any:
         """Follow a graph whose placeholders are in the environment; returns the axes of its outputs."""
@@ -54,42 +55,43 @@ class Trace:
             # An operation whose result is unused and that writes into nothing need not pin anything.
             needed = node.users or not isinstance(node.target, OpOverload) or writes(node.target)
             if node.op == "call_function" and needed:
-                environment[node] = self._call(node, environment)
-                if isinstance(environment[node], list) and not node.name.startswith("_assert"):
-                    self.intermediate[_unique(node.name, self.intermediate)] = environment[node]
+                environment[node] = found = self._call(node, environment)
+                if is_axes(found) and not node.name.startswith("_assert"):
+                    self.values[node] = found
             elif node.op == "get_attr":
-                owner = graph.owning_module
-                value = getattr(owner, str(node.target), None) if owner is not None else None
+                value = getattr(graph.owning_module, str(node.target), None)
                 environment[node] = new_axes(value.shape, "constant") if isinstance(value, torch.Tensor) else value
         return None
 
-    def _call(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
+    def _call(self, node: fx.Node, environment: Environment) -> Any:
+        """The axes of what a node gives."""
         if node.target is operator.getitem:
-            source, index = _values(node.args[0], environment), _values(node.args[1], environment)
+            source, index = _values(node.args, environment)
             return source[index] if isinstance(source, tuple) else None
         name = getattr(node.target, "__name__", str(node.target))
         if name in WRAPPERS:
             return self._enter(node, environment)
         shapes = _shapes(node.meta.get("val"))
-        if not isinstance(node.target, OpOverload):
-            return self._unknown(node, name, shapes, environment) if shapes else None
-        if not shapes and not writes(node.target):
-            return None
-        return self._apply(node, node.target, shapes, environment)
+        if isinstance(node.target, OpOverload):
+            if not shapes and not writes(node.target):
+                return None
+            outputs = self._apply(node, node.target, shapes, environment)
+        else:
+            outputs = self._unknown(node, name, shapes, environment)
+        return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
 
     def _apply(
-        self, node: fx.Node, target: OpOverload, shapes: list[tuple[int, ...]], environment: Mapping[fx.Node, Any]
-    ) -> Any:
-        name = operation_name(target).removeprefix("aten::")
-        rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
-        if rule is None and torch.Tag.pointwise in target.tags:
-            rule = elementwise
+        self, node: fx.Node, target: OpOverload, shapes: list[tuple[int, ...]], environment: Environment
+    ) -> tuple[Axes | None, ...]:
+        """The axes of an operation's outputs by its rule, which also notes its sums."""
+        rule = rule_of(target)
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
+        name = operation_name(target).removeprefix("aten::")
+        in_place = name.endswith("_") and not name.endswith("__")
         items = [user for user in node.users if user.target is operator.getitem and user.users]
         used = frozenset(cast("int", user.args[1]) for user in items)
-        site = Site(name.removesuffix("_"), target, shapes, used, frozenset(self.uniform))
-        in_place = name.endswith("_") and not name.endswith("__")
+        site = Site(name.removesuffix("_"), target, shapes, used)
         OPERATION.set(f"{target} ({node.name})")
         try:
             named = arguments(target, *node.args, **node.kwargs)
@@ -97,8 +99,8 @@ class Trace:
             if not isinstance(outputs, tuple):
                 outputs = (outputs,) * len(shapes)
             for axes, shape in zip(outputs, shapes, strict=True):
-                if axes is not None and tuple(map(length, axes)) != shape:
-                    raise AxesMismatch(f"{[length(axis) for axis in axes]} is not its shape {list(shape)}")
+                if axes is not None and tuple(axis.size for axis in axes) != shape:
+                    raise AxesMismatch(f"{[axis.size for axis in axes]} is not its shape {list(shape)}")
             if in_place:
                 # An in-place operation returns its first argument, so the rule's new axes are unified with it.
                 for mine, other in zip(environment[node.all_input_nodes[0]], outputs[0] or [], strict=True):
@@ -108,14 +110,12 @@ class Trace:
             return self._unknown(node, f"{target}{reason}", shapes, environment)
         self.sums += site.dependences
         if site.summed:
-            self.consumed += [n.name for n in node.all_input_nodes if isinstance(environment.get(n), list)]
-        if in_place:
-            self.uniform.clear()
-        elif site.name in UNIFORM.split():
-            self.uniform.add(id(outputs[0]))
-        return _as_given(node, outputs)
+            # A constant, which has no inputs, shows no units at work.
+            inputs = [n for n in node.all_input_nodes if n in self.values and n.all_input_nodes]
+            self.summed |= {n: self.values[n] for n in inputs}
+        return outputs
 
-    def _enter(self, node: fx.Node, environment: dict[fx.Node, Any]) -> Any:
+    def _enter(self, node: fx.Node, environment: Environment) -> Any:
         given: list[Any] = [environment.get(a) if isinstance(a, fx.Node) else a for a in node.args]
         position = next(i for i, argument in enumerate(given) if isinstance(argument, fx.GraphModule))
         inner = given[position].graph
@@ -124,15 +124,14 @@ class Trace:
         return tuple(result) if isinstance(result, list | tuple) and not is_axes(result) else result
 
     def _unknown(
-        self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Mapping[fx.Node, Any]
-    ) -> Any:
+        self, node: fx.Node, name: str, shapes: list[tuple[int, ...]], environment: Environment
+    ) -> tuple[Axes, ...]:
+        """Pin all that an operation without a rule touches; returns new axes for its outputs."""
         why = f"operation {name} is not understood"
         self.unknown.setdefault(name, node.name)
-        for source in node.all_input_nodes:
-            for axes in _axes_within(environment.get(source)):
-                pin_all(axes, why)
-        outputs = tuple(new_axes(shape, why) for shape in shapes)
-        return _as_given(node, outputs)
+        for axes in _axes_within(tuple(environment.get(source) for source in node.all_input_nodes)):
+            pin_all(axes, why)
+        return tuple(new_axes(shape, why) for shape in shapes)
 
 
 def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
@@ -151,11 +150,6 @@ def trace(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Trace:
     return traced
 
 
-def _as_given(node: fx.Node, outputs: tuple[Any, ...]) -> Any:
-    """The axes of a node's single tensor, or the tuple of axes if the operation returns several."""
-    return outputs[0] if isinstance(node.meta.get("val"), torch.Tensor) else outputs
-
-
 def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes | None:
     value, signature = node.meta.get("val"), traced.program.graph_signature
     if not isinstance(value, torch.Tensor):
@@ -166,14 +160,14 @@ def _placeholder(traced: Trace, node: fx.Node, names: Mapping[str, str]) -> Axes
     return new_axes(value.shape, "input" if node.name in signature.user_inputs else "constant")
 
 
-def _values(argument: Any, environment: Mapping[fx.Node, Any]) -> Any:
+def _values(argument: Any, environment: Environment) -> Any:
     """An argument of the graph with its nodes replaced by their axes; lists become tuples."""
     if isinstance(argument, fx.Node):
         return environment.get(argument)
+    if isinstance(argument, dict):
+        argument = tuple(argument.values())
     if isinstance(argument, list | tuple):
         return tuple(_values(part, environment) for part in argument)
-    if isinstance(argument, dict):
-        return tuple(_values(part, environment) for part in argument.values())
     return argument
 
 
@@ -189,10 +183,6 @@ def _axes_within(value: Any) -> Iterator[Axes]:
     """The axes of all tensors in a value, which may be nested tuples."""
     if is_axes(value):
         yield value
-    elif isinstance(value, Sequence) and not isinstance(value, str):
+    elif isinstance(value, tuple):
         for part in value:
             yield from _axes_within(part)
-
-
-def _unique(name: str, taken: Mapping[str, Any]) -> str:
-    return name if name not in taken else _unique(f"{name}'", taken)

@@ -12,8 +12,7 @@ from storage.rounds.commits import Score
 from storage.runs.run import open_run
 from storage.values.digests import match_digest
 from storage.values.state import Match
-from tasks.matching.search.evidence import Evidence
-from tasks.matching.search.networks import match_all, match_each
+from tasks.matching.search.networks import Evidence, match_all, match_each
 from tasks.merging.gallery import Gallery
 from tasks.merging.storing import keep_merge
 from tests.tasks.merging.by_hand import TENSORS, same_bits

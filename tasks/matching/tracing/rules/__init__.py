@@ -1,5 +1,18 @@
 """Rules that say what each operation does to the axes of its tensors; importing the modules registers them."""
 
-from tasks.matching.tracing.rules import elementwise, recurrent, shapes, sums
+from __future__ import annotations
 
-__all__ = ["elementwise", "recurrent", "shapes", "sums"]
+import torch
+
+from tasks.matching.tracing.rules import elementwise, recurrent, shapes, sums
+from tasks.matching.tracing.rules.registry import RULES, Rule
+from tasks.matching.unofficial import OpOverload, operation_name
+
+__all__ = ["elementwise", "recurrent", "rule_of", "shapes", "sums"]
+
+
+def rule_of(operation: OpOverload) -> Rule | None:
+    """The rule of an operation; None if there is none."""
+    name = operation_name(operation).removeprefix("aten::")
+    pointwise = elementwise.elementwise if torch.Tag.pointwise in operation.tags else None
+    return RULES.get(name) or RULES.get(name.removesuffix("_")) or pointwise

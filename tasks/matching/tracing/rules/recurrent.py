@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.matching.tracing.axes import (
-    Atom,
-    Axes,
-    Axis,
-    broadcast,
-    choose,
-    expand,
-    length,
-    lone_atom,
-    new_axis,
-    pin,
-    unify,
-)
+from tasks.matching.tracing.axes import Atom, Axes, broadcast, concatenation, product, unify
 from tasks.matching.tracing.rules.registry import Result, Site, rule
+from tasks.matching.tracing.rules.shapes import stack
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -39,22 +28,22 @@ def _recurrent(
     The latter has the hidden units on both axes.
     """
     batch, time = input[:2] if batch_first else input[1::-1]
-    pin(time, "time")
+    time.pin("time")
     site.contract([time, input[-1]], [], [batch])
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)
-    current, hidden, cells = input[-1], [], []
+    current, states, cells = input[-1], [], []
     for layer in range(num_layers):
-        first = layer * directions * each
-        own = [params[first + i * each : first + (i + 1) * each] for i in range(directions)]
+        first = layer * directions
+        own = [params[i * each : (i + 1) * each] for i in range(first, first + directions)]
         pairs = [_cell(GATES[site.name], current, one) for one in own]
-        hidden += [state for state, _ in pairs]
+        states += [state for state, _ in pairs]
         cells += [cell for _, cell in pairs]
-        current = [segment for state, _ in pairs for segment in state]
-    for state, units in zip(hx if isinstance(hx, tuple) else (hx,), (hidden, cells), strict=False):
-        _begin(state, batch, units, site)
-    outputs, final = [*input[:-1], current], _final(hidden, batch)
-    return (outputs, final, _final(cells, batch)) if site.name == "lstm" else (outputs, final)
+        current = concatenation(*(state for state, _ in pairs))
+    kinds = [states, cells] if site.name == "lstm" else [states]
+    for begin, units in zip(hx if isinstance(hx, tuple) else (hx,), kinds, strict=True):
+        _begin(begin, batch, units)
+    return [*input[:-1], current], *(_final(units, batch) for units in kinds)
 
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
@@ -66,39 +55,29 @@ def _step(site: Site, input: Axes, hx: Any, w_ih: Axes, w_hh: Axes, **biases: Ax
     return broadcast([*input[:-1], units], *states)
 
 
-def _cell(gates: int, inputs: Axis, params: Sequence[Axes]) -> tuple[Axis, Axis]:
+def _cell(gates: int, inputs: Atom, params: Sequence[Axes]) -> tuple[Atom, Atom]:
     """The units of a layer's state and of its cell, which are the same unless a last matrix projects the state."""
     projection = params[-1] if len(params) in (3, 5) else None
-    state = params[1][1]
-    cell: Axis = [[Atom(length(params[0][0]) // gates)]]
+    state, cell = params[1][1], Atom(params[0][0].size // gates)
     for tensor in params[: len(params) - (projection is not None)]:
-        unify(tensor[0], [[Atom(gates, "gates"), *cell[0]]])
+        unify(tensor[0], product(Atom(gates, "gates"), cell))
     unify(params[0][1], inputs)
     unify(state, cell if projection is None else projection[0])
     if projection is not None:
         unify(projection[1], cell)
-    return expand(state), expand(cell)
+    return state, cell
 
 
-def _final(hidden: list[Axis], batch: Axis) -> Axes:
-    """The axes (layer x direction, example, unit) of final states; each layer has its own units, as a choice."""
-    if len(hidden) == 1:
-        return [new_axis(1), batch, hidden[0]]
-    layers, units = Atom(len(hidden), "layers"), Atom(length(hidden[0]))
-    if all(lone_atom(axis) is not None for axis in hidden):
-        units.chosen[layers] = {i: expand(axis)[0][0] for i, axis in enumerate(hidden)}
-    else:
-        for axis in hidden:
-            unify(axis, [[units]])
-    return [[[layers]], batch, [[units]]]
+def _final(units: Sequence[Atom], batch: Atom) -> Axes:
+    """The axes (layer x direction, example, unit) of final states; each layer has its own units."""
+    layers, own = stack([[each] for each in units])
+    return [layers, batch, own]
 
 
-def _begin(state: Axes | None, batch: Axis, hidden: list[Axis], site: Site) -> None:
-    """Unify an initial state with the hidden units of each layer; nothing to do if all its elements are equal."""
-    if state is None or id(state) in site.uniform:
-        return
-    unify(state[1], batch)
-    pin(state[0], "layers")
-    layers = lone_atom(state[0])
-    for index, axis in enumerate(hidden):
-        unify(state[-1] if layers is None else choose(state[-1], layers, index), axis)
+def _begin(begin: Axes, batch: Atom, units: Sequence[Atom]) -> None:
+    """Unify an initial state (layer x direction, example, unit) with the units of each layer."""
+    layers, examples, hidden = begin
+    unify(examples, batch)
+    layers.pin("layers")
+    for index, own in enumerate(units):
+        unify(hidden if layers.whole is None else hidden.at(layers.whole, index), own)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tasks.matching.tracing.axes import Axes, is_axes, pin
+from tasks.matching.tracing.axes import Axes, is_axes
 from tasks.matching.unofficial import OpOverload
 
 Result = Axes | tuple[Axes | None, ...] | None
@@ -24,16 +24,14 @@ class Unknown(ValueError):
 class Site:
     """One operation in the graph: its name, the shapes of its outputs, and what its rule notes about it.
 
-    `used` holds the indices of those outputs of a tuple that are used, `uniform` the ids of axes of constants
-    whose elements are all equal. The rule adds to `dependences` where axes are summed over or looked up, and sets
-    `summed` if some are summed.
+    `used` holds the indices of those outputs of a tuple that are used. The rule adds to `dependences` where axes
+    are summed over or looked up, and sets `summed` if some are summed.
     """
 
     name: str
     operation: OpOverload
     shapes: Sequence[Sequence[int]]
     used: frozenset[int] = frozenset()
-    uniform: frozenset[int] = frozenset()
     dependences: list[Dependence] = field(default_factory=list)
     summed: bool = False
 
@@ -60,7 +58,7 @@ class Site:
         An output's place is made of several input places, so the order of the other units cannot depend on it.
         """
         for d in dims:
-            pin(axes[d], why)
+            axes[d].pin(why)
         others = [axis for d, axis in enumerate(axes) if d not in dims]
         self.apart(others)
         return others

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from string import ascii_lowercase, digits
+from string import digits
 from typing import Any
 
-from tasks.matching.tracing.axes import (
-    Atom,
-    Axes,
-    Axis,
-    as_factors,
-    broadcast,
-    factor,
-    length,
-    new_axes,
-    new_axis,
-    pin,
-    pin_all,
-    unify,
-)
+from tasks.matching.tracing.axes import Atom, Axes, broadcast, new_axes, pin_all, product, unify
 from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule, tensors
 
 
-def product(site: Site, equation: str, *factors: Axes) -> Axes:
+def summed_product(site: Site, equation: str, *factors: Axes) -> Axes:
     """The axes of a product by an equation of `torch.einsum` with an arrow; axes of length 1 are broadcast."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
@@ -33,10 +20,10 @@ def product(site: Site, equation: str, *factors: Axes) -> Axes:
     numbers = [digits[: len(f) - len(t.replace("...", ""))][::-1] for t, f in zip(terms, factors, strict=True)]
     terms = [term.replace("...", number) for term, number in zip(terms, numbers, strict=True)]
     result = result.replace("...", max(numbers, key=len))
-    lettered: dict[str, Axis] = {}
+    lettered: dict[str, Atom] = {}
     having: dict[str, set[str]] = {}
     for term, axes in zip(terms, factors, strict=True):
-        long = {letter for letter, axis in zip(term, axes, strict=True) if length(axis) != 1}
+        long = {letter for letter, axis in zip(term, axes, strict=True) if axis.size != 1}
         for letter, axis in zip(term, axes, strict=True):
             if letter in long:
                 having[letter] = having.get(letter, long) & long
@@ -46,27 +33,27 @@ def product(site: Site, equation: str, *factors: Axes) -> Axes:
         # A summed unit may depend on units that all of its terms have, another unit on those in the result, too.
         others = having[letter] - {letter} - (set(lettered) - set(result) if letter in result else set())
         site.dependences.append(([axis], [lettered[one] for one in lettered if one in others]))
-    return [lettered.get(letter, new_axis(1)) for letter in result]
+    return [lettered.get(letter, Atom(1)) for letter in result]
 
 
 @rule("einsum")
 def _einsum(site: Site, equation: str, tensors: Sequence[Axes], **_: Any) -> Axes:
-    return product(site, equation.replace(" ", ""), *tensors)
+    return summed_product(site, equation.replace(" ", ""), *tensors)
 
 
 @rule("linear")
 def _linear(site: Site, input: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
-    outputs = product(site, "...i,oi->...o" if len(weight) == 2 else "...i,i->...", input, weight)
+    outputs = summed_product(site, "...i,oi->...o" if len(weight) == 2 else "...i,i->...", input, weight)
     return outputs if bias is None else broadcast(outputs, bias)
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "addmm", "baddbmm", "addmv")
+@rule("matmul mm bmm mv dot vdot addmm baddbmm addmv")
 def _matmul(site: Site, **arguments: Any) -> Axes:
     *added, left, right = tensors(arguments)
     row, column = "r" * (len(left) > 1), "c" * (len(right) > 1)
     terms = ["..." * (len(left) > 2) + row + "i", "..." * (len(right) > 2) + "i" + column]
     result = f"{'...' * ('.' in terms[0] + terms[1])}{row}{column}"
-    return broadcast(*added, product(site, f"{','.join(terms)}->{result}", left, right))
+    return broadcast(*added, summed_product(site, f"{','.join(terms)}->{result}", left, right))
 
 
 @rule("_grouped_mm", "transformers::grouped_mm_fallback")
@@ -74,18 +61,18 @@ def _grouped_mm(site: Site, offs: Axes, **arguments: Any) -> Axes:
     """Runs of rows (rows, in) times one matrix each, (runs, in, out); `offs` has the row where each run ends."""
     rows, matrices = tensors(arguments)
     pin_all([rows[0], matrices[0], *offs], "runs of rows are told apart")
-    return product(site, "ri,gio->ro", rows, matrices)
+    return summed_product(site, "ri,gio->ro", rows, matrices)
 
 
-@rule("outer", "ger")
+@rule("outer ger")
 def _outer(site: Site, self: Axes, vec2: Axes) -> Axes:
     return [*self, *vec2]
 
 
 @rule("inner")
 def _inner(site: Site, self: Axes, other: Axes) -> Axes:
-    rows, columns = ascii_lowercase[: len(self) - 1], ascii_lowercase[13:][: len(other) - 1]
-    return product(site, f"{rows}I,{columns}I->{rows}{columns}", self, other)
+    rows, columns = "abcdefgh"[: len(self) - 1], "stuvwxyz"[: len(other) - 1]
+    return summed_product(site, f"{rows}i,{columns}i->{rows}{columns}", self, other)
 
 
 @rule("scaled_dot_product_attention")
@@ -99,16 +86,16 @@ def _attention(
     enable_gqa: bool = False,
     **_: Any,
 ) -> Axes:
-    if enable_gqa and length(query[-3]) != length(key[-3]):
+    if enable_gqa and query[-3].size != key[-3].size:
         # Each head of keys and values is shared by several heads of queries.
-        several = Atom(length(query[-3]) // length(key[-3]))
-        key, value = ([*part[:-3], [[*as_factors(part[-3]), several]], *part[-2:]] for part in (key, value))
-    weights = product(site, "...qd,...kd->...qk", query, key)
+        several = Atom(query[-3].size // key[-3].size)
+        key, value = ([*part[:-3], product(part[-3], several), *part[-2:]] for part in (key, value))
+    weights = summed_product(site, "...qd,...kd->...qk", query, key)
     if attn_mask is not None:
         broadcast(attn_mask, weights)
     if is_causal:
         pin_all(weights[-2:], "causal mask")
-    return product(site, "...qk,...kv->...qv", weights, value)
+    return summed_product(site, "...qk,...kv->...qv", weights, value)
 
 
 @rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution")
@@ -118,15 +105,15 @@ def _convolution(
     """Weights are (out, in / groups, …), and (in, out / groups, …) in a transposed convolution."""
     spatial = len(weight) - 2
     images, channels = input[: -spatial - 1], input[-spatial - 1]
-    group, inner = factor(channels, groups, length(channels) // groups)
+    group, inner = channels.factored(groups, channels.size // groups)
     if more.get("transposed", "transpose" in site.name):
         unify(weight[0], channels)
         outer = weight[1]
     else:
         unify(weight[1], inner)
-        outer = new_axis(length(weight[0]) // groups)
-        unify(weight[0], [[*as_factors(group), *as_factors(outer)]])
-    features = [[*as_factors(group), *as_factors(outer)]]
+        outer = Atom(weight[0].size // groups)
+        unify(weight[0], product(group, outer))
+    features = product(group, outer)
     site.contract([inner], [group], images, [outer])
     pin_all([*input[-spatial:], *weight[2:]], "spatial")
     if bias is not None:
@@ -136,7 +123,7 @@ def _convolution(
 
 @rule("bilinear")
 def _bilinear(site: Site, input1: Axes, input2: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
-    outputs = product(site, "...i,oij,...j->...o", input1, weight, input2)
+    outputs = summed_product(site, "...i,oij,...j->...o", input1, weight, input2)
     return outputs if bias is None else broadcast(outputs, bias)
 
 
@@ -147,16 +134,16 @@ def reduced(site: Site, axes: Axes, dims: Sequence[int]) -> Axes:
     """The axes after a reduction over some dimensions, which stay with length 1 if the output has as many."""
     site.contract([axes[d] for d in dims], [axis for d, axis in enumerate(axes) if d not in dims])
     keep = len(site.shape) == len(axes)
-    return [new_axis(1) if d in dims else axis for d, axis in enumerate(axes) if keep or d not in dims]
+    return [Atom(1) if d in dims else axis for d, axis in enumerate(axes) if keep or d not in dims]
 
 
 @rule("all amax amin any logsumexp max_values mean norm linalg_vector_norm nansum nanmean prod std sum var")
-@rule("var_mean", "std_mean")
+@rule("var_mean std_mean")
 def _reduction(site: Site, self: Axes, dim: Any = None, **_: Any) -> Axes:
     return reduced(site, self, dimensions(dim, len(self)))
 
 
-@rule("max", "min", "median", "mode", "kthvalue", "argmax", "argmin")
+@rule("max min median mode kthvalue argmax argmin")
 def _extreme(site: Site, self: Axes, dim: int | None = None, **more: Any) -> Axes:
     if "other" in more:
         return broadcast(self, more["other"])
@@ -172,7 +159,7 @@ def _cosine_similarity(site: Site, x1: Axes, x2: Axes, dim: int = 1, **_: Any) -
     return reduced(site, pairs, dimensions(dim, len(pairs)))
 
 
-@rule("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "softmin")
+@rule("softmax log_softmax _softmax _log_softmax _safe_softmax softmin")
 def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
     reduced(site, self, dimensions(dim, len(self)))
     return self
@@ -181,7 +168,7 @@ def _softmax(site: Site, self: Axes, dim: int, **_: Any) -> Axes:
 @rule("histc")
 def _histogram(site: Site, self: Axes, **_: Any) -> Axes:
     site.mix(self, range(len(self)), "it is counted")
-    return [new_axis(site.shape[0], "it is counted")]
+    return [Atom(site.shape[0], "it is counted")]
 
 
 @rule("cumsum cumprod cummax cummin logcumsumexp diff sort argsort flip roll topk")
@@ -192,10 +179,10 @@ def _ordered(site: Site, self: Axes, **more: Any) -> Axes:
     for beside in (more.get("prepend"), more.get("append")):
         for d, axis in enumerate(beside or []):
             if d in dims:
-                pin(axis, f"{site.name} depends on the order")
+                axis.pin(f"{site.name} depends on the order")
             else:
                 unify(self[d], axis)
-    return [new_axis(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
+    return [Atom(site.shape[d], site.name) if d in dims else axis for d, axis in enumerate(self)]
 
 
 # Normalisation and pooling
@@ -208,7 +195,7 @@ def _scale(axes: Axes, arguments: Mapping[str, Any]) -> None:
             broadcast(axes, arguments[name])
 
 
-@rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
+@rule("batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training")
 def _batch_norm(site: Site, input: Axes, **more: Any) -> Result:
     _scale([input[1]], more)
     if more.get("running_mean") is None:
@@ -216,16 +203,16 @@ def _batch_norm(site: Site, input: Axes, **more: Any) -> Result:
     return input, *([input[1]] if shape[0] else None for shape in site.shapes[1:])
 
 
-@rule("group_norm", "instance_norm")
+@rule("group_norm instance_norm")
 def _group_norm(site: Site, input: Axes, num_groups: int | None = None, **more: Any) -> Axes:
-    count = num_groups or length(input[1])
-    group, inner = factor(input[1], count, length(input[1]) // count)
+    count = num_groups or input[1].size
+    group, inner = input[1].factored(count, input[1].size // count)
     site.contract([inner, *input[2:]], [input[0], group])
     _scale([input[1]], more)
     return input
 
 
-@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
+@rule("layer_norm native_layer_norm rms_norm _fused_rms_norm")
 def _layer_norm(site: Site, input: Axes, normalized_shape: list[int], **more: Any) -> Result:
     batch, axes = input[: -len(normalized_shape)], input[-len(normalized_shape) :]
     site.contract(axes, batch)
@@ -236,7 +223,7 @@ def _layer_norm(site: Site, input: Axes, normalized_shape: list[int], **more: An
 @rule("_weight_norm")
 def _weight_norm(site: Site, v: Axes, g: Axes, **_: Any) -> Axes:
     """Slices of a weight `v` divided by their norms and scaled by `g`, along the axis in which `g` is long."""
-    scaled = [d for d, own in enumerate(g) if length(own) > 1]
+    scaled = [d for d, own in enumerate(g) if own.size > 1]
     site.contract([axis for d, axis in enumerate(v) if d not in scaled], [v[d] for d in scaled])
     return broadcast(v, g)
 

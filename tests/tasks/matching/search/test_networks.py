@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from storage.errors import UsageError
-from tasks.matching.search.evidence import Evidence
-from tasks.matching.search.networks import match_all, match_each, soft_match
+from tasks.matching.search.networks import Evidence, match_all, match_each
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import copies, mlp
 
@@ -51,7 +50,7 @@ def test_matching_to_one_another_brings_networks_nearer_to_their_mean() -> None:
 
 def test_a_soft_match_to_one_unit_undoes_a_permutation() -> None:
     _, units, states = copies(2)
-    mixture = soft_match(Evidence(states, units), k=1)
+    mixture = match_each(Evidence(states, units), 1, 0.1)[1]
     aligned = units.permute(states[1], mixture)
     assert all(torch.allclose(aligned[name], states[0][name]) for name in aligned)
     assert all(torch.equal(table.sum(1), torch.ones(len(table))) for table in mixture.values())
@@ -75,14 +74,14 @@ def test_a_soft_match_does_not_preserve_the_function_and_a_hard_one_does() -> No
         before = other(inputs)
         other.load_state_dict(units.permute(evidence.states[1], match_all(evidence)[1]))
         assert torch.allclose(other(inputs), before, atol=1e-5)
-        other.load_state_dict(units.permute(evidence.states[1], soft_match(evidence, k=None)))
+        other.load_state_dict(units.permute(evidence.states[1], match_each(evidence, None, 0.1)[1]))
         assert not torch.allclose(other(inputs), before, atol=1e-2)
 
 
 def test_a_temperature_has_no_meaning_for_distances() -> None:
     _, units, states = copies(2)
     with pytest.raises(UsageError, match="temperature"):
-        soft_match(Evidence(states, units, metric="l2"))
+        match_each(Evidence(states, units, metric="l2"), 1, 0.1)
 
 
 def test_each_network_is_mixed_towards_the_first() -> None:

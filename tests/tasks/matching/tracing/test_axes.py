@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.matching.tracing.axes import (
-    Atom,
-    AxesMismatch,
-    broadcast,
-    cut,
-    expand,
-    factor,
-    find,
-    leaves,
-    length,
-    lone_atom,
-    new_axes,
-    new_axis,
-    pin,
-    unify,
-    union,
-)
+from tasks.matching.tracing.axes import Atom, AxesMismatch, broadcast, concatenation, new_axes, unify, union
 from tasks.matching.tracing.rules.shapes import view
 
 
 def sizes(axis):
     """An axis as the sizes of the atoms of its segments."""
-    return [[atom.size for atom in segment] for segment in expand(axis)]
+    return [[atom.size for atom in segment] for segment in axis.segments]
 
 
 def same(left, right):
-    return [[find(a) for a in segment] for segment in expand(left)] == [
-        [find(a) for a in segment] for segment in expand(right)
-    ]
+    return left.segments == right.segments
+
+
+def pins(axis):
+    return [atom.pinned for segment in axis.segments for atom in segment]
 
 
 def test_a_view_splits_an_axis_and_merges_it_again():
@@ -49,89 +35,88 @@ def test_views_that_do_not_fit_one_another_pin():
     axes = new_axes([12])
     view(axes, [3, 4])
     view(axes, [4, 3])
-    assert all(atom.pinned and "groups units by" in atom.pinned for atom in leaves(axes[0]))
+    assert all("groups units by" in why for why in pins(axes[0]))
 
 
 def test_a_view_refines_what_an_earlier_one_left_whole():
     axes = new_axes([24])
     view(axes, [2, 12])
     view(axes, [8, 3])
-    assert sizes(axes[0]) == [[2, 4, 3]] and not any(atom.pinned for atom in leaves(axes[0]))
+    assert sizes(axes[0]) == [[2, 4, 3]] and not any(pins(axes[0]))
 
 
 def test_ones_come_and_go():
     axes = new_axes([1, 6, 1])
-    assert [length(axis) for axis in view(axes, [6])] == [6]
-    assert [length(axis) for axis in view(axes, [2, 1, 3, 1])] == [2, 1, 3, 1]
+    assert [axis.size for axis in view(axes, [6])] == [6]
+    assert [axis.size for axis in view(axes, [2, 1, 3, 1])] == [2, 1, 3, 1]
 
 
 def test_cuts_at_different_places_make_the_parts_between():
-    axis = new_axis(10)
-    cut(axis, [4, 6])
-    cut(axis, [7, 3])
+    axis = Atom(10)
+    axis.cut([4, 6])
+    axis.cut([7, 3])
     assert sizes(axis) == [[4], [3], [3]]
-    left, right = cut(axis, [4, 6])
+    left, right = axis.cut([4, 6])
     assert sizes(left) == [[4]] and sizes(right) == [[3], [3]]
 
 
 def test_a_cut_of_a_product_keeps_whole_rows():
-    axis = new_axis(12)
-    rows, columns = factor(axis, 4, 3)
-    cut(axis, [6, 6])
+    axis = Atom(12)
+    rows, columns = axis.factored(4, 3)
+    axis.cut([6, 6])
     assert sizes(axis) == [[4, 3]] or sizes(axis) == [[2, 3], [2, 3]]
-    assert lone_atom(columns).pinned is None and lone_atom(rows) is None
+    assert pins(columns) == [None] and rows.whole is None
 
 
 def test_a_cut_across_rows_pins():
-    axis = new_axis(12)
-    factor(axis, 4, 3)
-    cut(axis, [4, 8])
-    assert all(atom.pinned for atom in leaves(axis))
+    axis = Atom(12)
+    axis.factored(4, 3)
+    axis.cut([4, 8])
+    assert all(pins(axis))
 
 
 def test_unifying_is_transitive_and_carries_pins_along():
-    one, two, three = new_axis(6), new_axis(6), new_axis(6)
+    one, two, three = Atom(6), Atom(6), Atom(6)
     unify(one, two)
     unify(two, three)
-    pin(three, "here")
-    assert same(one, three) and lone_atom(one).pinned == "here"
+    three.pin("here")
+    assert same(one, three) and pins(one) == ["here"]
 
 
 def test_a_sum_and_a_whole_become_the_same():
-    parts, whole = [*new_axis(2), *new_axis(4)], new_axis(6)
-    pin(parts[:1], "first")
-    unify(whole, parts)
-    assert [segment[0].pinned for segment in expand(whole)] == ["first", None]
+    first, whole = Atom(2, "first"), Atom(6)
+    unify(whole, concatenation(first, Atom(4)))
+    assert pins(whole) == ["first", None]
 
 
 def test_axes_of_different_lengths_are_refused():
     with pytest.raises(AxesMismatch, match="axes of 3 and 4 units are paired"):
-        unify(new_axis(3), new_axis(4))
+        unify(Atom(3), Atom(4))
 
 
 def test_broadcasting_pairs_from_the_right_and_stretches_ones():
     left, right = new_axes([7, 1, 4]), new_axes([5, 4])
     found = broadcast(left, right)
-    assert [length(axis) for axis in found] == [7, 5, 4]
+    assert [axis.size for axis in found] == [7, 5, 4]
     assert same(found[0], left[0]) and same(found[1], right[0]) and same(left[2], right[1])
 
 
-def test_leaves_end_where_a_choice_leads_back():
+def test_a_walk_ends_where_a_choice_leads_back():
     atom, beside = Atom(3), Atom(2, "stack")
     other = Atom(3)
     atom.chosen[beside] = {0: other}
     union(atom, other)
-    assert list(leaves([[atom]])) == [find(atom)]
+    assert list(atom.walk()) == [atom.root]
 
 
 def test_a_choice_is_kept_though_the_one_before_it_makes_the_atom_another() -> None:
     """One is itself in its own choice, and the other's choice there is cut: both become that, with all choices."""
     beside, third, mine = Atom(2), Atom(2), Atom(4)
     cut_already = Atom(4)
-    cut([[cut_already]], [1, 3])
+    cut_already.cut([1, 3])
     one, other = Atom(4), Atom(4)
     one.chosen = {beside: {0: cut_already}}
     other.chosen = {beside: {0: other}, third: {1: mine}}
     union(one, other)
-    assert find(one) is find(other) is find(cut_already)
-    assert find(one).chosen[third] == {1: mine}
+    assert one.root is other.root is cut_already.root
+    assert one.root.chosen[third] == {1: mine}
