@@ -1,22 +1,33 @@
 """The algorithm of a configuration: its name, its parts and their options.
 
-Each algorithm has a pydantic model, made from the options of its parts. From these models come the command's
-flags, the keys of TOML files and the form on Prefect's page. A value that is no field of a configuration counts as
-an option of its algorithm: ``lr = 0.1`` beside ``algorithm = "fed_avg"`` means
-``algorithm = {name = "fed_avg", lr = 0.1}``.
+The options of an algorithm are those of its parts. The command's flags, the keys of TOML files and the form on
+Prefect's page are made of them. A value that is no field of a configuration counts as an option of its algorithm:
+``lr = 0.1`` beside ``algorithm = "fed_avg"`` means ``algorithm = {name = "fed_avg", lr = 0.1}``.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Set
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, Union, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    create_model,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from flows.config.base import NamedOrOwn, problems_of
+from flows.config.base import NamedOrOwn
 from storage.errors import CodeError, failing_as, located
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import TABLES, is_own_part, part_options
@@ -24,6 +35,7 @@ from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, che
 from tasks.applies.schedules import with_rounds
 from tasks.applies.table import APPLIES
 from tasks.maps.table import MAPS
+from tasks.options import valid
 from tasks.reduces.table import REDUCES
 from tasks.tables import spelled, unknown
 from tasks.user_code import Code, find_code, is_reference
@@ -31,9 +43,24 @@ from tasks.user_code import Code, find_code, is_reference
 Options = Mapping[str, tuple[Any, Any]]
 """The (type, default) of options by name."""
 
+OWN = "own.py:part"
+"""Stands for any user's function as a part, which has no options."""
 
-class Named(BaseModel):
-    """An algorithm with its options; `map`, `reduce` and `apply` may replace the algorithm's own parts."""
+_with_form = ContextVar("with_form", default=True)
+
+
+@contextmanager
+def without_form() -> Iterator[None]:
+    """JSON schemas that are made while the context is open lack the algorithms, which take a tenth of a second."""
+    token = _with_form.set(False)
+    try:
+        yield
+    finally:
+        _with_form.reset(token)
+
+
+class AlgorithmForm(BaseModel):
+    """An algorithm and the parts in place of its own; None keeps its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,6 +75,48 @@ class Named(BaseModel):
         default=None, description=f"the outer optimizer: {', '.join(APPLIES)}, FILE.py:fn"
     )
 
+
+class Named(AlgorithmForm):
+    """An algorithm by its name or the user's function, with the options that were given."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Code | str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checked(cls, value: Any) -> Any:
+        """A table of name, parts and checked options; raises `UsageError` and `ValueError` for wrong ones."""
+        if isinstance(value, Named):
+            return value
+        table = _table(value)
+        name = find_code(table["name"]) if callable(table["name"]) else table["name"]
+        if not is_own(name):
+            return _with_checked_options(table)
+        if isinstance(name, str) and not is_reference(name):
+            raise ValueError(str(unknown("algorithm", name, [*ABOUT, "FILE.py:function"])))
+        return table | {"name": name}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The form of each algorithm with its options."""
+        if not _with_form.get():
+            return {}
+        forms: list[Any] = [
+            create_model(
+                "".join(part.capitalize() for part in name.split("_")),
+                __base__=AlgorithmForm,
+                __doc__=about,
+                name=(Literal[name], name),
+                **_options(name),
+            )  # type: ignore[call-overload]
+            for name, about in ABOUT.items()
+        ]
+        own = create_model(
+            "OwnAlgorithm", __base__=AlgorithmForm, __cls_kwargs__={"extra": "allow"}, name=(Code | str, ...)
+        )
+        return handler(TypeAdapter(Union[str, *forms, own]).core_schema)
+
     @property
     def parts(self) -> dict[str, Any]:
         """The parts that replace the algorithm's own, by kind: map, reduce or apply."""
@@ -56,7 +125,8 @@ class Named(BaseModel):
     @property
     def options(self) -> dict[str, Any]:
         """All options by name, including defaults."""
-        return {name: getattr(self, name) for name in self.model_dump(exclude={"name", *TABLES})}
+        defaults = {} if is_own(self.name) else _options(str(self.name), _named_parts(self.parts))
+        return {name: default for name, (_, default) in defaults.items()} | (self.model_extra or {})
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -66,47 +136,25 @@ class Named(BaseModel):
     @property
     def label(self) -> str:
         """The name to show to people; of a user's function its reference."""
-        return self.name.label if isinstance(self.name, Code) else str(self.name)
+        return self.name.label if isinstance(self.name, Code) else self.name
 
-    def kept(self) -> Named:
-        """A copy in which references to the user's functions are replaced by their source."""
+    def kept(self, rounds: int) -> Named:
+        """A copy for the record of a run of so many rounds: all options, and the source of the user's functions.
+
+        Learning-rate schedules last so many rounds, unless they name a number themselves.
+        """
         own = {kind: find_code(part) for kind, part in self.parts.items() if is_own_part(kind, part)}
         name = {"name": find_code(self.name)} if is_own(self.name) else {}
-        return self.model_copy(update={**own, **name})
-
-    def over(self, rounds: int) -> Named:
-        """A copy whose learning-rate schedules last so many rounds, unless they name a number themselves."""
-        texts = {name: value for name, value in self.options.items() if name.endswith("lr_schedule")}
-        return self.model_copy(update={name: with_rounds(text, rounds) for name, text in texts.items()})
+        schedules = {n: with_rounds(text, rounds) for n, text in self.options.items() if n.endswith("lr_schedule")}
+        return self.model_copy(update={**self.options, **schedules, **own, **name})
 
     def build(self) -> Algorithm:
         """The algorithm itself; raises `UsageError` for an option that the user's function does not take."""
         return build_algorithm(self.name, self.options, self.parts)
 
 
-class OwnAlgorithm(Named):
-    """A user's function that returns an `Algorithm`; its parameters are the options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: Code | str
-
-
-def _model(name: str, options: Options) -> type[Named]:
-    """Make the pydantic model of an algorithm with these options."""
-    title = "".join(part.capitalize() for part in name.split("_"))
-    fields: dict[str, Any] = {"name": (Literal[name], name), **options}
-    return create_model(title, __base__=Named, __doc__=ABOUT.get(name), **fields)
-
-
 @functools.cache
-def _model_of(name: str, parts: tuple[tuple[str, Any], ...] = ()) -> type[Named]:
-    """The model of a built-in algorithm with other parts; raises `UsageError` for an unknown part."""
-    return _model(name, _options(name, parts))
-
-
-@functools.cache
-def _options(name: str, parts: tuple[tuple[str, Any], ...] = ()) -> Options:
+def _options(name: str, parts: tuple[tuple[str, str], ...] = ()) -> Options:
     """The options of a built-in algorithm with other parts; raises `UsageError` for an unknown part."""
     if name == "auto":
         return part_options(Auto)
@@ -114,24 +162,24 @@ def _options(name: str, parts: tuple[tuple[str, Any], ...] = ()) -> Options:
     return {name: (option.annotation, option.default) for name, option in preset.options.items()}
 
 
-MODELS: Mapping[str, type[Named]] = {name: _model_of(name) for name in ABOUT}
+def _named_parts(parts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The parts by kind as `_options` takes them."""
+    return tuple((kind, OWN if is_own_part(kind, part) else part) for kind, part in parts.items())
 
 
 def _every_option() -> dict[str, FieldInfo]:
     """The options of all algorithms and parts by name; the first algorithm that has an option describes it."""
-    models = [MODELS["fed_avg"], *MODELS.values()]
-    models += [
-        _model_of("fed_avg", ((kind, part),))
-        for kind, (table, _) in TABLES.items()
-        for part, entry in table.items()
-        if not entry.argument
+    every = {name: field for name, field in AlgorithmForm.model_fields.items() if name != "name"}
+    replaced = [
+        (kind, part) for kind, (table, _) in TABLES.items() for part, entry in table.items() if not entry.argument
     ]
-    every: dict[str, FieldInfo] = {}
-    for model in models:
-        for name, field in model.model_fields.items():
-            every.setdefault(name, field)
-    del every["name"]
+    for options in (*map(_options, ("fed_avg", *ABOUT)), *(_options("fed_avg", (part,)) for part in replaced)):
+        every |= {name: _field(*option) for name, option in options.items() if name not in every}
     return every
+
+
+def _field(annotation: Any, default: Any) -> FieldInfo:
+    return FieldInfo.from_annotated_attribute(annotation, default)
 
 
 EVERY_OPTION: Mapping[str, FieldInfo] = _every_option()
@@ -143,22 +191,20 @@ def leave_checks(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = True
 
 
-def options_of(name: str, parts: Mapping[str, str] | None = None) -> dict[str, FieldInfo]:
+def options_of(name: str) -> dict[str, FieldInfo]:
     """The options of an algorithm by name.
 
     For a user's function its file is run to find the function's parameters; raises `CodeError` if that fails.
     """
-    if is_own(name):
-        if not is_reference(name):
-            return {}
-        function = find_code(name).load()
-        with failing_as(lambda error: CodeError(f"the options of {name} cannot be read: {located(error)}")):
-            hints = get_type_hints(function, include_extras=True)
-        parameters = inspect.signature(function).parameters.values()
-        options: Options = {p.name: (hints.get(p.name, _type(p.default)), p.default) for p in parameters}
-    else:
-        options = _options(name, tuple((parts or {}).items()))
-    return {n: field for n, field in _model("own", options).model_fields.items() if n in options}
+    if not is_own(name):
+        return {option: _field(*described) for option, described in _options(name).items()}
+    if not is_reference(name):
+        return {}
+    function = find_code(name).load()
+    with failing_as(lambda error: CodeError(f"the options of {name} cannot be read: {located(error)}")):
+        hints = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: _field(hints.get(p.name, _type(p.default)), p.default) for p in parameters}
 
 
 def _type(default: Any) -> Any:
@@ -166,12 +212,9 @@ def _type(default: Any) -> Any:
     return Any if default in (None, inspect.Parameter.empty) else type(default)
 
 
-DEFAULT = MODELS["fed_avg"](name="fed_avg")
-
-
 def is_own(name: str | Code) -> bool:
     """Whether an algorithm is a user's function and not a built-in name."""
-    return not isinstance(name, str) or name not in MODELS
+    return not isinstance(name, str) or name not in ABOUT
 
 
 def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
@@ -191,50 +234,21 @@ def _table(value: Any) -> dict[str, Any]:
     """An algorithm as a table of name and options; a name, a callable or code becomes one without options."""
     if isinstance(value, Named):
         return {"name": value.name, **value.model_dump(exclude={"name"}, exclude_unset=True)}
-    named = isinstance(value, Mapping) and "name" in value and not _is_kept(value)
+    # A user's function as a run's record stores it has a name, too, and a source.
+    named = isinstance(value, Mapping) and "name" in value and "source" not in value
     return dict(value) if named else {"name": value}
 
 
-def _checked(value: Any) -> Any:
-    """The algorithm of a table, a name or a callable; raises `ValueError` for unknown names and options."""
-    if isinstance(value, Named):
-        return value
-    table = _table(value)
-    name = find_code(table["name"]) if callable(table["name"]) else table["name"]
-    if not is_own(name):
-        return _named(str(name), table)
-    if isinstance(name, str) and not is_reference(name):
-        raise ValueError(str(unknown("algorithm", name, [*MODELS, "FILE.py:function"])))
-    return OwnAlgorithm(**table | {"name": name})
-
-
-def _named(name: str, table: Mapping[str, Any]) -> Named:
-    """The built-in algorithm of this name with the options and parts of a table; raises `ValueError`."""
-    parts = {kind: part for kind in TABLES if (part := table.get(kind)) is not None}
-    replaced = tuple((kind, OWN if is_own_part(kind, part) else part) for kind, part in parts.items())
-    options, model = _options(name, replaced), _model_of(name, replaced)
-    given = {option: value for option, value in table.items() if option not in ("name", *TABLES)}
+def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a built-in algorithm, its options as values of their types; raises `UsageError`."""
+    name, parts = table["name"], {kind: part for kind in TABLES if (part := table.get(kind)) is not None}
+    named, given = _named_parts(parts), {n: v for n, v in table.items() if n not in ("name", *TABLES)}
+    options = _options(name, named)
     check_taken(name, given, options)
     if name != "auto":
-        given = ALGORITHMS[name].with_parts(dict(replaced)).yielding(given)
-    try:
-        return model(name=name, **parts, **given)
-    except ValidationError as error:
-        raise ValueError("; ".join(problems_of(error, table, model.model_fields))) from error
+        given = ALGORITHMS[name].with_parts(dict(named)).yielding(given)
+    checked = {n: valid(n, value, TypeAdapter(options[n][0])) for n, value in given.items()}
+    return {"name": name, **parts, **checked}
 
 
-OWN = "own.py:part"
-"""Stands for any user's function as a part, which has no options."""
-
-
-def _is_kept(value: Any) -> bool:
-    """Whether a value is a user's function as a run's record stores it; such a value also has a name."""
-    return isinstance(value, Mapping) and "source" in value
-
-
-if TYPE_CHECKING:
-    AlgorithmField = Any  # a type checker cannot express that other types are accepted than the field holds
-else:
-    _Table = Union[str, *MODELS.values(), OwnAlgorithm]
-    AlgorithmField = Annotated[SerializeAsAny[Named], BeforeValidator(_checked, json_schema_input_type=_Table)]
-"""A name, a table of a name and options, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
+DEFAULT = Named(name="fed_avg")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import DEFAULT, EVERY_OPTION, AlgorithmField, fold_options, leave_checks
+from flows.config.algorithms import DEFAULT, EVERY_OPTION, Named, fold_options, leave_checks
 from flows.config.base import Config, EachOwn, NamedOrOwn, Names, Numbers
 from flows.config.parts import Recombined
 from storage.parsing import MOST_PARTITIONS, MOST_ROUNDS, at_commas
@@ -83,7 +83,7 @@ class Experiment(Dealing):
     scores: Names | None = Field(
         default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
     )
-    algorithm: AlgorithmField = Field(
+    algorithm: Named = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
     recombined: Recombined | None = Field(

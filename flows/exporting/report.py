@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -23,6 +23,8 @@ from storage.runs.markup import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from flows.evidence.replay_result import Replay
 
 TEMPLATE = Environment(
     loader=PackageLoader("flows.exporting", "."),
@@ -67,8 +69,8 @@ def _page(run: Run, replay: int, trust: bool) -> str:
     return TEMPLATE.render(
         run=run,
         colour=COLOURS[run.status],
-        now=time.strftime("%Y-%m-%d %H:%M"),
-        began=time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created)),
+        now=_day(time.time()),
+        began=_day(run.created),
         lost=listed(run.lost),
         verified=run.verify(),
         replayed=_replayed(run, replay, trust),
@@ -76,35 +78,29 @@ def _page(run: Run, replay: int, trust: bool) -> str:
         history=_history(run),
         refusals=[(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()],
         config=flat_config(run.config),
-        versions=run.attributes.get("versions", {}),
-        fingerprint=run.attributes.get("fingerprint") or {},
-        data=run.attributes.get("data", {}),
     )
 
 
-def _replayed(run: Run, count: int, trust: bool) -> Mapping[str, Any]:
-    """Replay `count` rounds: "results", differences of the "key", and in "missing" why there are no results."""
-    stored_states = run.kept
-    rounds = spread([number for number in run.committed if number - 1 in stored_states], count)
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _replayed(run: Run, count: int, trust: bool) -> Replay | str:
+    """The replay of `count` rounds that have the state before them, or why there is none."""
+    rounds = spread([number for number in run.committed if number - 1 in run.kept], count)
     if not rounds:
-        return {
-            "results": (),
-            "key": {},
-            "missing": "no round was asked for" if not count else "there is no round",
-        }
+        return "there is no round" if count else "no round was asked for"
     try:
-        replay = run.replay(rounds, trust=trust)
+        return run.replay(rounds, trust=trust)
     except RoundweaveError as error:
-        return {"results": (), "key": {}, "missing": str(error)}
-    return {"results": replay.results, "key": replay.key, "missing": ""}
+        return str(error)
 
 
 def _pictures(run: Run) -> list[Picture]:
-    names = len(run.tensors)
     drawn: dict[str, tuple[Callable[..., Axes], int]] = {
         "How it went": (run.plot.history, 0),
         "How far the partitions disagreed": (run.plot.divergence, 0),
-        "What each round changed": (run.plot.changes, names),
+        "What each round changed": (run.plot.changes, len(run.tensors)),
         "Whose updates were accepted": (run.plot.refusals, run.partitions),
     }
     if not run.arrivals().empty:
@@ -134,13 +130,10 @@ def _picture(title: str, draw: Callable[..., Axes], rows: int) -> Picture:
 
 def _history(run: Run) -> tuple[list[str], list[list[str]]]:
     """The column names and rows of the table of rounds; a missing number becomes an empty cell."""
-    table = run.history()
-    whole = {"round", "accepted", "examples"}
+    table = run.history().reset_index()
+    forms = {name: ".0f" if name in ("round", "accepted", "examples") else ".5g" for name in table}
     rows = [
-        [
-            "" if isnan(value) else f"{value:.0f}" if name in whole else f"{value:.5g}"
-            for name, value in row.items()
-        ]
-        for row in table.reset_index().to_dict("records")
+        ["" if isnan(value) else format(value, forms[name]) for name, value in row.items()]
+        for row in table.to_dict("records")
     ]
-    return [str(name) for name in table.reset_index().columns], rows
+    return [str(name) for name in table], rows

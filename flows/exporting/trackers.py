@@ -1,16 +1,56 @@
-"""Experiment trackers by name. Each needs a library that is not installed by default, and takes a whole run."""
+"""Experiment trackers by name. Each takes a whole run, and needs a library that is not installed by default."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flows.exporting.story import Story
 from storage.errors import UsageError
+from storage.runs.listing import flat_config
+from storage.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A round's numbers by name, and the time of its commit in seconds since the epoch."""
+
+    round: int
+    time: float
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run for a tracker: its name, its flat configuration, facts such as its status and digest, its rounds."""
+
+    name: str
+    config: Mapping[str, Any]
+    facts: Mapping[str, str]
+    moments: tuple[Moment, ...]
+
+
+def story_of(run: Run) -> Story:
+    """The story of a run up to its last committed round. Numbers that are missing or not finite are left out."""
+    config = {name: value for name, value in flat_config(run.config).items() if value is not None}
+    algorithm = run.attributes["algorithm"]
+    facts = {"status": run.status, "state": run.digest, "chain": run.chain, "algorithm": algorithm}
+    rows = zip(run.committed, run.history().to_dict("records"), strict=True)
+    moments = (
+        Moment(
+            round,
+            run.round(round).commit.time or run.created,
+            {str(name): float(value) for name, value in row.items() if math.isfinite(value)},
+        )
+        for round, row in rows
+    )
+    return Story(run.name, config, facts, tuple(moments))
+
 
 Tracker = Callable[[Story, str | None], str]
 """Exports a story to a folder or address, by default the tracker's own; returns a text that says where it is."""
@@ -36,8 +76,11 @@ def to_tensorboard(story: Story, where: str | None) -> str:
     for former in folder.glob(f"events.out.tfevents.*{OURS}"):
         former.unlink()
     with writer_of(str(folder), filename_suffix=OURS) as writer:
-        writer.add_text("config", _as_markdown({**story.config, **story.facts}))
-        for part in summary.hparams(_plain(story), dict.fromkeys(story.moments[-1].numbers)):
+        facts = {**story.config, **story.facts}.items()
+        rows = (f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in facts)
+        writer.add_text("config", "\n".join(["| field | value |", "| --- | --- |", *rows]))
+        plain = {n: v if isinstance(v, bool | int | float | str) else str(v) for n, v in story.config.items()}
+        for part in summary.hparams(plain, dict.fromkeys(story.moments[-1].numbers)):
             writer.file_writer.add_summary(part)
         for moment in story.moments:
             for name, number in moment.numbers.items():
@@ -94,13 +137,3 @@ def _needed(module: str, package: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise UsageError(f"{package} is not installed; `pip install {package}`") from error
-
-
-def _plain(story: Story) -> dict[str, Any]:
-    """The configuration as hyperparameters: other values than numbers, booleans and texts become texts."""
-    return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in story.config.items()}
-
-
-def _as_markdown(facts: dict[str, Any]) -> str:
-    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in facts.items()]
-    return "\n".join(["| field | value |", "| --- | --- |", *rows])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.config.algorithms import MODELS, is_own, options_of
+from flows.config.algorithms import Named, is_own, options_of
 from flows.config.resolving import Resolved, deal, resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
@@ -48,7 +48,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
     """
     name, batch = config.algorithm.name, _checked_batch(config)
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
-    algorithm = MODELS["sync_sgd"].model_validate({"name": "sync_sgd", "batch_size": batch})
+    algorithm = Named(name="sync_sgd", batch_size=batch)
     plain = resolve(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
     assert plain.description is not None
     assert plain.objective is not None
@@ -101,7 +101,7 @@ def rounds_of_epoch(examples: int, batch: int, partitions: int, steps: int = 1, 
 
 def _configured_rounds(config: TrainConfig, examples: int, batch: int) -> float:
     """The rounds of an epoch if the configuration is trained as it is."""
-    options, when = config.algorithm.options, config.algorithm.over(config.rounds).build().when
+    options, when = config.algorithm.options, config.algorithm.kept(config.rounds).build().when
     updates = when.buffer if isinstance(when, Asynchronous) else config.partitions
     steps = options.get("local_steps", 1)
     if not steps:

@@ -66,6 +66,7 @@ def _serve(home: Path, listener: socket.socket) -> None:
     with Path(home, "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         place_database(home / "prefect.db", template())
+    gc.freeze()  # `create_app` collects garbage, which would search all that is imported for a third of a second
     app = create_app(final=True, ephemeral=os.environ.get("PREFECT_SERVER_UI_ENABLED") == "false")
     gc.freeze()
     gc.enable()

@@ -3,6 +3,7 @@
 from prefect import State, flow
 from prefect.states import Completed
 
+from flows.config.algorithms import without_form
 from flows.config.scheduled import Skipped, named, skipped_if_busy
 from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
@@ -39,19 +40,21 @@ def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds
         first, seconds = commit.round + 1, commit.seconds
 
 
-@flow(name="roundweave-train", persist_result=False)
-def train_flow(config: TrainConfig) -> Run | State[None]:
-    """Train from the last committed round of the run of this name up to round `config.rounds`.
+with without_form():  # Prefect makes it again for a deployment, and nothing else needs it
 
-    Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
-    """
-    config = named(config)
-    with titled(config.name or run_name(config.address or "")):
-        try:
-            return _train(config)
-        except Skipped as skipped:
-            notice(str(skipped))
-            return Completed(name="Skipped", message=str(skipped))
+    @flow(name="roundweave-train", persist_result=False)
+    def train_flow(config: TrainConfig) -> Run | State[None]:
+        """Train from the last committed round of the run of this name up to round `config.rounds`.
+
+        Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
+        """
+        config = named(config)
+        with titled(config.name or run_name(config.address or "")):
+            try:
+                return _train(config)
+            except Skipped as skipped:
+                notice(str(skipped))
+                return Completed(name="Skipped", message=str(skipped))
 
 
 def _train(config: TrainConfig) -> Run:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from flows.command.common import Json, Root, RunName, Trust, console, output, say, table
 from flows.command.errors import FAILED
-from flows.command.options import given, with_options
+from flows.command.options import with_options
 from flows.config.train import Placement
 from flows.evidence.differing import RunDifference, diff
 from flows.evidence.recombining import RecombineConfig
@@ -42,11 +42,10 @@ def replay_command(
     named, its largest difference, and what is not as recorded: fingerprint, code, data, versions. Exit code 0: all
     rounds are bit-identical; 1: one differs, and nothing else does; 3: one differs, and so does what is named.
     """
-    values = given(options, Replaying, Placement)
     if round is not None and all_rounds:
         raise UsageError("choose --round, --all or --sample: one of the three")
     rounds: tuple[int] | Literal["all", "last"] = "last" if round is None else (round,)
-    config = ReplayConfig(run=run, rounds="all" if all_rounds else rounds, sample=sample, trust=trust, **values)
+    config = ReplayConfig(run=run, rounds="all" if all_rounds else rounds, sample=sample, trust=trust, **options)
     from flows.evidence.replaying import replay
 
     result = replay(config)
@@ -104,8 +103,7 @@ def recombine_command(
     if every == (round is not None):
         raise UsageError("which rounds? give --round R, or --all")
     which = None if round is None else which_round(round)
-    values = given(options, RecombineConfig)
-    config = RecombineConfig(run=run, round=which, name=save, trust=trust, **values)
+    config = RecombineConfig(run=run, round=which, name=save, trust=trust, **options)
     from flows.evidence.recombining import recombine
 
     with Console(stderr=True).status("reducing again"):

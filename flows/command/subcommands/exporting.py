@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.command.common import Json, Root, RunName, Trust, output, say
-from flows.exporting.trackers import TRACKERS
+from flows.exporting.trackers import TRACKERS, story_of
 from flows.stored import open_run
 from storage.checkpoints.files import SUFFIXES
 from storage.errors import PlaceError, UsageError, failing_as, one_line
@@ -33,8 +33,6 @@ def _tracked(run: str, tracker: str, out: str | None, root: str | None) -> str:
     """Export a run to a tracker and return where it is; raises `UsageError` if a single round was named."""
     if stored_round(run):
         raise UsageError(f"{tracker} takes a whole run, not {run}; name the run alone")
-    from flows.exporting.story import story_of
-
     story = story_of(open_run(run, root))
     with failing_as(
         lambda error: PlaceError(f"{tracker} takes nothing at {out or 'its default'}: {one_line(error)}")

@@ -63,8 +63,9 @@ def run_summary(run: Run) -> dict[str, Any]:
     """A run's summary for JSON; loss and scores are those of the last scored round, or None."""
     history = run.history()
     scored = history.dropna(subset=["loss"])
-    last = {name: _last(scored[name]) for name in ("loss", *run.scores)}
-    scores = {name: last[name] for name in run.scores}
+    last = scored.iloc[-1].to_dict() if len(scored) else {}
+    numbers = {n: None if math.isnan(last.get(n, math.nan)) else float(last[n]) for n in ("loss", *run.scores)}
+    scores = {name: numbers[name] for name in run.scores}
     return {
         "run": run.name,
         "path": full_address(run.address),
@@ -72,7 +73,7 @@ def run_summary(run: Run) -> dict[str, Any]:
         "rounds": run.done,
         "of_rounds": run.rounds,
         "digest": run.digest,
-        "loss": last["loss"],
+        "loss": numbers["loss"],
         "accuracy": scores.get("accuracy"),
         "scores": scores,
         "seconds_per_round": _seconds_per_round(history),
@@ -80,10 +81,6 @@ def run_summary(run: Run) -> dict[str, Any]:
         "stop": run.stop,
         "failure": run.failure,
     }
-
-
-def _last(column: pd.Series) -> float | None:
-    return None if not len(column) or math.isnan(column.iloc[-1]) else float(column.iloc[-1])
 
 
 def _seconds_per_round(history: pd.DataFrame) -> float | None:
@@ -114,32 +111,26 @@ def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
 
 def _print_runs(runs: Mapping[str, Run | StoreError], summaries: Mapping[str, dict[str, Any]]) -> None:
     """Print a table of the runs, then a line for each damaged run that says why."""
+    rows = [
+        {
+            "run": run.name,
+            "status": run.status,
+            "rounds": f"{run.done}/{run.rounds}",
+            "algorithm": run.algorithm,
+            "data": short_name(_reference(run.config["data"])),
+            "loss": shown("loss", summary["loss"]),
+            "scores": ", ".join(f"{score} {shown(score, value)}" for score, value in summary["scores"].items()),
+        }
+        for run, summary in zip(runs.values(), summaries.values(), strict=True)
+        if isinstance(run, Run) and summary["status"] != "damaged"
+    ]
     if not runs:
         say("no runs here; `roundweave train` makes one")
-        return
-    rows, damaged = [], []
-    for name, run in runs.items():
-        summary = summaries[name]
-        if isinstance(run, Run) and summary["status"] != "damaged":
-            rows.append(_run_row(run, summary))
-        else:
-            damaged.append(f"{name} is damaged: {summary['failure']}")
     if rows:
         console().print(table(rows))
-    for line in damaged:
-        say(line, "yellow")
-
-
-def _run_row(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "run": run.name,
-        "status": run.status,
-        "rounds": f"{run.done}/{run.rounds}",
-        "algorithm": run.algorithm,
-        "data": short_name(_reference(run.config["data"])),
-        "loss": shown("loss", summary["loss"]),
-        "scores": ", ".join(f"{score} {shown(score, value)}" for score, value in summary["scores"].items()),
-    }
+    for name, summary in summaries.items():
+        if summary["status"] == "damaged":
+            say(f"{name} is damaged: {summary['failure']}", "yellow")
 
 
 def print_result(run: Run, seconds: Mapping[str, Any]) -> None:
@@ -297,11 +288,10 @@ def _shown_rounds(run: Run, history: pd.DataFrame) -> list[dict[str, Any]]:
         history = history.iloc[[*range(3), *range(3 - SHOWN_ROUNDS, 0)]]
     names = ("loss", *run.scores, "train_loss")
     rows: list[dict[str, Any]] = []
-    before = -1
-    for number, row in history.iterrows():
-        if number != before + 1:
+    for row in history.reset_index().to_dict("records"):
+        number = int(row["round"])
+        if number != (rows[-1]["round"] + 1 if rows else 0):
             rows.append({"round": "…", **dict.fromkeys((*names, "updates", "seconds"), "")})
         numbers = {name: row.get(name, math.nan) for name in names}
         rows.append({"round": number, **numbers, "updates": int(row["accepted"]), "seconds": row["seconds"]})
-        before = int(str(number))
     return rows

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from flows.command.common import Json, Trust, console, output, say, table
-from flows.command.options import given, with_options
+from flows.command.options import with_options
 from flows.config.merge import Architecture, MergeConfig, Merging
 from flows.config.train import Placement
 from flows.merging.result import MergeResult
@@ -32,8 +32,7 @@ def merge_command(
     **options: Any,
 ) -> None:
     """Merge networks that were trained apart: match their hidden units, then average."""
-    values = given(options, Architecture, Merging, Placement)
-    config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **values)
+    config = MergeConfig(networks=tuple(networks), out=out, plot=plot, trust=trust, **options)
     # glibc would keep the memory of freed tensors of some sizes; make it return it to the system.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
@@ -72,7 +71,7 @@ def _print_merge(result: MergeResult) -> None:
 @with_options(Architecture)
 def units_command(as_json: Json = False, **options: Any) -> None:
     """Show which hidden units of a network are interchangeable, and what is pinned and why."""
-    report = unit_report(Architecture(**given(options, Architecture)))
+    report = unit_report(Architecture(**options))
     output(as_json, report, _print_units, report)
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from flows.command.common import Json, console, output, say, table
-from flows.command.options import given, with_options
+from flows.command.options import with_options
 from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
 from flows.planning.plan import Plan, plan
@@ -42,9 +42,8 @@ def plan_command(
 
     The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
     """
-    cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields}
-    cluster = {name: value for name, value in cluster.items() if value is not None}
-    values = (read_toml(config) if config else {}) | given(options, Experiment, Execution)
+    cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields if name in options}
+    values = (read_toml(config) if config else {}) | options
     if simulate is not None:
         _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), as_json)
     elif cluster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from flows.command.common import Json, console, output, say, table
-from flows.command.options import given, with_options
+from flows.command.options import with_options
 from flows.config.algorithms import options_of
 from flows.config.resolving import deal
 from flows.config.train import Dealing, Execution, Experiment
@@ -30,36 +30,10 @@ from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES
 from tasks.reduces.table import REDUCES
-from tasks.tables import Table, spelled, unknown
+from tasks.tables import spelled, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MINE = '''"""Your own data, model and loss: --data mine.py:data --model mine.py:model --loss mine.py:loss."""
-
-import torch
-from torch import nn
-
-
-def data():
-    """(inputs, targets), or ((inputs, targets), (held_out_inputs, held_out_targets)); numpy or torch.
-
-    With two parameters, data(partition, partitions), it returns one partition alone.
-    """
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2000, 20, generator=generator)
-    return inputs, (inputs[:, :2].sum(1) > 0).long()
-
-
-def model():
-    """Any torch.nn.Module."""
-    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
-
-
-def loss(outputs, targets):
-    """A number to minimise: the mean over the examples."""
-    return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
-'''
 
 GIVEN = {"data": "mine.py:data", "model": "mine.py:model", "algorithm": "fed_avg", "partitions": 4, "rounds": 10}
 """The fields that the configuration of `roundweave init` sets."""
@@ -72,7 +46,8 @@ def init_command(
     folder: Annotated[Path, typer.Argument(help="where to write them")] = Path(),
 ) -> None:
     """Write a commented train.toml and mine.py to start from."""
-    files = {folder / "train.toml": _config_text(), folder / "mine.py": MINE}
+    mine = Path(__file__).with_name("mine.txt").read_text(encoding="utf-8")
+    files = {folder / "train.toml": _config_text(), folder / "mine.py": mine}
     for path in files:
         if path.exists():
             raise UsageError(f"{path} exists already; move it, or give another folder")
@@ -129,38 +104,31 @@ def _tables() -> dict[str, list[dict[str, str]]]:
         "applies": APPLIES,
         "schedules": SCHEDULES,
     }
-    functions: dict[str, Mapping[str, Callable[..., Any]]] = {"models": MODELS, "losses": LOSSES, "scores": SCORES}
-    return {
-        "algorithms": [{"name": n, "what it is": about, "options": _options(n)} for n, about in ABOUT.items()],
-        **{title: _entries(table) for title, table in entries.items()},
-        **{title: _documented(table) for title, table in functions.items()},
+    functions = {"models": MODELS, "losses": LOSSES, "scores": SCORES}
+    about = {
+        title: dict(zip(spelled(table), (entry.about for entry in table.values()), strict=True))
+        for title, table in entries.items()
     }
-
-
-def _entries(table: Table) -> list[dict[str, str]]:
-    written = zip(spelled(table), table.values(), strict=True)
-    return [{"name": name, "what it is": entry.about} for name, entry in written]
-
-
-def _documented(functions: Mapping[str, Callable[..., Any]]) -> list[dict[str, str]]:
-    """A row for each function: its name, and the first line of its docstring."""
-    lines = {name: (inspect.getdoc(value) or "").partition("\n")[0] for name, value in functions.items()}
-    return [{"name": name, "what it is": line.rstrip(".")} for name, line in lines.items()]
+    for title, named in functions.items():
+        first_lines = {name: (inspect.getdoc(value) or "").partition("\n")[0] for name, value in named.items()}
+        about[title] = {name: line.rstrip(".") for name, line in first_lines.items()}
+    return {
+        "algorithms": [{"name": n, "what it is": what, "options": _options(n)} for n, what in ABOUT.items()],
+        **{t: [{"name": n, "what it is": what} for n, what in rows.items()] for t, rows in about.items()},
+    }
 
 
 def _options(algorithm: str) -> str:
     """An algorithm's options with defaults; if they resemble those of fed_avg, only the differences."""
-    options = {name: field.default for name, field in options_of(algorithm).items()}
-    common = {name: field.default for name, field in options_of("fed_avg").items()}
+    options, common = (
+        {name: f"{name}={field.default}" for name, field in options_of(each).items()}
+        for each in (algorithm, "fed_avg")
+    )
     if algorithm == "fed_avg" or "local_steps" not in options:
-        return _listed(options)
-    own = {name: value for name, value in options.items() if name not in common or common[name] != value}
+        return ", ".join(options.values())
+    own = ["as fed_avg", *(text for name, text in options.items() if common.get(name) != text)]
     lacking = ", ".join(name for name in common if name not in options)
-    return "as fed_avg" + (f", {_listed(own)}" if own else "") + (f"; without {lacking}" if lacking else "")
-
-
-def _listed(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in options.items())
+    return ", ".join(own) + (f"; without {lacking}" if lacking else "")
 
 
 def _print_tables(tables: Mapping[str, list[dict[str, str]]]) -> None:
@@ -179,7 +147,7 @@ def split_command(
     """Show how many examples of each label a split gives to each partition."""
     if plot:
         check_plot(plot)
-    config = Dealing(**given(options, Dealing))
+    config = Dealing(**options)
     counts = label_counts(deal(config))
     if plot:
         draw_counts(counts).figure.savefig(plot, dpi=120)  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ import psutil
 import typer
 
 from flows.command.common import Json, Quiet, Root, RunName, Trust, print_json
-from flows.command.options import given, with_options
+from flows.command.options import with_options
 from flows.command.subcommands.looking import print_result, run_summary
 from flows.config.files import read_toml
 from flows.config.recorded import resumed_config
@@ -41,10 +41,9 @@ def train_command(
     The options of an algorithm: `roundweave train --algorithm NAME --help`. `roundweave list` has the names.
     """
     values = read_toml(config) if config else {}
-    flags = given(options, Experiment, Execution)
-    if "algorithm" in flags and isinstance(values.get("algorithm"), dict):
-        flags["algorithm"] = values["algorithm"] | {"name": flags["algorithm"]}
-    values = values | flags
+    if "algorithm" in options and isinstance(values.get("algorithm"), dict):
+        options["algorithm"] = values["algorithm"] | {"name": options["algorithm"]}
+    values |= options
     _train(fork(start, trust=trust, **values) if start else TrainConfig(**values), as_json, quiet)
 
 
@@ -58,7 +57,7 @@ def resume_command(
     **options: Any,
 ) -> None:
     """Go on with a run after its last committed round, from what is kept in its store."""
-    _train(resumed_config(run, root, trust, given(options, Execution)), as_json, quiet)
+    _train(resumed_config(run, root, trust, options), as_json, quiet)
 
 
 def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:

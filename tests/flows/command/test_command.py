@@ -58,7 +58,7 @@ def number():
         (["--algorithm", "sync_sgd", "--outer-lr", "1"], 2, "sync_sgd takes no outer_lr; it takes batch_size, lr"),
         (["--local-steps", "3", "--local-epochs", "2"], 2, "give local_steps or local_epochs, not both"),
         (["--quorum", "9"], 2, "quorum 9 is more than the 4 partitions"),
-        (["--model-options", "hidden"], 2, "--model-options must be a JSON object"),
+        (["--model-options", "hidden"], 2, "'--model-options': must be a JSON object"),
         (["--model-options", '{"hiden": 3}'], 1, "model mlp with options {'hiden': 3}"),
         (["--rounds", "1000000000"], 2, "rounds = 1000000000: Input should be less than or equal to 1000000"),
         (["--bogus"], 2, "No such option: --bogus"),

@@ -126,7 +126,7 @@ BAD = {
     # What the network is.
     "no model": (["{work}/good.pt", "{work}/good.pt"], 2, "which model? give --model"),
     "unknown model": ([*MLPS, "--model", "mpl"], 2, "unknown model 'mpl'; did you mean mlp?"),
-    "bad options": ([*MLPS, "--model-options", "hidden"], 2, "--model-options must be a JSON object"),
+    "bad options": ([*MLPS, "--model-options", "hidden"], 2, "must be a JSON object"),
     "no such function": ([*SMALL[:2], "--model", "{work}/mine.py:nothing"], 2, "the file has no such function"),
     "no module": (
         [*SMALL[:2], "--model", "{work}/mine.py:number", "--input", "2x4"],
@@ -202,7 +202,7 @@ BAD = {
         2,
         "no tensor is of layer 'fc9'; there are fc1.weight",
     ),
-    "layers no JSON": ([*MLPS, "--layers", "fc1=1,0"], 2, "--layers must be a JSON object"),
+    "layers no JSON": ([*MLPS, "--layers", "fc1=1,0"], 2, "must be a JSON object"),
     "layers no object": ([*MLPS, "--layers", "[1, 0]"], 2, "layers = "),
     "layer of three": ([*MLPS, "--layers", '{"fc1": [1, 0, 0]}'], 2, "2 networks need 2 coefficients"),
     "points": ([*MLPS, "--points", "1"], 2, "points = 1: Input should be greater than or equal to 2"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.algorithms import MODELS, options_of
+from flows.config.algorithms import options_of
 from flows.config.recorded import differences
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
@@ -133,8 +133,9 @@ def test_prefects_form_has_every_algorithm_with_its_options() -> None:
     from flows import train_flow
 
     schema = parameter_schema(train_flow.fn).model_dump()["definitions"]
-    for model in MODELS.values():
-        assert set(schema[model.__name__]["properties"]) == set(model.model_fields)
+    for name in ALGORITHMS:
+        model = schema["".join(part.capitalize() for part in name.split("_"))]
+        assert set(model["properties"]) == {"name", "map", "reduce", "apply", *options_of(name)}
     assert schema["FedProx"]["properties"]["mu"]["description"].startswith("weight of the squared distance")
     assert schema["TrainConfig"]["additionalProperties"] is True  # `mu` beside the others, and what we refuse
 

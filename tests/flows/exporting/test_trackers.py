@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.exporting.story import Moment, Story, story_of
-from flows.exporting.trackers import LONGEST_PARAMETER, to_mlflow, to_tensorboard, to_wandb
+from flows.exporting.trackers import (
+    LONGEST_PARAMETER,
+    Moment,
+    Story,
+    story_of,
+    to_mlflow,
+    to_tensorboard,
+    to_wandb,
+)
 from storage.errors import UsageError
 from tests.flows.prefect_server import until
 
