@@ -14,7 +14,7 @@ import typer
 from flows.command.errors import clear_errors, fail
 from flows.command.interrupts import ended_by_interrupts
 from flows.reporting.listening import begun, going_on
-from flows.serving.process import warm_up
+from flows.serving.server import warm_up
 from tasks.clusters import forking
 from tasks.imports import kept
 
@@ -44,7 +44,7 @@ COMMANDS = {
 }
 """Each subcommand's module and its line in the list of subcommands."""
 
-FLOWS = ("train", "resume", "replay", "recombine", "merge")
+FLOWS = ("train", "resume", "merge")
 """Subcommands that run as Prefect flows."""
 
 TRAINING = ("train", "resume", "replay", "plan")

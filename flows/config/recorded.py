@@ -121,7 +121,7 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
             for fields, one in ((before, old), (after, wanted))
         )
     return [
-        f"{name} {_difference(before.get(name), after.get(name))}"
+        f"{name} {_difference(before.get(name, 'default'), after.get(name, 'default'))}"
         for name in {**before, **after}
         if _identity(before.get(name)) != _identity(after.get(name))
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,21 +21,30 @@ from tasks.evidence.results import difference_as_json, largest_difference
 
 
 @dataclass(frozen=True)
-class RunDifference:
-    """Where two runs first differ: `config` names fields of their experiments, `round` is the first such round.
+class RoundDifference:
+    """The first difference inside a round: `what` names the part of the round that differs.
 
-    `what` names the first part of the round that differs, `tensor` its first differing tensor, and `largest` the
-    largest absolute difference of two numbers, None if unknown. `detail` says more. `compared` rounds were equal.
+    `tensor` is the part's first differing tensor, and `largest` the largest absolute difference of two numbers in
+    it, None if unknown. `detail` says more.
     """
 
-    runs: tuple[str, str]
-    config: tuple[str, ...] = ()
-    compared: int = 0
-    round: int | None = None
     what: str = ""
     tensor: str | None = None
     largest: float | None = None
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class RunDifference(RoundDifference):
+    """Where two runs first differ: `config` names fields of their experiments, `round` is the first such round.
+
+    The other fields describe the difference inside that round. `compared` rounds were equal.
+    """
+
+    runs: tuple[str, str] = ("", "")
+    config: tuple[str, ...] = ()
+    compared: int = 0
+    round: int | None = None
 
     @property
     def equal(self) -> bool:
@@ -53,36 +63,29 @@ class RunDifference:
         return f"round {self.round}: {self.what}{tensor}{largest}{self.detail and f' ({self.detail})'}"
 
 
-@dataclass(frozen=True)
-class Within:
-    """The first difference inside a round; its fields are those of `RunDifference`."""
-
-    what: str
-    tensor: str | None = None
-    largest: float | None = None
-    detail: str = ""
-
-
 def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> RunDifference:
     """Find where two runs, given by names or addresses, first differ; times, workers and scores are ignored.
 
-    The records of all rounds are compared, and the tensors of the first round that differs. Raises `NotARun`.
+    The records of all rounds are compared, and the tensors of the first round that differs. A round whose record
+    is lost in a run is named if no other one differs. Raises `NotARun`.
     """
     one, other = (run if isinstance(run, Run) else open_run(run, root) for run in (first, second))
-    names, config = (one.name, other.name), tuple(_fields(one, other))
-    lost: list[tuple[int, Within]] = []
-    for number in range(max(one.done, other.done) + 1):
-        within = _absent(one, other, number)
-        if within is None:
-            within = _first_in(one.round(number), other.round(number))
-        elif number <= min(one.done, other.done):
-            lost.append((number, within))  # later rounds may show a real difference
-            continue
-        if within is not None:
-            return RunDifference(names, config, number - len(lost), number, **vars(within))
-    if lost:
-        return RunDifference(names, config, one.done + 1 - len(lost), lost[0][0], **vars(lost[0][1]))
-    return RunDifference(names, config, one.done + 1)
+    shorter = min(one, other, key=lambda run: run.done)
+    shared = range(shorter.done + 1)
+    lost = {number: found for number in shared if (found := _lost(one, other, number))}
+    whole = [number for number in shared if number not in lost]
+    pairs = ((number, _first_in(one.round(number), other.round(number))) for number in whole)
+    found = ((number, difference) for number, difference in pairs if difference)
+    ends = RoundDifference(f"{shorter.name} ends with round {shorter.done}")
+    beyond = [(shorter.done + 1, ends)] if one.done != other.done else []
+    number, difference = next(chain(found, beyond, lost.items()), (None, RoundDifference()))
+    return RunDifference(
+        **vars(difference),
+        runs=(one.name, other.name),
+        config=tuple(_fields(one, other)),
+        compared=whole.index(number) if number in whole else len(whole),
+        round=number,
+    )
 
 
 def _fields(one: Run, other: Run) -> Iterator[str]:
@@ -98,19 +101,17 @@ def _fields(one: Run, other: Run) -> Iterator[str]:
         yield f"data: {said}"
 
 
-def _absent(one: Run, other: Run, number: int) -> Within | None:
-    """The reason why a round cannot be compared; None if both runs have its record."""
+def _lost(one: Run, other: Run, number: int) -> RoundDifference | None:
+    """A round's difference if its record is lost in one of the runs."""
     for run in (one, other):
-        if number > run.done:
-            return Within(f"{run.name} ends with round {run.done}")
         try:
             run.round(number)
         except (RoundMissing, StoreDamaged) as error:
-            return Within(f"its record is lost in {run.name}", detail=str(error))
+            return RoundDifference(f"its record is lost in {run.name}", detail=str(error))
     return None
 
 
-def _first_in(first: Round, second: Round) -> Within | None:
+def _first_in(first: Round, second: Round) -> RoundDifference | None:
     """The first difference between two rounds: of an update, the state, the split or the partitions' carry."""
     one, other = first.commit, second.commit
     if one.identity() == other.identity():
@@ -125,21 +126,23 @@ def _first_in(first: Round, second: Round) -> Within | None:
 
         return _in_tensors("the state", first, second, read)
     if one.split != other.split:
-        return Within("which example went to which partition")
-    return Within("what its partitions carry", detail=f"from rounds {one.carry_from} or {other.carry_from}")
+        return RoundDifference("which example went to which partition")
+    return RoundDifference(
+        "what its partitions carry", detail=f"from rounds {one.carry_from} or {other.carry_from}"
+    )
 
 
-def _in_update(first: Round, second: Round, partition: int) -> Within | None:
+def _in_update(first: Round, second: Round, partition: int) -> RoundDifference | None:
     """The difference of one partition: of its update, its weight or refusal, or how its units were matched."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
     what = f"the update of partition {partition}"
     if one is None or other is None:
-        return Within(what, detail="it took part in one of them")
+        return RoundDifference(what, detail="it took part in one of them")
     if one.digest != other.digest:
         return _in_tensors(what, first, second, lambda round: round.update_tensors(partition))
     if (one.weight, one.result) != (other.weight, other.result):
         said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
-        return Within(what, detail=" or ".join(said))
+        return RoundDifference(what, detail=" or ".join(said))
     if one.match != other.match:
         units = f"how the units of partition {partition} were matched"
         return _in_tensors(units, first, second, lambda round: match_tensors(round.match(partition)))
@@ -148,7 +151,7 @@ def _in_update(first: Round, second: Round, partition: int) -> Within | None:
 
 def _in_tensors(
     what: str, first: Round, second: Round, read: Callable[[Round], Mapping[str, torch.Tensor]]
-) -> Within:
+) -> RoundDifference:
     """The first differing tensor of those that `read` gives for both rounds.
 
     If tensors can no longer be read, the result only says so.
@@ -156,13 +159,15 @@ def _in_tensors(
     try:
         one, other = read(first), read(second)
     except StoreError as error:
-        return Within(what, detail=f"its numbers cannot be read: {error}")
+        return RoundDifference(what, detail=f"its numbers cannot be read: {error}")
     name = differing_tensor(one, other)
     if name is None:
-        return Within(what, detail="the records differ, the tensors that can be read do not")
+        return RoundDifference(what, detail="the records differ, the tensors that can be read do not")
     if name not in one or name not in other or one[name].shape != other[name].shape:
-        return Within(what, name, detail=" or ".join(_described(tensors.get(name)) for tensors in (one, other)))
-    return Within(what, name, largest_difference(one[name], other[name]))
+        return RoundDifference(
+            what, name, detail=" or ".join(_described(tensors.get(name)) for tensors in (one, other))
+        )
+    return RoundDifference(what, name, largest_difference(one[name], other[name]))
 
 
 def _described(tensor: torch.Tensor | None) -> str:

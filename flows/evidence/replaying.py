@@ -9,18 +9,18 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from flows.config.algorithms import Named
-from flows.config.base import Config, EachOwn, NamedOrOwn
+from flows.config.base import EachOwn, NamedOrOwn
 from flows.config.recorded import BUILT_IN, other_examples, recorded_config
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig
 from flows.evidence.replay_result import Replay
 from flows.reporting.bar import bar_of_rounds
-from flows.reporting.listening import notice, tell_progress
+from flows.reporting.listening import notice, notify_progress
 from storage.errors import DataError, RoundMissing, UsageError, listed
 from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
@@ -36,15 +36,7 @@ from tasks.rounds.plan import RoundPlan, replay_windows
 from tasks.user_code import Code
 
 
-class Replaying(Config):
-    """The field of a replay that says where the examples are."""
-
-    data: NamedOrOwn | EachOwn | None = Field(
-        default=None, description="where the same examples lie now; default: as recorded"
-    )
-
-
-class ReplayConfig(Replaying, Placement):
+class ReplayConfig(Placement):
     """The configuration of a replay; nothing of the run's recorded execution is used."""
 
     run: str = Field(description="the run's name, or its address")
@@ -52,6 +44,9 @@ class ReplayConfig(Replaying, Placement):
         default="last", description="numbers of rounds, negative ones from the end; all, or the last one"
     )
     sample: int | None = Field(default=None, ge=1, description="so many rounds, evenly spread, the last one too")
+    data: NamedOrOwn | EachOwn | None = Field(
+        default=None, description="where the same examples lie now; default: as recorded"
+    )
     trust: bool = Field(default=False, description="run the code kept in a store outside the root")
 
     @model_validator(mode="after")
@@ -145,9 +140,9 @@ def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
     for rounds in replay_windows(plan.rounds if not results else (), job.split):
         for result in executor.replay(job, rounds):
             results.append(result)
-            tell_progress(len(results), len(plan.rounds), str(result))
-    replay, named = Replay(stored.name, key, tuple(results)), isinstance(plan.config.rounds, tuple)
-    named = named or (plan.config.rounds == "last" and plan.config.sample is None)
+            notify_progress(len(results), len(plan.rounds), str(result))
+    replay = Replay(stored.name, key, tuple(results))
+    named = plan.config.rounds != "all" and plan.config.sample is None
     if replay.lacking and (named or not replay.replayed):
         numbers = listed(result.round for result in replay.lacking)
         raise RoundMissing(f"round {numbers} of {replay.run} cannot be replayed: {replay.lacking[0].lacking}")
@@ -199,15 +194,8 @@ def _other_machines(recorded: Fingerprint, present: Mapping[str, Fingerprint]) -
 
 def _other_code(config: TrainConfig) -> str:
     """A text that names the configuration's functions whose installed package now has another version."""
-    codes = (code for field in BUILT_IN for code in _codes(getattr(config, field, None)))
-    return "; ".join(f"{code.label} is of another version" for code in codes if code.now() != code)
-
-
-def _codes(value: Any) -> Iterator[Code]:
-    match value:
-        case Code():
-            yield value
-        case Named():
-            yield from value.code
-        case tuple():
-            yield from (code for one in value for code in _codes(one))
+    values = [getattr(config, field, None) for field in BUILT_IN]
+    single = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    codes = [code for one in single for code in (one.code if isinstance(one, Named) else (one,))]
+    changed = [code for code in codes if isinstance(code, Code) and code.now() != code]
+    return "; ".join(f"{code.label} is of another version" for code in changed)

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from flows.reporting.listening import Listener, listening
-from flows.reporting.scores import shown_score
+from flows.reporting.scores import shown_score, shown_staleness
 from storage.errors import printable
 from storage.rounds.commits import Commit
 
@@ -42,75 +42,61 @@ NOTEBOOK_SECONDS = 0.2
 class Bar(Listener):
     """A listener that draws a progress bar: rounds done, the latest score and the time left.
 
-    With `shown` false, or where the console is no terminal, no bar is drawn and only notices are printed.
+    With `shown` false, or where the console is neither a terminal nor a notebook, no bar is drawn and only notices
+    are printed. A notebook's cell shows the bar without ipywidgets, which rich's own drawing would need there.
     """
 
     def __init__(self, console: Console, total: int, shown: bool = True) -> None:
         self.console = console
-        shown = shown and console.is_terminal and not console.is_jupyter
+        in_terminal = shown and console.is_terminal and not console.is_jupyter
         self.progress = Progress(
-            *COLUMNS, console=console, transient=True, refresh_per_second=4, disable=not shown
+            *COLUMNS, console=console, transient=True, refresh_per_second=4, disable=not in_terminal
         )
         self.task = self.progress.add_task("starting", total=total, score="")
-        self._scored = ""
+        self._score = ""
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._cell: Any = None
+        if shown and console.is_jupyter:
+            from IPython.display import display
+
+            self._cell = display(self.progress, display_id=True)
+        self._drawn = time.monotonic()
 
     def committed(self, commit: Commit, rounds: int) -> None:
         """Show the round and the latest score; with a parameter server also staleness and updates per second."""
-        self._scored = shown_score(commit.score) or self._scored
-        line = "  ".join(filter(None, [self._scored, self._server_speed(commit)]))
-        self.progress.update(self.task, completed=commit.round, total=rounds, description="round", score=line)
-
-    def _server_speed(self, commit: Commit) -> str:
-        """The staleness and the updates per second of a parameter server; empty for other runs."""
-        if commit.server is None:
-            return ""
-        self._recent.append((commit.time, len(commit.updates)))
-        (began, first), (ended, _) = self._recent[0], self._recent[-1]
-        updates = sum(count for _, count in self._recent) - first
-        speed = f"  {updates / (ended - began):.0f} updates/s" if ended > began else ""
-        stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
-        return f"staleness {max(stale, default=0)}{speed}"
+        self._score = shown_score(commit.score) or self._score
+        speed = self._speed(commit) if commit.server else ""
+        line = "  ".join(filter(None, [self._score, shown_staleness(commit), speed]))
+        self._update(commit.round, rounds, line)
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """Show how many of `total` parts of the work are done, and the text about the last one."""
-        self.progress.update(self.task, completed=done, total=total, description="round", score=printable(text))
+        self._update(done, total, printable(text))
 
-    def notice(self, text: str) -> None:
-        """Print one line above the bar."""
-        self.console.print(text, markup=False, soft_wrap=True)
-
-
-class NotebookBar(Bar):
-    """A bar that a notebook's cell shows. It is drawn without ipywidgets, which rich's own bar would need."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        super().__init__(console, total)
-        from IPython.display import display
-
-        self.cell: Any = display(self.progress, display_id=True)
-        self.drawn = time.monotonic()
-
-    def committed(self, commit: Commit, rounds: int) -> None:
-        super().committed(commit, rounds)
-        self._draw_again()
-
-    def progressed(self, done: int, total: int, text: str) -> None:
-        super().progressed(done, total, text)
-        self._draw_again()
-
-    def _draw_again(self) -> None:
-        if time.monotonic() - self.drawn >= NOTEBOOK_SECONDS:
+    def _update(self, done: int, total: int, text: str) -> None:
+        self.progress.update(self.task, completed=done, total=total, description="round", score=text)
+        if time.monotonic() - self._drawn >= NOTEBOOK_SECONDS:
             self.draw()
 
     def draw(self) -> None:
-        """Redraw the cell now."""
-        self.cell.update(self.progress)
-        self.drawn = time.monotonic()
+        """Redraw a notebook's cell; in a terminal rich redraws the bar by itself."""
+        if self._cell:
+            self._cell.update(self.progress)
+        self._drawn = time.monotonic()
 
     def notice(self, text: str) -> None:
-        """Print one line below the bar."""
-        print(text)
+        """Print one line above the bar, or below it in a notebook."""
+        if self._cell:
+            print(text)
+        else:
+            self.console.print(text, markup=False, soft_wrap=True)
+
+    def _speed(self, commit: Commit) -> str:
+        """The updates per second of a parameter server over the recent rounds; empty for the first."""
+        self._recent.append((commit.time, len(commit.updates)))
+        (began, first), (ended, _) = self._recent[0], self._recent[-1]
+        updates = sum(count for _, count in self._recent) - first
+        return f"{updates / (ended - began):.0f} updates/s" if ended > began else ""
 
 
 @contextmanager
@@ -119,15 +105,9 @@ def bar_of_rounds(total: int, shown: bool = True) -> Iterator[None]:
 
     Notices are printed to standard error in any case, also where there is no bar.
     """
-    console = Console(stderr=True, highlight=False, emoji=False)
-    if console.is_jupyter and shown:
-        cell = NotebookBar(console, total)
-        with listening(cell):
-            try:
-                yield
-            finally:
-                cell.draw()
-        return
-    bar = Bar(console, total, shown)
+    bar = Bar(Console(stderr=True, highlight=False, emoji=False), total, shown)
     with bar.progress, listening(bar):
-        yield
+        try:
+            yield
+        finally:
+            bar.draw()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
@@ -51,89 +52,62 @@ def step(name: str, run_name: str | None = None) -> Callable[[Callable[P, T]], C
 def run_flow(flow: Flow[[Any], T], config: Any) -> T:
     """Run a flow and return or raise what its function does, even if Prefect's server fails meanwhile.
 
-    Where no Prefect API is set or it cannot be reached, the function runs without Prefect.
+    Where no Prefect API is set or it cannot be reached, the function runs without Prefect. Prefect's own log lines
+    stay off the screen unless the user has set PREFECT_LOGGING_LEVEL; its pages show them in any case.
     """
-    if not PREFECT_API_URL.value():
+    api = PREFECT_API_URL.value()
+    if not api:
         return flow.fn(config)
-    with hushed():
+    outcome: Future[T] = Future()
+    with nullcontext() if "PREFECT_LOGGING_LEVEL" in os.environ else filtered(_not_of_prefect):
         with reporting() as reporter:
-            body = _Body(flow, reporter)
             try:
-                body.run(config)
+                _run_in_engine(flow, config, outcome, reporter)
             except (Exception, PrefectSignal) as error:  # noqa: BLE001 - Prefect's, of which nothing may depend
                 unreached = error
-                if body.began and error is not body.error:
+                if outcome.done() and error is not outcome.exception():
                     reporter.lose(error)
-            if body.began:
-                return body.result()
+            if outcome.done():
+                if isinstance(outcome.exception(), TerminationSignal):
+                    raise KeyboardInterrupt from outcome.exception()
+                return outcome.result()
         reason = one_line(unreached.__cause__ or unreached)
         notice(
-            f"Prefect at {PREFECT_API_URL.value()} cannot be reached ({reason}), so nothing is reported; "
+            f"Prefect at {api} cannot be reached ({reason}), so nothing is reported; "
             "start it, or set PREFECT_API_URL to another"
         )
         return flow.fn(config)
 
 
-class _Body(Generic[T]):
-    """Runs a flow's function in Prefect's engine and remembers its own value or error.
+def _run_in_engine(flow: Flow[[Any], T], config: Any, outcome: Future[T], reporter: Reporter) -> None:
+    """Run a flow in Prefect's engine, with a client that soon gives up on a silent server.
 
-    The engine may fail for reasons of its own, such as a lost server, that say nothing about the function.
+    `outcome` gets what the flow's function returns or raises. The engine itself may fail for reasons that say
+    nothing about the function, such as a lost server.
     """
 
-    def __init__(self, flow: Flow[[Any], T], reporter: Reporter) -> None:
-        self.flow = copy(flow)
-        self.flow.fn = self._remembering(flow.fn)
-        self.reporter = reporter
-        self.began = False
-        self.error: BaseException | None = None
-        self.value: T | None = None
-
-    def run(self, config: Any) -> None:
-        """Run the flow in the engine, with a Prefect client that gives up quickly on a silent server."""
-        patience = {PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS}
-        with temporary_settings(patience), SyncClientContext() as context:
-            self.client = context.client
-            self.flow(config)
-
-    def result(self) -> T:
-        """Return what the function returned, or raise what it raised; a termination as `KeyboardInterrupt`."""
-        if isinstance(self.error, TerminationSignal):
-            raise KeyboardInterrupt from self.error
-        if self.error is not None:
-            raise self.error
-        return cast(T, self.value)
-
-    def _remembering(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
-        """The function, made to leave its value or its error in this object."""
-
-        @wraps(function)
-        def call(config: Any) -> T:
-            self.began = True
-            try:
-                self.value = function(config)
-            except BaseException as error:
-                self.error = error
-                self._hurry_if_silent(patience_after(error))
-                raise
-            self._hurry_if_silent(ANSWER_SECONDS)
-            return self.value
-
-        return call
-
-    def _hurry_if_silent(self, seconds: float) -> None:
+    def hurry_if_silent(seconds: float) -> None:
         """Shorten the engine's own wait at the flow's end if the server took no report for so many seconds."""
-        if not self.reporter.flush(seconds):
-            wait_less(self.client, INTERRUPTED_SECONDS)
+        if not reporter.flush(seconds):
+            wait_less(context.client, INTERRUPTED_SECONDS)
 
+    @wraps(flow.fn)
+    def function(config: Any) -> T:
+        try:
+            value = flow.fn(config)
+        except BaseException as error:
+            outcome.set_exception(error)
+            hurry_if_silent(patience_after(error))
+            raise
+        outcome.set_result(value)
+        hurry_if_silent(ANSWER_SECONDS)
+        return value
 
-@contextmanager
-def hushed() -> Iterator[None]:
-    """Keep Prefect's own log lines off the screen; its pages still show them.
-
-    They stay on the screen if the user has set PREFECT_LOGGING_LEVEL.
-    """
-    with nullcontext() if "PREFECT_LOGGING_LEVEL" in os.environ else filtered(_of_others):
-        yield
+    observed = copy(flow)
+    observed.fn = function
+    patience = {PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: ANSWER_SECONDS}
+    with temporary_settings(patience), SyncClientContext() as context:
+        observed(config)
 
 
 @contextmanager
@@ -154,5 +128,5 @@ def without_dask(record: logging.LogRecord) -> bool:
     return record.levelno > logging.INFO or not record.name.startswith("distributed.")
 
 
-def _of_others(record: logging.LogRecord) -> bool:
+def _not_of_prefect(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] not in ("prefect", "EventsWorker", "APILogWorker")

@@ -65,13 +65,13 @@ def going_on(name: str | None) -> str:
     )
 
 
-def tell_commit(commit: Commit, rounds: int) -> None:
+def notify_commit(commit: Commit, rounds: int) -> None:
     """Notify all listeners of a committed round."""
     for listener in _listeners.get():
         listener.committed(commit, rounds)
 
 
-def tell_progress(done: int, total: int, text: str) -> None:
+def notify_progress(done: int, total: int, text: str) -> None:
     """Notify all listeners of the progress of work other than rounds."""
     for listener in _listeners.get():
         listener.progressed(done, total, text)
@@ -104,14 +104,13 @@ class _Notices(logging.Handler):
         notice(record.getMessage())
 
 
-_log, _notices = logging.getLogger("roundweave"), _Notices()
+_notices = _Notices()
 
 
 def _route_log() -> None:
     """Send the log of `roundweave` to the listeners if there are any, else to the usual handlers."""
-    has_listeners = bool(_listeners.get())
-    _log.propagate = not has_listeners
-    if has_listeners:
-        _log.addHandler(_notices)
-    else:
-        _log.removeHandler(_notices)
+    log = logging.getLogger("roundweave")
+    log.propagate = not _listeners.get()
+    log.removeHandler(_notices)
+    if _listeners.get():
+        log.addHandler(_notices)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import time
@@ -19,7 +21,6 @@ from prefect.logging import get_run_logger
 
 from flows.reporting.engine import filtered, without_dask
 from flows.reporting.listening import Listener, listening
-from flows.reporting.plots import as_markdown
 from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_cell, shown_commit
 from storage.errors import printable
@@ -49,19 +50,20 @@ class FlowPage:
 
     def leave_table(self, rows: Iterable[Mapping[Any, Any]], kind: str) -> None:
         """Add a table of rows to the page, as an artifact of this kind."""
-        self._leave("table", kind, json.dumps([_shown(row) for row in rows]))
+        shown = [{str(name): shown_cell(name, value) for name, value in row.items()} for row in rows]
+        self.reporter.put(_create_artifacts, self.artifact("table", kind, json.dumps(shown)))
 
     def leave_plot(self, figure: Figure, kind: str) -> None:
-        """Add a figure to the page, as an artifact of this kind."""
-        self._leave("markdown", kind, as_markdown(figure, self.name))
+        """Add a figure to the page, as an artifact of this kind: Markdown that holds the picture as PNG."""
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=80)
+        picture = f"![{self.name}](data:image/png;base64,{base64.b64encode(image.getvalue()).decode()})"
+        self.reporter.put(_create_artifacts, self.artifact("markdown", kind, picture))
 
     def artifact(self, type: str, kind: str, data: Any) -> ArtifactCreate:
         """An artifact of this flow run; its key is made of the run's name and the kind."""
         key, description = f"{self.key}-{kind}", f"{kind} of {self.name}"
         return ArtifactCreate(type=type, key=key, description=description, data=data, flow_run_id=self.flow_run)
-
-    def _leave(self, type: str, kind: str, data: str) -> None:
-        self.reporter.put(_create_artifacts, self.artifact(type, kind, data))
 
     def _rename(self, client: SyncPrefectClient, _: list[None]) -> None:
         client.set_flow_run_name(self.flow_run, self.name)
@@ -102,13 +104,14 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
         if page is None:
             yield
             return
-        progress, drawing = Progress(page, rounds, done), Drawing()
-        with listening(progress), listening(drawing):
+        progress = Progress(page, rounds, done)
+        with listening(progress):
             try:
                 yield
             finally:
                 progress.report()
-        drawing.join()
+        if progress.plotting:
+            progress.plotting.join()
         run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         page.leave_plot(_figure(run.plot.history), "plot")
@@ -117,26 +120,11 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
             page.leave_plot(_figure(run.plot.staleness), "staleness")
 
 
-class Drawing(Listener):
-    """A listener that imports the plotting libraries in the background, which takes a second."""
-
-    def __init__(self) -> None:
-        self._importing: Importing | None = None
-
-    def committed(self, commit: Commit, rounds: int) -> None:
-        """Start the import when the first round is committed."""
-        self._importing = self._importing or Importing(
-            "pandas", "matplotlib.figure", "matplotlib.backends.backend_agg"
-        )
-
-    def join(self) -> None:
-        """Wait until the plotting libraries are imported."""
-        if self._importing is not None:
-            self._importing.join()
-
-
 class Progress(Listener):
-    """A listener that reports the rounds of a run to Prefect."""
+    """A listener that reports the rounds of a run to Prefect.
+
+    From the first round on, `plotting` imports the plotting libraries in the background, which takes a second.
+    """
 
     def __init__(self, page: FlowPage, rounds: int, done: int) -> None:
         self.page = page
@@ -145,6 +133,7 @@ class Progress(Listener):
         self._waiting: list[Commit] = []
         self._bar: UUID | None = None
         self._shown: float | None = None
+        self.plotting: Importing | None = None
         self.report()
 
     def committed(self, commit: Commit, rounds: int) -> None:
@@ -154,14 +143,13 @@ class Progress(Listener):
         """
         self.done = commit.round
         self._waiting.append(commit)
-        if commit.score is not None or self._is_due or commit.round == rounds:
+        due = time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS
+        if commit.score is not None or due or commit.round == rounds:
             get_run_logger().info("round %d/%d: %s", commit.round, rounds, shown_commit(commit) or "not scored")
-        if self._is_due:
+        if due:
             self.report()
-
-    @property
-    def _is_due(self) -> bool:
-        return time.monotonic() - self._reported >= SECONDS_BETWEEN_REPORTS
+        if self.plotting is None:
+            self.plotting = Importing("pandas", "matplotlib.figure", "matplotlib.backends.backend_agg")
 
     def report(self) -> None:
         """Send the progress and all rounds that have not been sent yet."""
@@ -207,10 +195,6 @@ def _row(commit: Commit) -> dict[str, Any]:
     arrivals = {str(p): asdict(u.arrival) for p, u in commit.updates.items() if u.arrival}
     row: dict[str, Any] = _finite(fields | ({"arrivals": arrivals} if arrivals else {}))
     return row
-
-
-def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): shown_cell(name, value) for name, value in row.items()}
 
 
 def _finite(value: Any) -> Any:

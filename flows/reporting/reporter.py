@@ -50,7 +50,8 @@ class Reporter:
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
-        self._lost = self._taken = 0
+        self._lost = 0
+        self._patience = ANSWER_SECONDS
         self._waiting: deque[tuple[Send, Any]] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -70,16 +71,16 @@ class Reporter:
         self._lost, self.error = self._lost + 1, error
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all reports are sent; False if the server took none of them for so many seconds."""
+        """Wait until all reports are sent; False if the server took none of them for so many seconds.
+
+        After such a silence, later calls wait for `INTERRUPTED_SECONDS` at most.
+        """
         with self._changed:
             while self._waiting:
-                taken = self._taken
-                if not self._changed.wait_for(partial(self._took_more, taken), seconds):
+                if not self._changed.wait(min(seconds, self._patience)):
+                    self._patience = INTERRUPTED_SECONDS
                     return False
         return True
-
-    def _took_more(self, than: int) -> bool:
-        return self._taken > than
 
     def close(self) -> int:
         """End the thread; returns how many reports the server did not take."""
@@ -120,7 +121,6 @@ class Reporter:
         with self._changed:
             for _ in batch:
                 self._waiting.popleft()
-            self._taken += len(batch)
             self._changed.notify_all()
 
 
@@ -151,7 +151,12 @@ def reporting() -> Iterator[Reporter]:
         _reporter.reset(token)
         give_back(patience)
         reporter.flush(patience)
-        _say(reporter.close(), reporter.error)
+        if missing := reporter.close():
+            reason = one_line(reporter.error) if reporter.error else "too many at once"
+            notice(
+                f"Prefect at {PREFECT_API_URL.value()} did not take {missing} reports ({reason}); "
+                "the run itself is not affected"
+            )
 
 
 def patience_after(error: BaseException) -> float:
@@ -161,15 +166,6 @@ def patience_after(error: BaseException) -> float:
     """
     waits = isinstance(error, Exception) and not isinstance(error, DiskFull)
     return ANSWER_SECONDS if waits else INTERRUPTED_SECONDS
-
-
-def _say(missing: int, error: BaseException | None) -> None:
-    if missing:
-        reason = one_line(error) if error else "too many at once"
-        notice(
-            f"Prefect at {PREFECT_API_URL.value()} did not take {missing} reports ({reason}); "
-            "the run itself is not affected"
-        )
 
 
 def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:

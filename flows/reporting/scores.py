@@ -1,4 +1,4 @@
-"""Losses and scores as text for people."""
+"""Losses, scores and staleness as text for people."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ def shown_score(score: Score | None) -> str:
     return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
 
 
-def shown_commit(commit: Commit) -> str:
-    """A round in one line: its scores, and the largest staleness of its updates if it has a parameter server."""
+def shown_staleness(commit: Commit) -> str:
+    """The largest staleness of a round's updates; empty text without a parameter server."""
     stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
-    parts = [shown_score(commit.score)] + ([f"staleness {max(stale)}"] if stale else [])
-    return "  ".join(filter(None, parts))
+    return f"staleness {max(stale)}" if stale else ""
+
+
+def shown_commit(commit: Commit) -> str:
+    """A round in one line: its scores, and its staleness if it has a parameter server."""
+    return "  ".join(filter(None, [shown_score(commit.score), shown_staleness(commit)]))

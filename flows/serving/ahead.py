@@ -9,11 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 from flows.config.train import Placement
 from flows.reporting.listening import notice
-from flows.serving.server import import_prefect, prefect_api, start_server
+from flows.serving.server import place_prefect_home, prefect_api, start_server
 from storage.errors import ClusterError
 from storage.places.schemes import place_of
 from tasks.executors.base import Executor
 from tasks.executors.choice import open_executor
+from tasks.imports import Importing
 
 AnyConfig = TypeVar("AnyConfig", bound=Placement)
 
@@ -28,7 +29,6 @@ class HasConfig(Protocol):
 
 
 AnyResolved = TypeVar("AnyResolved", bound=HasConfig)
-Resolve = Callable[[AnyConfig], AnyResolved]
 
 _ahead: ContextVar[tuple[Any, Executor] | None] = ContextVar("ahead", default=None)
 
@@ -43,7 +43,9 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
     config = resolved.config
     place_of(config.root).make()
     start_server(config.root)
-    importing = import_prefect(config.root)
+    place_prefect_home(config.root)
+    # Prefect needs `fastapi.encoders` to record a flow's parameters. Both take as long as a cluster's start.
+    importing = Importing("prefect.flows", "fastapi.encoders")
     with _executor(config) as executor, ExitStack() as stack:
         importing.join()
         try:
@@ -58,7 +60,9 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
 
 
 @contextmanager
-def started(resolve: Resolve[AnyConfig, AnyResolved], config: AnyConfig) -> Iterator[tuple[AnyResolved, Executor]]:
+def started(
+    resolve: Callable[[AnyConfig], AnyResolved], config: AnyConfig
+) -> Iterator[tuple[AnyResolved, Executor]]:
     """Yield the resolved configuration and the executor that `ahead` made for this configuration.
 
     Outside `ahead`, the configuration is resolved first and then an executor is started.

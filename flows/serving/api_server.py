@@ -20,6 +20,7 @@ from contextlib import closing, suppress
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from queue import SimpleQueue
 
 AHEAD = ("uvicorn", "prefect.server.api.server", "alembic.command")
 """Modules that take long to import, and are imported before the folder is known."""
@@ -33,16 +34,14 @@ def main() -> None:
     # Bound before the slow imports: a request waits in the backlog until the server accepts it.
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     print(listener.getsockname()[1], flush=True)
+    homes: SimpleQueue[Path] = SimpleQueue()
+    threading.Thread(target=_listen_to_parent, args=(homes,), daemon=True).start()
     gc.disable()  # imported modules stay anyway, and garbage collection takes a quarter of the import time
     os.environ |= _home(NOWHERE)
     for name in AHEAD:
         with suppress(ImportError):  # the import below raises it again, where there is a log for it
             import_module(name)
-    line = sys.stdin.buffer.readline()
-    if not line:
-        return
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    home = Path(os.fsdecode(line.removesuffix(b"\n")))
+    home = homes.get()
     # The page in a browser reads the API's address from this setting.
     os.environ |= _home(home) | {"PREFECT_UI_API_URL": f"http://127.0.0.1:{listener.getsockname()[1]}/api"}
     with (home / "server.log").open("ab") as log:
@@ -84,19 +83,9 @@ def place_database(database: Path, template: Path) -> None:
 
     A new database is copied from the template. If there is no template, it becomes the template for others.
     """
-    from alembic.util import CommandError
-    from sqlalchemy.exc import DatabaseError
-
     new = not database.exists()
     copied = new and template.exists() and _copied(template, database)
-    try:
-        _migrate()
-    except (CommandError, DatabaseError):
-        if not copied:
-            raise
-        database.unlink()  # the template is not what its name says, but another version's or damaged
-        copied = False
-        _migrate()
+    _migrate()
     if new and not copied:
         _copied(database, template)
 
@@ -124,8 +113,12 @@ def _copied(source: Path, target: Path) -> bool:
             copy.unlink()
 
 
-def _end_with_parent() -> None:
-    """End this process, by force after 5 s, once standard input is closed."""
+def _listen_to_parent(homes: SimpleQueue[Path]) -> None:
+    """Receive the folder, and end this process, by force after 5 s, once standard input is closed."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        os._exit(0)
+    homes.put(Path(os.fsdecode(line.removesuffix(b"\n"))))
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(5)

@@ -1,46 +1,148 @@
-"""The Prefect API that flows report to: the user's if there is one, else a server with files under the root."""
+"""Prefect's API for flows: the user's if there is one, else a server of this process with files under the root.
+
+The server's process may be started before its root is known; until then it only imports its modules.
+"""
 
 from __future__ import annotations
 
+import http.client
 import os
+import secrets
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-from flows.serving.process import Server, started_server, user_api
+from storage.errors import ClusterError
 from storage.places.addresses import Where
-from storage.runs.names import local_root
-from tasks.imports import Importing
 
-_servers: dict[Path, Server] = {}
+START_SECONDS, STOP_SECONDS = 60, 3
+"""The longest time until a server answers, which usually takes 5 s, and until it ends when it is told to."""
+
+SETTINGS = {
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+    "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+}
+"""Settings of every server. It need not migrate its database, as `place_database` has done so before."""
+
+REPORTS_ALONE = {
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_UI_ENABLED": "false",
+}
+"""Further settings of a server that only takes reports: no web page and no services for scheduled runs."""
 
 
-def start_server(root: Where) -> Server | None:
-    """Start a server for a root in the background; None if the user has a Prefect API.
+class Server:
+    """A Prefect server in a process of its own. It starts in the background; `url` waits until it answers.
+
+    With `once`, it ends after one use of its API. With `schedules`, it begins scheduled runs and has Prefect's web
+    page, otherwise it only takes reports. It listens on this machine only and asks for a random password.
+    """
+
+    def __init__(self, once: bool = False, schedules: bool = False) -> None:
+        self.once = once
+        self.home: Path | None = None
+        self.password = f"roundweave:{secrets.token_urlsafe()}"
+        self._url: str | None = None
+        settings = SETTINGS if schedules else SETTINGS | REPORTS_ALONE
+        own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+        self.process = subprocess.Popen(
+            # Run as a file, not as a module: the user's current folder may hold another package named `flows`.
+            [sys.executable, "-P", str(Path(__file__).with_name("api_server.py"))],
+            bufsize=0,  # a failed write to a process that has ended must not be tried again at closing
+            env=own | settings | {"PREFECT_SERVER_API_AUTH_STRING": self.password},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # the server writes a log once it knows its folder
+            start_new_session=True,  # Ctrl-C must reach only the flow, which still has to report its end
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._input, self._output = self.process.stdin, self.process.stdout
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is running and was not told to end."""
+        return self.process.poll() is None and not self._input.closed
+
+    def settle(self, home: Path) -> Server:
+        """Give the server the folder for its files, which makes it begin to serve; returns the server itself."""
+        if self.home is None:
+            home.mkdir(parents=True, exist_ok=True)
+            self.home = home
+            try:
+                self._input.write(os.fsencode(home) + b"\n")
+            except BrokenPipeError:
+                self.process.wait()  # the process has ended; `url` will raise the error
+        return self
+
+    def url(self) -> str:
+        """Wait until the server answers and return its API's address; raises `ClusterError` if it does not."""
+        assert self.home is not None
+        if self._url is None:
+            line = self._output.readline()
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", int(line), timeout=START_SECONDS)
+                connection.request("GET", "/api/health")
+                connection.getresponse().read()
+                connection.close()
+            except (OSError, ValueError) as error:
+                log = self.home / "server.log"
+                raise ClusterError(f"Prefect's server did not start; {log} says why") from error
+            self._url = f"http://127.0.0.1:{int(line)}/api"
+        return self._url
+
+    def end(self) -> None:
+        """Tell the server to end, without waiting for it; the end of this process tells it so, too."""
+        self._input.close()
+
+    def stop(self) -> None:
+        """End the server and wait until its process is gone."""
+        self.end()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._output.close()
+
+
+_servers: list[Server] = []
+"""This process's server; empty if it has none."""
+
+
+def warm_up() -> None:
+    """Start a server for this process's only flow in the background, unless the user has a Prefect API."""
+    if not user_api():
+        _servers.append(Server(once=True))
+
+
+def start_server(root: Where, schedules: bool = False) -> Server | None:
+    """Start the root's server in the background, or take the one that runs; None if the user has a Prefect API.
 
     A process has one server at a time, so that a server of another root is ended.
     """
     if user_api():
         return None
     home = _home(root)
-    for other in _servers.keys() - {home}:
-        _servers.pop(other).stop()
-    if home not in _servers or not _servers[home].running:
-        _servers[home] = started_server(home)
-    return _servers[home]
+    if _servers and not (_servers[0].running and _servers[0].home in (None, home)):
+        _servers.pop().stop()
+    if not _servers:
+        _servers.append(Server(once=schedules, schedules=schedules))
+    return _servers[0].settle(home)
 
 
 def stop_server(root: Where) -> None:
     """End a root's server if there is one. Otherwise it serves further runs until this process ends."""
-    server = _servers.pop(_home(root), None)
-    if server is not None:
-        server.stop()
-
-
-def _home(root: Where) -> Path:
-    return local_root(root).resolve() / ".prefect"
+    if _servers and _servers[0].home == _home(root):
+        _servers.pop().stop()
 
 
 def place_prefect_home(root: Where) -> None:
@@ -49,75 +151,58 @@ def place_prefect_home(root: Where) -> None:
         os.environ.setdefault("PREFECT_HOME", str(_home(root)))
 
 
-def import_prefect(root: Where) -> Importing:
-    """Import Prefect in the background, as the import takes as long as a cluster's start."""
-    place_prefect_home(root)
-    # Prefect needs `fastapi.encoders` to record a flow's parameters.
-    return Importing("prefect.flows", "fastapi.encoders")
+def _home(root: Where) -> Path:
+    from storage.runs.names import local_root  # imported here: the command starts a server first of all
+
+    return local_root(root).resolve() / ".prefect"
 
 
 @contextmanager
-def prefect_api(root: Where) -> Iterator[None]:
-    """While the context is open, Prefect reports to the user's API, or else to the root's own server.
+def prefect_api(root: Where, schedules: bool = False) -> Iterator[Server | None]:
+    """While the context is open, Prefect reports to the root's own server, or to the user's API if there is one.
 
-    Raises `ClusterError` if that server does not start.
+    Yields the server, or None for the user's API. With `schedules`, a server of its own begins scheduled runs and
+    ends with the context. Raises `ClusterError` if the server does not start.
     """
-    server = start_server(root)
+    server = start_server(root, schedules)
     if server is None:
-        yield
+        yield None
         return
     place_prefect_home(root)
     Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-    names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ["PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED"] = "false"
-    try:
-        import_module("prefect.flows")  # imported, which takes a second, while the server is still starting
-        os.environ["PREFECT_API_URL"] = server.url()
-        os.environ["PREFECT_API_AUTH_STRING"] = server.password
-        _refresh_settings()
-        with _without_heartbeat():
-            yield
-    finally:
-        server.release()
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-        _refresh_settings()
-
-
-@contextmanager
-def schedules_kept(root: Where) -> Iterator[Server | None]:
-    """Provide a Prefect API that begins scheduled runs while the context is open.
-
-    Yields None if it is the user's own API, else the server that was started for it and is ended afterwards.
-    """
-    place_prefect_home(root)
-    if user_api():
-        yield None
-        return
-    server = _servers[_home(root)] = Server(schedules=True).settle(_home(root))
-    try:
-        with prefect_api(root):
-            yield server
-    finally:
-        stop_server(root)
-
-
-@contextmanager
-def _without_heartbeat() -> Iterator[None]:
-    """Turn off Prefect's flow heartbeat: it takes a second to end, and a server of one flow does not need it."""
+    import_module("prefect.flows")  # imported, which takes a second, while the server is still starting
+    from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        yield
+    names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        os.environ |= dict(zip(names, (server.url(), server.password, "false"), strict=True))
+        refresh_global_settings_context()
+        # Prefect's heartbeat takes a second to end, and this process's own server does not need it.
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            yield server
+    finally:
+        if server.once:
+            server.end()
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ |= before
+        refresh_global_settings_context()
 
 
-def _refresh_settings() -> None:
-    """Make Prefect read its settings from the environment again if it is already imported."""
-    if "prefect.context" in sys.modules:
-        import prefect.context
+def user_api() -> str | None:
+    """The user's Prefect API address, from the environment or the active profile; None if there is none.
 
-        prefect.context.refresh_global_settings_context()
+    Prefect itself is not imported for this, as that is slow.
+    """
+    if "PREFECT_API_URL" in os.environ:
+        return os.environ["PREFECT_API_URL"]
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    if not profiles.is_file():
+        return None
+    content = tomllib.loads(profiles.read_text(encoding="utf-8"))
+    active = os.environ.get("PREFECT_PROFILE", content.get("active"))
+    url: str | None = content.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
+    return url

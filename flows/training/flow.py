@@ -9,7 +9,7 @@ from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.preparing.job import Prepared, prepared
 from flows.reporting.engine import step
-from flows.reporting.listening import Raises, listening, notice, tell_commit
+from flows.reporting.listening import Raises, listening, notice, notify_commit
 from flows.reporting.progress import rounds_reported, titled
 from flows.serving.ahead import started
 from flows.stored import Run
@@ -32,7 +32,7 @@ def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds
     """
     while True:
         for commit in executor.run(run.job, first, min(first + run.window(seconds) - 1, last)):
-            tell_commit(commit, run.job.attempt.rounds)
+            notify_commit(commit, run.job.attempt.rounds)
         run.compare(first, commit)
         run.let_go(commit)
         if commit.round == last or run.job.attempt.stop_reason(commit):

@@ -116,7 +116,7 @@ def find_run(run: Where, root: Where | None = None) -> str:
             return address
     hint = nearest(str(run), map(run_name, folders), f"there are {_names(folders)}")
     if stored := stored_round(run):
-        hint = f"that is a round; name its run, {stored[0]}, with --round {stored[1]} where one round is meant"
+        hint = f"that is a round; name its run, {stored[0]}, and the round by --round if the command has it"
     raise NotARun(f"no run {str(run)!r} under {above(named)}; {hint}")
 
 

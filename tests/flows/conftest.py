@@ -12,6 +12,7 @@ from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
 from flows.serving.server import prefect_api, stop_server
 from tasks.executors.inline import InlineExecutor
+from tests.flows.prefect_server import PrefectServer
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,20 @@ def _one_server(server_root: Path) -> Iterator[None]:
     """Flows in this process report to one server; those in processes of their own may be told otherwise."""
     with prefect_api(server_root):
         yield
+
+
+@pytest.fixture(scope="session")
+def _prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    running = PrefectServer(tmp_path_factory.mktemp("prefect"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def server(_prefect_server: PrefectServer) -> PrefectServer:
+    """A Prefect server that a user has started; it works, whatever tests did to it before."""
+    _prefect_server.mend()
+    return _prefect_server
 
 
 APART = {"data": "digits", "partitions": 1, "local_epochs": 5, "lr": 0.1}

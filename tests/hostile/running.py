@@ -91,7 +91,7 @@ def _without_servers() -> Iterator[None]:
     app.warm_up = lambda: None  # type: ignore[assignment]
     forking.begin = lambda: None  # type: ignore[assignment]
     ahead.start_server = lambda root: None
-    ahead.import_prefect = lambda root: Imported()  # type: ignore[assignment, return-value]
+    ahead.Importing = lambda *modules: Imported()  # type: ignore[assignment, misc]
     ahead.prefect_api = contextlib.nullcontext  # type: ignore[assignment]
     yield
 

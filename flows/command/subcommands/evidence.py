@@ -12,11 +12,10 @@ from rich.console import Console
 from flows.command.common import Json, Root, RunName, Trust, console, output, say, table
 from flows.command.errors import FAILED
 from flows.command.options import with_options
-from flows.config.train import Placement
 from flows.evidence.differing import RunDifference, diff
 from flows.evidence.recombining import RecombineConfig
 from flows.evidence.replay_result import Replay
-from flows.evidence.replaying import ReplayConfig, Replaying
+from flows.evidence.replaying import ReplayConfig
 from storage.errors import UsageError, listed
 from storage.runs.names import which_round
 from tasks.evidence.recombining import Recombination
@@ -26,7 +25,7 @@ SHOWN_ROUNDS = 20
 """The most differing rounds that are printed; `--json` prints them all."""
 
 
-@with_options(Replaying, Placement, without=("name",))
+@with_options(ReplayConfig, without=("run", "rounds", "sample", "trust", "name"))
 def replay_command(
     run: RunName,
     round: Annotated[int | None, typer.Option(help="one round, negative from the end; default: the last")] = None,

@@ -10,8 +10,7 @@ import typer
 from flows.config.files import read_toml
 from flows.config.train import TODAY, TrainConfig
 from flows.planning.automatic import check
-from flows.serving.process import user_api
-from flows.serving.server import schedules_kept
+from flows.serving.server import prefect_api, user_api
 from storage.errors import UsageError
 
 File = Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")]
@@ -27,7 +26,7 @@ def serve_command(config: File, cron: Cron = None, interval: Interval = None, na
     """
     wanted = _read(config, cron, interval)
     check(wanted)
-    with schedules_kept(wanted.root) as server:
+    with prefect_api(wanted.root, schedules=True) as server:
         from flows.training.serving import Serving  # Prefect is slow to import
 
         serving = Serving(wanted, name or _called(wanted, config), cron, interval)

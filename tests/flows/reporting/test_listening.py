@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from flows.reporting.listening import Listener, listening, notice, tell_commit
+from flows.reporting.listening import Listener, listening, notice, notify_commit
 from storage.rounds.commits import Commit
 
 COMMIT = Commit(round=3, token="a", epoch=1, state="s", tensors={})
@@ -25,9 +25,9 @@ class Heard(Listener):
 def test_listeners_are_told_while_they_listen(capsys) -> None:
     told: list[object] = []
     with listening(Heard("one", told)), listening(Heard("two", told)):
-        tell_commit(COMMIT, 9)
+        notify_commit(COMMIT, 9)
         notice("partition 7 hangs")
-    tell_commit(COMMIT, 9)
+    notify_commit(COMMIT, 9)
     assert told == [("one", 3, 9), ("two", 3, 9), ("one", "partition 7 hangs"), ("two", "partition 7 hangs")]
     assert capsys.readouterr().err == ""
 

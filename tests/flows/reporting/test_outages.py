@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,20 +19,6 @@ SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--local-
 @pytest.fixture(scope="module", autouse=True)
 def _one_server() -> None:
     """None: these tests have processes of their own."""
-
-
-@pytest.fixture(scope="module")
-def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    running = PrefectServer(tmp_path_factory.mktemp("prefect"))
-    yield running
-    running.kill()
-
-
-@pytest.fixture
-def server(one_server: PrefectServer) -> PrefectServer:
-    """A server that works."""
-    one_server.mend()
-    return one_server
 
 
 class Training:
@@ -61,20 +47,6 @@ class Training:
 
 Break = Callable[[PrefectServer], None]
 BREAKS = {"killed": PrefectServer.kill, "stopped": PrefectServer.stop, "disk full": PrefectServer.fill_disk}
-
-
-@pytest.mark.parametrize("how", ["killed", "stopped", pytest.param("disk full", marks=pytest.mark.slow)])
-def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(server, tmp_path, how: str) -> None:
-    training = Training(tmp_path, server.environment, server.api)
-    training.reach(3)
-    BREAKS[how](server)
-    code, said = training.end()
-    run = open_run(training.store)
-    assert (code, run.status, run.done) == (0, "complete", ROUNDS), said
-    (line,) = said
-    assert server.api in line
-    assert "reports" in line
-    assert f"{training.name}: complete" in training.output.read_text()
 
 
 @pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.slow), "stopped"])
@@ -114,9 +86,23 @@ def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path)
     assert open_run(training.store).status == "interrupted"
 
 
+@pytest.mark.parametrize("how", ["stopped", pytest.param("disk full", marks=pytest.mark.slow), "killed"])
+def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(server, tmp_path, how: str) -> None:
+    training = Training(tmp_path, server.environment, server.api)
+    training.reach(3)
+    BREAKS[how](server)
+    code, said = training.end()
+    run = open_run(training.store)
+    assert (code, run.status, run.done) == (0, "complete", ROUNDS), said
+    (line,) = said
+    assert server.api in line
+    assert "reports" in line
+    assert f"{training.name}: complete" in training.output.read_text()
+
+
 def test_a_server_that_never_was_is_said_in_one_line(tmp_path) -> None:
     environment = PrefectServer(tmp_path / "prefect").environment
-    training = Training(tmp_path, environment, "http://127.0.0.1:1/api")
+    training = Training(tmp_path, environment, "http://127.0.0.1:1/api", rounds=2)
     code, said = training.end()
     assert (code, open_run(training.store).status) == (0, "complete"), said
     (line,) = said
@@ -124,6 +110,7 @@ def test_a_server_that_never_was_is_said_in_one_line(tmp_path) -> None:
     assert "PREFECT_API_URL" in line
 
 
+@pytest.mark.slow
 def test_a_merge_without_its_server_is_one_line(apart, tmp_path) -> None:
     apart(tmp_path / "runs", "mlp", 2)
     environment = PrefectServer(tmp_path / "prefect").environment | {"PREFECT_API_URL": "http://127.0.0.1:1/api"}

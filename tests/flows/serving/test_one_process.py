@@ -29,7 +29,7 @@ def watched(self, *arguments):
 
 if __name__ == "__main__":
     Partitions.load = watched
-    for number in range(3):
+    for number in range(2):
         root = f"{sys.argv[1]}/{number}"
         rw.train(rw.TrainConfig(partitions=3, rounds=2, executor="inline", name="a", root=root))
         gc.collect()
@@ -43,5 +43,5 @@ def test_after_a_run_no_examples_are_alive_and_there_is_one_server(tmp_path: Pat
     (tmp_path / "several.py").write_text(SEVERAL)
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     line = [sys.executable, str(tmp_path / "several.py"), str(tmp_path / "runs")]
-    told = subprocess.run(line, env=own, capture_output=True, text=True, check=True).stdout
-    assert told.splitlines() == ["6 0 1", "12 0 1", "18 0 1"]
+    printed = subprocess.run(line, env=own, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == ["6 0 1", "12 0 1"]

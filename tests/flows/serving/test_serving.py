@@ -7,17 +7,20 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.serving.process import Server
-from flows.serving.server import prefect_api, stop_server
+from flows.config.files import read_toml
+from flows.config.train import TrainConfig
+from flows.training.serving import deploy
+from storage.errors import UsageError
 from storage.runs.run import open_run
+from tests.flows.command.in_process import run as command
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
 BIN = Path(sys.executable).parent
@@ -29,7 +32,7 @@ from flows import merge_flow, train_flow
 if __name__ == "__main__":
     small = {"data": "digits", "executor": "inline", "algorithm": "fed_avg", "local_steps": 2}
     nightly = train_flow.to_deployment(
-        name="nightly", cron="0 2 * * *", parameters={"config": {**small, "name": "nightly", "rounds": 2}}
+        name="nightly", interval=3, parameters={"config": {**small, "name": "nightly", "rounds": 2}}
     )
     merged = merge_flow.to_deployment(
         name="merged",
@@ -38,27 +41,13 @@ if __name__ == "__main__":
     serve(nightly, merged)
 """
 
-OFTEN = """
-from flows import train_flow
-
-if __name__ == "__main__":
-    small = {"data": "digits", "executor": "inline", "algorithm": "fed_avg", "local_steps": 2, "rounds": 2}
-    train_flow.serve(name="often", interval=5, parameters={"config": small})
-"""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    running = PrefectServer(tmp_path_factory.mktemp("prefect")).start()
-    yield running
-    running.kill()
-
 
 @pytest.fixture
 def environment(server: PrefectServer, tmp_path: Path) -> dict[str, str]:
     """A Prefect server's address and a root for runs, as a user's shell would have them."""
     own = {"ROUNDWEAVE_ROOT": str(tmp_path / "runs"), "PREFECT_LOGGING_LEVEL": "ERROR", "COLUMNS": "200"}
-    return server.environment | own | {"PREFECT_API_URL": server.api}
+    polls = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    return server.environment | own | polls | {"PREFECT_API_URL": server.api}
 
 
 class ended:  # noqa: N801
@@ -82,37 +71,29 @@ class ended:  # noqa: N801
             self.process.wait()
 
 
-def completed(server: PrefectServer, scheduled: bool) -> list[object]:
-    """The flow runs that completed, of those that a schedule began or of those that were asked for."""
+def completed(server: PrefectServer, scheduled: bool) -> int:
+    """The number of flow runs that completed, of those that a schedule began or of those that were asked for."""
     runs = server.asked("flow_runs")
-    return [run for run in runs if run["state_type"] == "COMPLETED" and run["auto_scheduled"] == scheduled]
+    return [(run["state_type"], run["auto_scheduled"]) for run in runs].count(("COMPLETED", scheduled))
 
 
-def test_served_flows_run_when_they_are_asked_to_and_run_again(server, environment, tmp_path: Path) -> None:
+def test_served_flows_run_by_schedule_and_when_they_are_asked_to_again_and_again(
+    server, environment, tmp_path: Path
+) -> None:
     (tmp_path / "serve.py").write_text(SERVE)
     log = tmp_path / "serve.log"
-
     with ended([sys.executable, tmp_path / "serve.py"], environment, log):
-        until(lambda: {"nightly", "merged"} <= {found["name"] for found in server.asked("deployments")}, log)
-        names = ["roundweave-train/nightly"] * 2 + ["roundweave-merge/merged"] * 2
-        for number, name in enumerate(names, start=1):
-            subprocess.run([BIN / "prefect", "deployment", "run", name], env=environment, check=True)
-            until(lambda number=number: len(completed(server, scheduled=False)) == number, log)
+        until(lambda: completed(server, scheduled=True) >= 2, log)
+        ids = {found["name"]: found["id"] for found in server.asked("deployments")}
+        httpx.patch(f"{server.api}/deployments/{ids['nightly']}", json={"paused": True}).raise_for_status()
+        for _ in range(2):
+            httpx.post(f"{server.api}/deployments/{ids['merged']}/create_flow_run", json={}).raise_for_status()
+        until(lambda: completed(server, scheduled=False) == 2, log)
     nightly = open_run(tmp_path / "runs" / "nightly.zarr")
     assert (nightly.status, nightly.done) == ("complete", 2)
     merged = [open_run(path).digest for path in (tmp_path / "runs").glob("merge-*.zarr")]
     assert len(merged) == 2
     assert merged[0] == merged[1]
-
-
-def test_a_schedule_fires_by_itself_again_and_again(server, environment, tmp_path: Path) -> None:
-    (tmp_path / "serve.py").write_text(OFTEN)
-    log = tmp_path / "serve.log"
-
-    with ended([sys.executable, tmp_path / "serve.py"], environment | {"PREFECT_RUNNER_POLL_FREQUENCY": "1"}, log):
-        until(lambda: len(completed(server, scheduled=True)) >= 2, log)
-    runs = [open_run(path) for path in (tmp_path / "runs").glob("*.zarr")]
-    assert [(run.status, run.done) for run in runs].count(("complete", 2)) >= 2
 
 
 ON_DASK = """
@@ -123,10 +104,10 @@ if __name__ == "__main__":
 """
 
 
-def test_what_dask_tells_stays_off_the_screen_while_all_is_well(environment, tmp_path: Path) -> None:
+def test_what_dask_logs_stays_off_the_screen_while_all_is_well(environment, tmp_path: Path) -> None:
     (tmp_path / "once.py").write_text(ON_DASK)
-    line, told = [sys.executable, tmp_path / "once.py"], environment | {"PREFECT_LOGGING_LEVEL": "INFO"}
-    said = subprocess.run(line, env=told, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    line, logging = [sys.executable, tmp_path / "once.py"], environment | {"PREFECT_LOGGING_LEVEL": "INFO"}
+    said = subprocess.run(line, env=logging, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
     assert "round 1/1" in said
     assert "distributed" not in said
 
@@ -142,55 +123,56 @@ algorithm = {name = "fed_avg", local_steps = 2}
 
 def test_the_workers_of_a_pool_train_what_is_deployed_on_its_schedule(server, environment, tmp_path: Path) -> None:
     (tmp_path / "often.toml").write_text(CONFIG)
-    log, told = tmp_path / "worker.log", environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
-    deploy = command_line("deploy", "often.toml", "--work-pool", "machines", "--interval", "5")
-    prefect = [BIN / "prefect", "work-pool", "create", "machines", "--type", "process"]
-    subprocess.run(prefect, env=told, check=True, capture_output=True)
-    said = subprocess.run(deploy, env=told, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    log = tmp_path / "worker.log"
+    httpx.post(f"{server.api}/work_pools/", json={"name": "machines", "type": "process"}).raise_for_status()
+    line = command_line("deploy", "often.toml", "--work-pool", "machines", "--interval", "3")
+    said = subprocess.run(line, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert said.startswith("deployed often to machines; its page: http://127.0.0.1:")
-    with ended([BIN / "prefect", "worker", "start", "--pool", "machines"], told, log):
+    with ended([BIN / "prefect", "worker", "start", "--pool", "machines"], environment, log):
         until(lambda: [rounds_done(run) for run in (tmp_path / "runs").glob("*.zarr")].count(2) >= 2, log)
 
-    for name in ("often", "never"):  # a deployment that is there, and one that is not
-        line = command_line("deploy", "often.toml", "--work-pool", "absent", "--name", name)
-        refused = subprocess.run(line, check=False, env=told, cwd=tmp_path, capture_output=True, text=True)
-        says = "Prefect has no work pool 'absent'; `prefect work-pool create absent --type process` makes one"
-        assert (refused.returncode, refused.stderr) == (2, f"error: {says}\n")
+    config = TrainConfig(**read_toml(tmp_path / "often.toml"))
+    says = "Prefect has no work pool 'absent'; `prefect work-pool create absent --type process` makes one"
+    with temporary_settings({PREFECT_API_URL: server.api}):
+        for name in ("often", "never"):  # a deployment that is there, and one that is not
+            with pytest.raises(UsageError, match=f"^{re.escape(says)}$"):
+                deploy(config, name, "absent", None, None)
 
 
-def test_there_is_nowhere_to_deploy_to_without_a_server(tmp_path: Path) -> None:
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
-    (tmp_path / "often.toml").write_text(CONFIG)
-    line = command_line("deploy", "often.toml", "--work-pool", "machines")
-    home = own | {"HOME": str(tmp_path)}
-    done = subprocess.run(line, check=False, env=home, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.splitlines()) == (
-        2,
-        ["error: no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool"],
-    )
+ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "said"),
     [
         (["serve", "absent.toml"], "absent.npz"),
         (["serve", "own.toml"], "absent.py"),
         (["serve", "often.toml", "--cron", "nightly"], "'nightly' is no schedule; give one such as '0 2 * * *'"),
-        (["deploy", "often.toml", "--work-pool", "any", "--cron", "nightly"], "'nightly' is no schedule"),
-        (
-            ["deploy", "often.toml", "--work-pool", "any", "--cron", "0 2 * * *", "--interval", "60"],
-            "two schedules",
-        ),
+        ([*ANYWHERE, "--cron", "nightly"], "'nightly' is no schedule"),
+        ([*ANYWHERE, "--cron", "0 2 * * *", "--interval", "60"], "two schedules"),
     ],
 )
-def test_what_could_never_be_trained_is_refused_at_once(environment, tmp_path: Path, line, told) -> None:
+def test_what_could_never_be_trained_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, line, said
+) -> None:
     (tmp_path / "often.toml").write_text(CONFIG)
     (tmp_path / "absent.toml").write_text(CONFIG.replace("digits", "absent.npz"))
     (tmp_path / "own.toml").write_text(f'{CONFIG}model = "absent.py:Net"')
-    command, where = command_line(*line), {"env": environment, "cwd": tmp_path}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, **where)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert told in done.stderr
+    monkeypatch.chdir(tmp_path)
+    code, _, error = command(capsys, *line)
+    assert (code, error.count("\n")) == (2, 1)
+    assert said in error
+
+
+def test_there_is_nowhere_to_deploy_to_without_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    (tmp_path / "often.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PREFECT_API_URL")
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "none.toml"))
+    says = "error: no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool\n"
+    assert command(capsys, *ANYWHERE) == (2, "", says)
 
 
 @pytest.mark.slow
@@ -220,25 +202,14 @@ def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(
     assert psutil.wait_procs(family, timeout=30)[1] == []
 
 
-def test_the_server_of_a_root_listens_to_this_machine_alone(tmp_path: Path) -> None:
-    server = Server().settle(tmp_path / ".prefect")
-    try:
-        port = int(server.url().split(":")[2].removesuffix("/api"))
-        found = {
-            (c.laddr.ip, c.laddr.port)
-            for c in psutil.Process(server.process.pid).net_connections("inet")
-            if c.status == psutil.CONN_LISTEN
-        }
-    finally:
-        server.stop()
-    assert found == {("127.0.0.1", port)}
-
-
-def test_the_server_of_a_root_answers_this_process_alone(tmp_path: Path) -> None:
-    with prefect_api(tmp_path), get_client(sync_client=True) as client:
-        url = os.environ["PREFECT_API_URL"]
+def test_the_server_of_a_root_listens_to_this_machine_and_answers_this_process_alone() -> None:
+    url = os.environ["PREFECT_API_URL"]  # that of the root of these tests
+    port = int(url.split(":")[2].removesuffix("/api"))
+    connections = [c for child in psutil.Process().children() for c in child.net_connections("inet")]
+    assert {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN and c.laddr.port == port} == {
+        "127.0.0.1"
+    }
+    with get_client(sync_client=True) as client:
         client.read_flow_runs(limit=1)
-        stranger = httpx.post(f"{url}/flow_runs/filter", json={})
-        guess = httpx.post(f"{url}/flow_runs/filter", json={}, auth=("roundweave", "guess"))
-    stop_server(tmp_path)
-    assert (stranger.status_code, guess.status_code) == (401, 401)
+    for auth in (None, ("roundweave", "guess")):
+        assert httpx.post(f"{url}/flow_runs/filter", json={}, auth=auth).status_code == 401

@@ -272,7 +272,9 @@ def test_a_run_that_is_not_there_names_the_nearest(tiny) -> None:
 def test_a_round_is_told_how_it_is_asked_for_where_a_run_is_meant(tiny) -> None:
     tiny.create()
     for round in ("3", "-1", "best"):
-        with pytest.raises(NotARun, match=f"a round; name its run, tiny, with --round {round} where one round is"):
+        with pytest.raises(
+            NotARun, match="a round; name its run, tiny, and the round by --round if the command has"
+        ):
             open_run(f"tiny@{round}", tiny.folder)
 
 
