@@ -20,7 +20,7 @@ from storage.runs.listing import list_runs
 from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits
-from tasks.data.splits import Split
+from tasks.data.splits.split import Split
 from tasks.matching.averaging import average
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
