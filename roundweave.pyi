@@ -37,7 +37,7 @@ from tasks.data.distribution import label_counts as label_counts
 from tasks.data.examples import Dataset as Dataset
 from tasks.data.examples import Examples as Examples
 from tasks.data.partitions import Partitions as Partitions
-from tasks.data.sources.base import Source as Source
+from tasks.data.sources.table import Source as Source
 from tasks.data.sources.table import find_source as find_source
 from tasks.data.splits.split import Split as Split
 from tasks.maps.backprop import batches as batches

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage.errors import DataError, UsageError
 from tasks.data.examples import Dataset, Examples
 from tasks.data.partitions import Description, Partitions, combine
-from tasks.data.sources.digits import Digits
+from tasks.data.sources.images import Digits
 from tasks.data.splits.deals import Pool
 from tasks.data.splits.split import Split, hold_out
 
