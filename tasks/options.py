@@ -16,7 +16,8 @@ LearningRate = Annotated[float, Field(gt=0, description="learning rate of the op
 Momentum = Annotated[float, Field(ge=0, lt=1, description="momentum of that optimizer")]
 Nesterov = Annotated[bool, Field(description="whether the momentum is Nesterov's")]
 LearningRateSchedule = Annotated[
-    str, Field(description="lr over rounds: constant, cosine[:ROUNDS], linear[:ROUNDS], step:EVERY:FACTOR")
+    str,
+    Field(description="learning rate over rounds: constant, cosine[:ROUNDS], linear[:ROUNDS], step:EVERY:FACTOR"),
 ]
 Warmup = Annotated[int, Field(ge=0, description="rounds over which the learning rate grows to its size")]
 LocalSteps = Annotated[int | None, Field(ge=1, description="batches that a partition trains on in a round")]
@@ -34,12 +35,6 @@ OuterLearningRate = Annotated[
     float, Field(gt=0, description="learning rate of the step by the mean of the updates")
 ]
 OuterMomentum = Annotated[float, Field(ge=0, lt=1, description="momentum of that step")]
-OuterSchedule = Annotated[
-    str,
-    Field(
-        description="that learning rate over rounds: constant, cosine[:ROUNDS], linear[:ROUNDS], step:EVERY:FACTOR"
-    ),
-]
 FirstDecay = Annotated[float, Field(ge=0, lt=1, description="decay of the mean of directions")]
 SecondDecay = Annotated[float, Field(ge=0, lt=1, description="decay of the mean of their squares")]
 Adaptivity = Annotated[

@@ -10,8 +10,8 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from storage.errors import ModelError
 from tasks.clusters.connecting import connect
-from tasks.data.sources.digits import Digits
-from tasks.data.splits import hold_out
+from tasks.data.sources.images import Digits
+from tasks.data.splits.split import hold_out
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.executors.ranks import RanksExecutor

@@ -30,11 +30,9 @@ from pydantic_core import CoreSchema
 from flows.config.base import NamedOrOwn
 from storage.errors import CodeError, failing_as, located
 from tasks.algebra import Algorithm
-from tasks.algorithms.preset import TABLES, is_own_part, part_options
+from tasks.algorithms.parts import APPLIES, MAPS, TABLES, is_own_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
-from tasks.applies.table import APPLIES
-from tasks.maps.table import MAPS
 from tasks.options import valid
 from tasks.reduces.table import REDUCES
 from tasks.tables import spelled, unknown

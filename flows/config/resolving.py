@@ -19,7 +19,7 @@ from tasks.algebra import Algorithm
 from tasks.compute.fitting import Fitting
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
-from tasks.data.splits import Split
+from tasks.data.splits.split import Split
 from tasks.executors.base import Executor
 from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective

@@ -6,30 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from storage.errors import UsageError
-from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
-from tasks.applies.keep_extras import KeepExtras
-from tasks.applies.table import APPLIES
+from tasks.algebra import Algorithm
+from tasks.algorithms.parts import TABLES, Chosen, choose, made_part, part_options
+from tasks.applies.memory import KeepExtras
 from tasks.maps.local_steps import LocalSgd, LocalSteps
-from tasks.maps.table import MAPS
-from tasks.options import options_of, valid
 from tasks.reduces.matched import Matched
-from tasks.reduces.table import REDUCES
-from tasks.tables import Table, find, make, make_own
-from tasks.user_code import Code, find_code, is_reference
+from tasks.user_code import Code
 from tasks.when import Asynchronous, Synchronous, When
-
-TABLES: Mapping[str, tuple[Table, type[Part]]] = {
-    "map": (MAPS, Map),
-    "reduce": (REDUCES, Reduce),
-    "apply": (APPLIES, Apply),
-}
-"""Where the parts of each kind are named, and what each of them inherits."""
-
-Chosen = type | Part | Code | str
-"""A part by its class, whose options are open; one that is made; or the user's own, by value or reference."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +27,21 @@ class Option:
 
 @dataclass(frozen=True)
 class Preset:
-    """An algorithm by the classes of its parts, and the defaults that differ from the parts' own."""
+    """An algorithm by the classes of its parts, and the `defaults` that differ from the parts' own.
+
+    The keys of `defaults` are (part, field), such as ``("apply", "momentum")``.
+    """
 
     map: Chosen
     reduce: Chosen
     apply: Chosen
     when: type[When] = Synchronous
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+
+    def with_defaults(self, values: Mapping[str, Any]) -> Preset:
+        """The same with other defaults, given by the names of options."""
+        options = self.options
+        return replace(self, defaults={to: value for name, value in values.items() for to in options[name].fields})
 
     def with_parts(self, named: Mapping[str, str | Code | None]) -> Preset:
         """The same with other parts in place of its own, by kind, which have their own defaults.
@@ -57,12 +49,7 @@ class Preset:
         Raises `UsageError`, `CodeError`.
         """
         chosen: dict[str, Any] = {kind: choose(kind, name) for kind, name in named.items() if name is not None}
-        fields = {name: option.fields for name, option in self.options.items()} if chosen else {}
-        kept = {
-            name: value
-            for name, value in self.defaults.items()
-            if not any(kind in chosen for kind, _ in fields.get(name, ()))
-        }
+        kept = {(kind, name): value for (kind, name), value in self.defaults.items() if kind not in chosen}
         return replace(self, **chosen, defaults=kept)
 
     @property
@@ -75,7 +62,7 @@ class Preset:
             for name, (annotation, default) in part_options(part).items():
                 full = f"outer_{name}" if kind == "apply" and outer else name
                 before = options[full].fields if full in options else ()
-                value = self.defaults.get(full, default)
+                value = self.defaults.get((kind, name), default)
                 options[full] = Option(annotation, value, (*before, (kind, name)))
         return options
 
@@ -88,68 +75,13 @@ class Preset:
 
     def build(self, given: Mapping[str, Any]) -> Algorithm:
         """The algorithm with options; raises `UsageError` for values that do not go together."""
-        values, options = self.yielding(given), self.options
-        arguments: dict[str, dict[str, Any]] = {kind: {} for kind in ("map", "reduce", "apply", "when")}
-        for name, option in options.items():
+        values = self.yielding(given)
+        arguments: dict[str, dict[str, Any]] = {kind: {} for kind in (*TABLES, "when")}
+        for name, option in self.options.items():
             for kind, to in option.fields:
                 arguments[kind][to] = values.get(name, option.default)
-        made = {
-            "map": _made("map", self.map, arguments["map"]),
-            "reduce": _made("reduce", self.reduce, arguments["reduce"]),
-            "apply": _made("apply", self.apply, arguments["apply"]),
-        }
+        made = {kind: made_part(kind, getattr(self, kind), arguments[kind]) for kind in TABLES}
         return joined(Algorithm(**made, when=self.when(**arguments["when"])))
-
-
-def part_options(part: Chosen) -> Mapping[str, tuple[Any, Any]]:
-    """The (type, default) of the options of a part; one that is made already, or the user's own, has none."""
-    return options_of(part) if isinstance(part, type) else {}
-
-
-def choose(kind: str, named: str | Code) -> Chosen:
-    """The part of a kind that is named: its class, or the part itself where the name tells all, as ``krum:1``.
-
-    The user's own stays as it is named. Raises `UsageError`.
-    """
-    table = TABLES[kind][0]
-    if is_own_part(kind, named):
-        return named
-    assert isinstance(named, str)
-    if ":" in named:
-        made: Part = make(kind, named, table)
-        return made
-    chosen: type = find(kind, named, table, "FILE.py:function")[0].load()
-    return chosen if isinstance(chosen, type) else chosen()
-
-
-def is_own_part(kind: str, named: str | Code) -> bool:
-    """Whether a part of a kind is the user's own: a value, or a reference that is not in the table."""
-    return not isinstance(named, str) or (named.partition(":")[0] not in TABLES[kind][0] and is_reference(named))
-
-
-def make_part(kind: str, named: str | Code, given: Mapping[str, Any]) -> Any:
-    """The part of a kind that is named, with options; raises `UsageError` for those that it does not take so.
-
-    >>> make_part("apply", "sgd", {"lr": 0.5, "lr_schedule": "cosine:8"})
-    Sgd(lr=0.5, momentum=0.0, nesterov=False, lr_schedule='cosine:8', warmup=0)
-    """
-    part = choose(kind, named)
-    taken = part_options(part)
-    name = named.reference if isinstance(named, Code) else named
-    for option, value in given.items():
-        if option not in taken:
-            raise UsageError(f"{kind} {name} takes no {option}; it takes {', '.join(taken) or 'no options'}")
-        valid(f"{kind} {name}: {option}", value, TypeAdapter(taken[option][0]), strict=isinstance(value, bool))
-    return _made(kind, part, given)
-
-
-def _made(kind: str, part: Chosen, arguments: Mapping[str, Any]) -> Any:
-    """The part itself: of a class with arguments; the user's own as its function gives it."""
-    if isinstance(part, type):
-        return part(**arguments)
-    if isinstance(part, Code | str):
-        return make_own(kind, find_code(part), TABLES[kind][1])
-    return part
 
 
 def joined(algorithm: Algorithm) -> Algorithm:

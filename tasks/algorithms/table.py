@@ -12,14 +12,13 @@ from pydantic import Field, TypeAdapter
 from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
 from tasks.algebra import Algorithm
-from tasks.algorithms.preset import Preset, joined, make_part
+from tasks.algorithms.parts import make_part
+from tasks.algorithms.preset import Preset, joined
 from tasks.applies.adaptive import Adagrad, Adam, Yogi
 from tasks.applies.sgd import Sgd
-from tasks.maps.downpour import Downpour
 from tasks.maps.elastic import Elastic
-from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.maps.prox import FedProx
+from tasks.maps.gradient import Downpour, Gradient
+from tasks.maps.local_steps import FedProx, LocalSteps
 from tasks.maps.scaffold import Scaffold
 from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
@@ -47,7 +46,7 @@ ABOUT: Mapping[str, str] = {
 
 
 def preset(map: Any, reduce: Any, apply: Any, when: Any = Synchronous, **defaults: Any) -> Preset:
-    return Preset(map, reduce, apply, when, defaults)
+    return Preset(map, reduce, apply, when).with_defaults(defaults)
 
 
 NESTEROV = {"outer_lr": 0.7, "outer_momentum": 0.9, "outer_nesterov": True}

@@ -11,12 +11,12 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks import options as option
 from tasks.algebra import Apply
-from tasks.applies.schedules import Schedule
+from tasks.applies.schedules import Scheduled
 from tasks.numerics import accumulator
 
 
 @dataclass(frozen=True)
-class Adaptive(Apply):
+class Adaptive(Scheduled, Apply):
     """Base class of the optimizers of Reddi et al. 2021, Algorithm 2, which subtract lr m / (sqrt(v) + tau).
 
     m is the decaying mean of directions and begins at 0; v is their second moment and begins at tau^2. As in the
@@ -34,12 +34,6 @@ class Adaptive(Apply):
     lr: option.OuterLearningRate = 0.01
     beta1: option.FirstDecay = 0.9
     tau: option.Adaptivity = 1e-3
-    lr_schedule: option.OuterSchedule = "constant"
-    warmup: option.Warmup = 0
-
-    def __post_init__(self) -> None:
-        option.check_options(self)
-        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
         """The next second moment, made of the last one and the direction's square; all are (elements,)."""
@@ -52,7 +46,7 @@ class Adaptive(Apply):
 
     def __call__(self, state: State, update: Update) -> State:
         """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
-        lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
+        lr = self.rate(state)
         params, firsts, seconds = {}, {}, {}
         for name, param in state.params.items():
             wide = accumulator(name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from storage.errors import UsageError
+from storage.values.state import State
+from tasks import options as option
 from tasks.tables import Entry, make
 
 Shape = Callable[[int], float]
@@ -89,5 +91,23 @@ def _check_rounds(name: str, rounds: int) -> None:
         raise UsageError(f"schedule {name} counts rounds from 1, not {rounds}")
 
 
-CONSTANT = Schedule()
-"""The schedule whose factor is always 1."""
+@dataclass(frozen=True)
+class Scheduled:
+    """A part with a learning rate that changes over rounds.
+
+    >>> Scheduled(lr=0.1, lr_schedule="step:10:0.5").rate(State({}, round=10))
+    0.05
+    """
+
+    lr: option.LearningRate = 0.1
+    _: KW_ONLY
+    lr_schedule: option.LearningRateSchedule = "constant"
+    warmup: option.Warmup = 0
+
+    def __post_init__(self) -> None:
+        option.check_options(self)
+        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
+
+    def rate(self, state: State) -> float:
+        """The learning rate of the round that begins with this state."""
+        return self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)

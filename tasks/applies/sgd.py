@@ -11,12 +11,12 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors
 from tasks import options as option
 from tasks.algebra import Apply
-from tasks.applies.schedules import Schedule
+from tasks.applies.schedules import Scheduled
 from tasks.numerics import accumulator
 
 
 @dataclass(frozen=True)
-class Sgd(Apply):
+class Sgd(Scheduled, Apply):
     """Gradient descent with momentum, in torch's convention (velocity = momentum x velocity + direction).
 
     With lr 1 and no momentum, the new parameters are the old ones minus the mean direction, which is FedAvg.
@@ -30,12 +30,6 @@ class Sgd(Apply):
     lr: option.OuterLearningRate = 1.0
     momentum: option.OuterMomentum = 0.0
     nesterov: option.Nesterov = False
-    lr_schedule: option.OuterSchedule = "constant"
-    warmup: option.Warmup = 0
-
-    def __post_init__(self) -> None:
-        option.check_options(self)
-        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """A velocity of zeros if there is momentum, else nothing."""
@@ -43,7 +37,7 @@ class Sgd(Apply):
 
     def __call__(self, state: State, update: Update) -> State:
         """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
-        lr = self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
+        lr = self.rate(state)
         params, velocity = {}, {}
         for name, param in state.params.items():
             step = update.direction[name].to(accumulator(name))

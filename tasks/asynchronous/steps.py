@@ -12,7 +12,7 @@ from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors
 from tasks.asynchronous.ledger import next_in_flight, standing
 from tasks.data.partitions import Partition
-from tasks.maps.downpour import Downpour
+from tasks.maps.gradient import Downpour
 from tasks.numerics import accumulator, limited, pinned
 from tasks.reduces.tree import fold_updates
 from tasks.rounds.guard import NOTHING

@@ -13,7 +13,8 @@ from tasks.applies.adaptive import Adaptive
 from tasks.applies.sgd import Sgd
 from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.mapper import StackedMapper
-from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel, find_shares
+from tasks.compute.tensor_parallel.finding import find_shares
+from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.partitions import Partitions
 from tasks.maps.gradient import Gradient
@@ -62,7 +63,7 @@ class Compute:
         if self.ranks > 1:
             if why := unsplittable(map):
                 raise UsageError(f"{why}; leave it out, or ranks")
-            return TensorParallel(map, self.ranks, self.shares)
+            return TensorParallel(map, ranks=self.ranks, shares=self.shares)
         return Mapper(map)
 
     def bound(self, objective: Objective, partitions: Partitions) -> Compute:

@@ -15,19 +15,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Mapper:
-    """Maps partitions one after the other. Subclasses map several at once, or one on several ranks."""
+    """Maps partitions one after the other. Subclasses map several at once, or one on several ranks.
+
+    `at_once` is how many partitions are mapped together at most. The bits of one do not depend on the others.
+    """
 
     map: Map
-
-    @property
-    def at_once(self) -> int:
-        """How many partitions are mapped together at most. The bits of one do not depend on the others."""
-        return 1
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks map one partition together."""
-        return 1
+    at_once: int = 1
 
     def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way on such examples.
@@ -49,7 +43,13 @@ class Mapper:
         seed.
         """
         given = zip(examples, carries, seeds, strict=True)
-        return [self.map(objective, state, *each) for each in given]
+        return [self.update(objective, state, *each) for each in given]
+
+    def update(
+        self, objective: Any, state: State, examples: Any, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """The update of one partition."""
+        return self.map(objective, state, examples, carry, seed)
 
     def scored(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
         """Call a function with an objective and a state such as those that maps train, and return its result."""

@@ -12,8 +12,8 @@ import torch
 from storage.errors import DataError, UsageError
 from storage.values.digests import json_digest, tensor_digest
 from tasks.data.examples import Dataset, Examples, are_labels, are_scalar_labels, check_alike
-from tasks.data.sources.base import Source
-from tasks.data.splits.base import Pool, Rows
+from tasks.data.sources.table import Source
+from tasks.data.splits.deals import Pool, Rows
 from tasks.data.splits.split import Split, deal_held_out, hold_out
 
 

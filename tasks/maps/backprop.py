@@ -1,8 +1,8 @@
-"""The forward, backward and SGD steps that all maps use."""
+"""What all maps use: batches in an order drawn from the seed, forward and backward passes, and SGD steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -33,3 +33,32 @@ def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
         if parameter.grad is not None:
             parameter.add_(parameter.grad, alpha=-lr)
             parameter.grad = None
+
+
+def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
+    """Yield `steps` batches in passes over the examples, each pass in an order drawn from the seed.
+
+    A batch is valid until the next one is drawn, which reuses its memory. The last batch of a pass may be smaller.
+    `size` None means batches of all examples.
+    """
+    if size is None or size >= len(examples):
+        yield from [examples] * steps
+        return
+    whole = Examples(*(t.new_empty((size, *t.shape[1:])) for t in (examples.inputs, examples.targets)))
+    for order in passes(len(examples), size, steps, seed):
+        for rows in order.split(size):
+            count = len(rows)
+            batch = whole if count == size else Examples(whole.inputs[:count], whole.targets[:count])
+            torch.index_select(examples.inputs, 0, rows, out=batch.inputs)
+            torch.index_select(examples.targets, 0, rows, out=batch.targets)
+            yield batch
+
+
+def passes(examples: int, size: int | None, steps: int, seed: int) -> Iterator[torch.Tensor]:
+    """Yield the rows, (row,), of each pass over so many examples; all passes together are `steps` batches."""
+    if size is None or size >= examples:
+        yield from [torch.arange(examples)] * steps
+        return
+    generator = torch.Generator().manual_seed(seed)
+    for done in range(0, steps, -(-examples // size)):
+        yield torch.randperm(examples, generator=generator)[: (steps - done) * size]

@@ -1,9 +1,9 @@
-"""A map that computes a single gradient of a partition."""
+"""Maps that send gradients: one of a partition, or the sum of several that a replica steps along."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,9 +11,9 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
 from tasks import options as option
 from tasks.algebra import Map
+from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
-from tasks.maps.backprop import backprop
-from tasks.maps.batches import batches
+from tasks.maps.backprop import backprop, batches, descend
 from tasks.networks.objective import Objective, buffers_of
 
 
@@ -58,4 +58,56 @@ class Gradient(Map):
             buffers=buffers_of(network, objective.layout),
             weight=len(examples),
             metrics={"train_loss": loss.item()},
+        )
+
+
+@dataclass(frozen=True)
+class Downpour(Scheduled, Map):
+    """SGD steps of a replica, which pushes the sum of their gradients (Dean et al. 2012, Algorithm 1).
+
+    The replica pushes after every `push_every` steps and continues from its own parameters, which it carries as
+    ``replica``. It fetches the server's parameters after every `fetch_every` steps. `lr` is for the replica's
+    steps.
+
+    >>> Downpour(push_every=2, fetch_every=4).carry, Downpour(push_every=2, fetch_every=2).carry
+    (('replica',), ())
+    """
+
+    batch_size: option.BatchSize = 32
+    push_every: option.PushEvery = 1
+    fetch_every: option.FetchEvery = 1
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The replica's parameters, one vector (elements,) per dtype; nothing if it fetches after each push."""
+        return ("replica",) if self.fetch_every > self.push_every else ()
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Examples,
+        carry: Mapping[str, Vectors],
+        seed: int,
+    ) -> Update:
+        """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
+        network = objective.network(replace(state, params=carry.get("replica", state.params)))
+        parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        lr = self.rate(state)
+        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        total, seen = torch.zeros(()), 0
+        for batch in batches(examples, self.batch_size, self.push_every, seed):
+            loss = backprop(objective, network, batch)
+            for name, parameter in parameters.items():
+                if parameter.grad is not None:
+                    sums[name].add_(parameter.grad)
+            descend(list(parameters.values()), lr)
+            total, seen = total + loss, seen + len(batch)
+        specs = objective.layout.params
+        return Update(
+            direction=pack(specs, sums),
+            buffers=buffers_of(network, objective.layout),
+            weight=seen,
+            metrics={"train_loss": total.item() / self.push_every},
+            carry={"replica": pack(specs, dict(network.named_parameters()))} if self.carry else {},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -13,22 +14,18 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack, views
 from tasks import options as option
 from tasks.algebra import Map
-from tasks.applies.schedules import Schedule
+from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
-from tasks.maps.backprop import backprop, descend
-from tasks.maps.batches import batches
+from tasks.maps.backprop import backprop, batches, descend
 from tasks.maps.optimizers import Optimizer, check_optimizer, check_steps, optimizer_name, optimizer_of
 from tasks.networks.objective import Objective, buffers_of
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
 """What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
 
-Step = Callable[[Examples], torch.Tensor]
-"""A function that takes one training step on a batch and returns the batch's loss, ()."""
-
 
 @dataclass(frozen=True)
-class LocalSgd(Map):
+class LocalSgd(Scheduled, Map):
     """Plain SGD on a partition, the base class of all local training.
 
     It takes `local_steps` steps, or makes `local_epochs` passes (by default one), with batches in an order drawn
@@ -42,9 +39,6 @@ class LocalSgd(Map):
     either: ClassVar[tuple[str, str]] = ("local_steps", "local_epochs")
     """Options of which only one may be given; a given one overrides the default of the other."""
 
-    lr: option.LearningRate = 0.1
-    lr_schedule: option.LearningRateSchedule = "constant"
-    warmup: option.Warmup = 0
     local_steps: option.LocalSteps = None
     local_epochs: option.LocalEpochs = None
     batch_size: option.BatchSize = 32
@@ -52,16 +46,11 @@ class LocalSgd(Map):
     def __post_init__(self) -> None:
         if self.local_steps and self.local_epochs:
             raise UsageError("give local_steps or local_epochs, not both")
-        option.check_options(self)
-        Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
+        super().__post_init__()
 
     def count(self, examples: int) -> int:
         """The number of steps in a round on a partition with so many examples."""
         return self.local_steps or (self.local_epochs or 1) * -(-examples // (self.batch_size or examples))
-
-    def rate(self, state: State) -> float:
-        """The learning rate of the round that begins with this state."""
-        return self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
         """The state from which local training begins; `seed` is that of the partition and round."""
@@ -89,13 +78,16 @@ class LocalSgd(Map):
         number of examples (McMahan et al. 2017, Algorithm 1).
         """
         network = objective.network(self.start(objective, state, seed))
-        named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        step, steps = self.stepper(objective, network, named, self.rate(state), term), self.count(len(examples))
+        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        step, steps = self.stepper(list(trained.values()), self.rate(state)), self.count(len(examples))
         total = torch.zeros(())
         for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
-            total += step(batch)
+            total += backprop(objective, network, batch)
+            if term is not None:
+                _add(trained, term)
+            step()
             if move is not None and number == 0:
-                subtract(network, views(objective.layout.params, move))
+                _subtract(network, views(objective.layout.params, move))
         arrived = pack(objective.layout.params, dict(network.named_parameters()))
         update = Update(
             direction={name: start - arrived[name] for name, start in state.params.items()},
@@ -105,26 +97,9 @@ class LocalSgd(Map):
         )
         return update, arrived
 
-    def stepper(
-        self,
-        objective: Objective,
-        network: torch.nn.Module,
-        parameters: Mapping[str, torch.nn.Parameter],
-        lr: float,
-        term: Term | None,
-    ) -> Step:
-        """A function that takes a training step of a network; `parameters` are those to train, by name."""
-
-        trained = list(parameters.values())
-
-        def step(batch: Examples) -> torch.Tensor:
-            loss = backprop(objective, network, batch)
-            if term is not None:
-                _add(parameters, term)
-            descend(trained, lr)
-            return loss
-
-        return step
+    def stepper(self, trained: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
+        """A function that takes a step of the trained parameters by their gradients, and clears these."""
+        return functools.partial(descend, trained, lr)
 
 
 @dataclass(frozen=True)
@@ -184,24 +159,11 @@ class LocalSteps(LocalSgd):
         own = self.init == "per-partition" and state.round == 0
         return objective.seeded(seed).initial() if own else state
 
-    def stepper(
-        self,
-        objective: Objective,
-        network: torch.nn.Module,
-        parameters: Mapping[str, torch.nn.Parameter],
-        lr: float,
-        term: Term | None,
-    ) -> Step:
+    def stepper(self, trained: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
         # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.
-        if self.is_plain and self.clip_norm is None:
-            return super().stepper(objective, network, parameters, lr, term)
-        trained = list(parameters.values())
         optimizer = None if self.is_plain else self.optimizer_for(trained, lr)
 
-        def step(batch: Examples) -> torch.Tensor:
-            loss = backprop(objective, network, batch)
-            if term is not None:
-                _add(parameters, term)
+        def step() -> None:
             if self.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
             if optimizer is None:
@@ -209,13 +171,42 @@ class LocalSteps(LocalSgd):
             else:
                 optimizer.step()
                 optimizer.zero_grad()
-            return loss
 
         return step
 
 
+@dataclass(frozen=True)
+class FedProx(LocalSteps):
+    """Local training with (mu / 2) |w - w_t|^2 added to the loss (Li et al. 2020, Algorithm 2).
+
+    w_t are the parameters at the round's start. With mu 0 the bits are those of plain local training.
+
+    >>> from tasks.networks.objective import ModelSpec
+    >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
+    >>> examples = Examples(torch.ones(3, 2), torch.zeros(3))
+    >>> maps = (FedProx(local_steps=9, mu=mu) for mu in (0.0, 1.0, 5.0))
+    >>> updates = [map(objective, objective.initial(), examples, {}, 0) for map in maps]
+    >>> far, near, nearest = (update.direction["float32"].norm().item() for update in updates)
+    >>> far > near > nearest
+    True
+    """
+
+    mu: option.Proximity = 0.1
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        start = views(objective.layout.params, state.params)
+
+        def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
+            return self.mu * (parameter - start[name])
+
+        return self.walk(objective, state, examples, seed, pull if self.mu else None)[0]
+
+
 @torch.no_grad()
-def subtract(network: torch.nn.Module, move: Mapping[str, torch.Tensor]) -> None:
+def _subtract(network: torch.nn.Module, move: Mapping[str, torch.Tensor]) -> None:
     """Subtract tensors, given by parameter name and of the parameters' shapes, from a network's parameters."""
     for name, amount in move.items():
         network.get_parameter(name).sub_(amount)

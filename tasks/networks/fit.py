@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from storage.errors import ModelError, RoundweaveError, failing_as, one_line
+from storage.errors import ModelError, failing_as, one_line
 from storage.values.tensors import dtype_name
 from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
@@ -36,67 +37,50 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
     left out.
     """
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
-    model = objective.model.model
-    name = model.reference if isinstance(model, Code) else model
-    where = f"model {name} on inputs of shape {tuple(examples.inputs.shape)} {dtype_name(examples.inputs.dtype)}"
-    try:
-        with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
-            return _tried(objective, examples, more, description)
-    except _Misfit as misfit:
-        raise ModelError(f"{where}{misfit}") from None
-
-
-class _Misfit(RoundweaveError):
-    """Raised for what does not fit; its text ends a sentence that begins with the model's name."""
-
-
-def _tried(
-    objective: Objective, examples: Examples, more: Callable[[int], Examples], description: Description
-) -> Objective:
-    network = objective.network(objective.initial()).eval()
-    with torch.no_grad(), pinned(0, threads=1):
-        outputs = network(examples.inputs)
-        if not isinstance(outputs, torch.Tensor):
-            raise _Misfit(
-                f" gives a {type(outputs).__name__}, and outputs must be one tensor; "
-                "wrap the model in a module whose forward returns the tensor, such as its .logits"
-            )
-        if misfit := _misfit(objective, outputs, examples.targets, description.classes):
-            raise _Misfit(f" {misfit}")
-        loss = objective.value(outputs, examples.targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise _Misfit(": the loss must be a single number, or one for each example")
-        trial = Trial(network, outputs, examples.targets, more, description.held_out)
-        if objective.scores is None:
-            fitting = []
-            for score in default_scores(objective.loss, description):
-                with suppress(ModelError):
-                    trial.is_whole(score, score)
-                    fitting.append(score)
-            objective = replace(objective, scores=tuple(fitting))
-        _check_names(objective)
-        whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
-        return replace(objective, whole=whole)
+    shape, dtype = tuple(examples.inputs.shape), dtype_name(examples.inputs.dtype)
+    where = f"model {objective.model.name} on inputs of shape {shape} {dtype}"
+    with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
+        network = objective.network(objective.initial()).eval()
+        with torch.no_grad(), pinned(0, threads=1):
+            outputs = network(examples.inputs)
+            if misfit := _misfit(objective, outputs, examples.targets, description.classes):
+                raise ModelError(where + misfit)
+            trial = Trial(network, outputs, examples.targets, more, description.held_out)
+            if objective.scores is None:
+                fitting = tuple(filter(trial.fits, default_scores(objective.loss, description)))
+                objective = replace(objective, scores=fitting)
+            _check_names(objective)
+            whole = tuple(name for name, judge in objective.judges.items() if trial.is_whole(name, judge))
+    return replace(objective, whole=whole)
 
 
 def _check_names(objective: Objective) -> None:
     """Raise `ModelError` if two scores have the same name, or one is called loss."""
     names = ["loss", *(score if isinstance(score, str) else score.name for score in objective.scores or ())]
-    for name in names:
-        if names.count(name) > 1:
-            raise ModelError(f"two numbers would be called {name!r}, of the scores and the loss; rename one")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ModelError(f"two numbers would be called {twice[0]!r}, of the scores and the loss; rename one")
 
 
-def _misfit(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, classes: int) -> str | None:
-    """Why outputs (examples, *) are not logits for labels (examples, *); None if they are, or need not be."""
-    if objective.loss != "cross_entropy" or not classes:
-        return None
-    axis = class_axis(outputs, targets)
-    if axis is None:
-        wanted = (*targets.shape, classes)
-        return f"gives outputs of shape {tuple(outputs.shape)}, but one for each class of each label is {wanted}"
-    count = outputs.shape[axis]
-    return f"gives {count} outputs, but labels go up to {classes - 1}" if count < classes else None
+def _misfit(objective: Objective, outputs: Any, targets: torch.Tensor, classes: int) -> str | None:
+    """Why outputs do not fit targets (examples, *), as the end of a sentence that begins with the model's name."""
+    if not isinstance(outputs, torch.Tensor):
+        return (
+            f" gives a {type(outputs).__name__}, and outputs must be one tensor; "
+            "wrap the model in a module whose forward returns the tensor, such as its .logits"
+        )
+    if objective.loss == "cross_entropy" and classes:
+        axis = class_axis(outputs, targets)
+        if axis is None:
+            wanted = (*targets.shape, classes)
+            return (
+                f" gives outputs of shape {tuple(outputs.shape)}, but one for each class of each label is {wanted}"
+            )
+        if outputs.shape[axis] < classes:
+            return f" gives {outputs.shape[axis]} outputs, but labels go up to {classes - 1}"
+    loss = objective.value(outputs, targets)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        return ": the loss must be a single number, or one for each example"
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +92,14 @@ class Trial:
     targets: torch.Tensor
     more: Callable[[int], Examples]
     held_out: int
+
+    def fits(self, score: str) -> bool:
+        """Whether a built-in score fits the outputs."""
+        try:
+            score_items(score, self.outputs, self.targets)
+        except ModelError:
+            return False
+        return True
 
     def is_whole(self, name: str, judge: str | Code) -> bool:
         """Whether a score or a loss gives a single number of all outputs at once.

@@ -39,19 +39,23 @@ class ModelSpec:
     seed: int
     options: str = "{}"
 
+    @property
+    def name(self) -> str:
+        """The built-in name, or the reference of the user's function."""
+        return self.model if isinstance(self.model, str) else self.model.reference
+
     def build(self) -> nn.Module:
         """A new network with initial weights drawn from the seed; raises `ModelError`."""
-        name = self.model if isinstance(self.model, str) else self.model.reference
         options = json.loads(self.options)
         with (
-            failing_as(lambda e: ModelError(f"model {name} with options {options} fails with {one_line(e)}")),
+            failing_as(lambda e: ModelError(f"model {self.name} with options {options} fails with {one_line(e)}")),
             pinned(derive_seed(self.seed, "model"), threads=1),
         ):
             if isinstance(self.model, Code):
                 network = self.model.load()(**options)
             else:
                 network = MODELS[self.model](self.inputs, self.outputs, **options)
-        return _checked(network, name).to(getattr(torch, self.dtype)).train()
+        return _checked(network, self.name).to(getattr(torch, self.dtype)).train()
 
 
 def _checked(network: Any, name: str) -> nn.Module:

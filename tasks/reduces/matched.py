@@ -24,9 +24,8 @@ from tasks.matching.search.networks import By, Evidence, match_all, match_each
 from tasks.matching.search.terms import Metric
 from tasks.matching.units import find_units
 from tasks.networks.objective import Objective, named
-from tasks.reduces.gather import Gather
 from tasks.reduces.table import find_reduce
-from tasks.reduces.tree import reduce_all
+from tasks.reduces.tree import Gather, reduce_all
 
 To = Literal["start", "first", "many"]
 

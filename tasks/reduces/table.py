@@ -11,14 +11,10 @@ from tasks.user_code import Code
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", "tasks.reduces.mean:Mean"),
     "plain_mean": Entry("the mean, in which each update counts as one", "tasks.reduces.mean:plain_mean"),
-    "median": Entry("the median of each coordinate", "tasks.reduces.robust.median:Median"),
-    "trimmed_mean": Entry(
-        "the mean without the F least and greatest", "tasks.reduces.robust.trimmed_mean:TrimmedMean", "F"
-    ),
-    "krum": Entry("the update nearest to the others, F corrupted", "tasks.reduces.robust.krum:Krum", "F[:KEEP]"),
-    "geometric_median": Entry(
-        "the point nearest to all updates", "tasks.reduces.robust.geometric_median:GeometricMedian"
-    ),
+    "median": Entry("the median of each coordinate", "tasks.reduces.robust:Median"),
+    "trimmed_mean": Entry("the mean without the F least and greatest", "tasks.reduces.robust:TrimmedMean", "F"),
+    "krum": Entry("the update nearest to the others, F corrupted", "tasks.reduces.robust:Krum", "F[:KEEP]"),
+    "geometric_median": Entry("the point nearest to all updates", "tasks.reduces.robust:GeometricMedian"),
     "matched": Entry("the mean, hidden units matched first", "tasks.reduces.matched:Matched"),
 }
 

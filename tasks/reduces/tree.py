@@ -1,8 +1,9 @@
-"""The binary tree over partitions, along which updates are reduced."""
+"""The binary tree over partitions, along which updates are reduced, and reduces that need all of them at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from storage.values.state import State, Update
 from tasks.algebra import Node, Reduce
@@ -49,3 +50,37 @@ def fold_updates(reduce: Reduce, node: tuple[int, int], updates: Mapping[int, No
 def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Update:
     """Reduce a list of updates, ordered by partition, to one update."""
     return reduce.finish(state, fold_updates(reduce, (0, len(updates)), dict(enumerate(updates))))
+
+
+@dataclass(frozen=True)
+class Gather(Reduce):
+    """Base class of reduces that need all updates at once, ordered by partition.
+
+    A subclass defines ``__call__(state, updates) -> Update``.
+
+    >>> class Last(Gather):
+    ...     def __call__(self, state, updates):
+    ...         return updates[-1]
+    >>> node = Last().join(Last().join(Update({}, weight=1), Update({}, weight=2)), Update({}, weight=3))
+    >>> Last().finish(State({}), node).weight
+    3
+    """
+
+    @property
+    def gathers(self) -> bool:
+        return True
+
+    def join(self, left: Node, right: Node) -> Node:
+        return (*_listed(left), *_listed(right))
+
+    def finish(self, state: State, node: Node) -> Update:
+        """Call the reduce on all updates."""
+        return self(state, _listed(node))
+
+    def __call__(self, state: State, updates: Sequence[Update]) -> Update:
+        """Combine all updates into one; defined by subclasses."""
+        raise NotImplementedError
+
+
+def _listed(node: Node) -> tuple[Update, ...]:
+    return node if isinstance(node, tuple) else (node,)

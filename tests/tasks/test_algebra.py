@@ -15,9 +15,8 @@ from storage.values.state import State, Update
 from tasks.algebra import Algorithm, Apply, Map, Reduce
 from tasks.applies.sgd import Sgd
 from tasks.maps.gradient import Gradient
-from tasks.reduces.gather import Gather
 from tasks.reduces.mean import Mean
-from tasks.reduces.tree import cover, fold, reduce_all
+from tasks.reduces.tree import Gather, cover, fold, reduce_all
 
 STATE = State({"float32": torch.zeros(5)})
 

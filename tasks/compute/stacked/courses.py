@@ -10,7 +10,7 @@ from itertools import cycle, islice, repeat
 import torch
 
 from tasks.data.examples import Examples
-from tasks.maps.batches import passes
+from tasks.maps.backprop import passes
 
 AHEAD = 1 << 24
 """How many bytes of inputs are copied at once for the next steps; at least those of one step."""
@@ -42,7 +42,7 @@ class Course:
 
 
 def course(examples: Examples, size: int | None, steps: int, seed: int) -> Course:
-    """The course of a replica with the same batches that `tasks.maps.batches` would draw.
+    """The course of a replica with the same batches that `tasks.maps.backprop` would draw.
 
     `size` is that of a batch, None for all examples.
     """

@@ -12,7 +12,6 @@ from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, descend
 from tasks.networks.objective import Objective
 from tasks.numerics import derive_seed, pinned
-from tasks.user_code import Code
 
 RATE = 1 / 7
 """The learning rate of the steps that are tried. No floating-point type holds it, so rounding shows up."""
@@ -119,6 +118,6 @@ def _scatter(network: Replicas) -> None:
 
 def refusal(objective: Objective, why: str, advice: str = "") -> ModelError:
     """The error that an objective's networks cannot be stacked, with the reason and what to do."""
-    model = objective.model.model
-    name = model.reference if isinstance(model, Code) else model
-    return ModelError(f"replicas of model {name} cannot be stacked: {why}; leave stacked at 1{advice}")
+    return ModelError(
+        f"replicas of model {objective.model.name} cannot be stacked: {why}; leave stacked at 1{advice}"
+    )

@@ -8,31 +8,26 @@ from dataclasses import dataclass
 import torch
 
 from storage.values.state import State, Update
-from storage.values.tensors import Vectors
+from storage.values.tensors import Vectors, pack
 from tasks.compute.mapper import Mapper
-from tasks.compute.stacked.courses import course, lengths_of
+from tasks.compute.stacked.courses import Course, course, lengths_of, phases
 from tasks.compute.stacked.independence import check_stackable
 from tasks.compute.stacked.replicas import Stacked
-from tasks.compute.stacked.training import train
 from tasks.data.examples import Examples
+from tasks.maps.backprop import backprop, descend
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import Objective
 
 
 @dataclass(frozen=True)
 class StackedMapper(Mapper):
-    """Trains up to `stacked` partitions by plain SGD from the same state, each as if it were alone.
+    """Trains up to `at_once` partitions by plain SGD from the same state, each as if it were alone.
 
-    The bits of an update depend on the number `stacked`, but not on the other partitions. If fewer are mapped at
-    once, copies fill the other places.
+    The bits of an update depend on the number `at_once`, but not on the other partitions. If fewer are mapped,
+    copies fill the other places.
     """
 
     map: LocalSteps
-    stacked: int = 1
-
-    @property
-    def at_once(self) -> int:
-        return self.stacked
 
     def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
         """Raise `ModelError` if such networks cannot be stacked. Batches of each length that occurs are tried.
@@ -44,7 +39,7 @@ class StackedMapper(Mapper):
         for length in sorted(lengths or {len(examples)}, reverse=True):
             rows = torch.arange(length) % len(examples)
             batch = Examples(examples.inputs[rows], examples.targets[rows])
-            check_stackable(Stacked(objective, self.stacked), batch)
+            check_stackable(Stacked(objective, self.at_once), batch)
 
     def __call__(
         self,
@@ -60,15 +55,45 @@ class StackedMapper(Mapper):
             course(each, self.map.batch_size, steps, seed)
             for each, steps, seed in zip(examples, counts, seeds, strict=True)
         ]
-        arrived = train(Stacked(objective, self.stacked), state, courses, self.map.rate(state))
-        directions = {name: start - arrived.params[name] for name, start in state.params.items()}
-        losses = arrived.losses.tolist()
-        return [
-            Update(
-                direction={name: rows[number] for name, rows in directions.items()},
+        trained, losses = train(Stacked(objective, self.at_once), state, courses, self.map.rate(state))
+        updates = []
+        for number, each in enumerate(examples):
+            arrived = pack(objective.layout.params, {name: tensor[number] for name, tensor in trained.items()})
+            update = Update(
+                direction={name: start - arrived[name] for name, start in state.params.items()},
                 buffers=state.buffers,
                 weight=len(each),
-                metrics={"train_loss": losses[number] / counts[number]},
+                metrics={"train_loss": losses[number].item() / counts[number]},
             )
-            for number, each in enumerate(examples)
-        ]
+            updates.append(update)
+        return updates
+
+
+def train(
+    stacked: Stacked, state: State, courses: Sequence[Course], lr: float
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Train up to `count` replicas from a state with learning rate `lr`, each on the batches of its course.
+
+    Returns their parameters by name, (replica, *shape), and the sums of their losses, (replica,).
+
+    The bits of a replica do not depend on its place, on the other replicas, or on how many there are: each step is
+    always one of `count` replicas. `check_stackable` tries whether that holds for a network.
+    """
+    network = stacked.network(state)
+    parameters = list(network.trained.values())
+    trained = {name: parameter.detach() for name, parameter in network.trained.items()}
+    every = {name: p[:1].repeat(len(courses), *[1] * (p.ndim - 1)) for name, p in trained.items()}
+    losses = torch.zeros(len(courses))
+    for phase in phases(courses, stacked.count):
+        members = torch.tensor(phase.members)
+        places = torch.cat([members, members[:1].expand(stacked.count - len(members))])
+        for name, parameter in trained.items():
+            torch.index_select(every[name], 0, places, out=parameter)
+        total = losses[places]
+        for batch in phase.batches:
+            total += backprop(stacked, network, batch)
+            descend(parameters, lr)
+        for name, parameter in trained.items():
+            every[name][members] = parameter[: len(members)]
+        losses[members] = total[: len(members)]
+    return every, losses

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tasks.compute.tensor_parallel.layers import Line, begun, summed
+from tasks.compute.tensor_parallel.layers import Exchange
 
 PROJECTIONS = ("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -20,7 +20,7 @@ class Attention(nn.MultiheadAttention):
     `first` is the first unit of the rank's share: its first head times the width of a head.
     """
 
-    line: Line
+    exchange: Exchange
     first: int
 
     def forward(
@@ -47,11 +47,11 @@ class Attention(nn.MultiheadAttention):
             heads = weights @ v
         else:
             heads = functional.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
-        self.line.come_together()
+        self.exchange.come_together()
         own = functional.linear(heads.transpose(-3, -2).flatten(-2), self.out_proj.weight)
-        outputs = summed(own, self.line, self.out_proj.bias)
+        outputs = self.exchange.summed(own, self.out_proj.bias)
         if weights is not None and average_attn_weights:
-            weights = summed(weights.sum(-3), self.line) / self.num_heads
+            weights = self.exchange.summed(weights.sum(-3)) / self.num_heads
         return (outputs.transpose(0, 1) if time_first else outputs), weights
 
     def _projected(self, inputs: Sequence[torch.Tensor], time_first: bool) -> list[torch.Tensor]:
@@ -60,16 +60,15 @@ class Attention(nn.MultiheadAttention):
         With `time_first` the inputs are (time, example, width) instead of (example, time, width).
         """
         # If several inputs are one tensor, its gradient must be added up over the ranks only once.
-        shared = {id(tensor): tensor for tensor in inputs}
-        shared = {name: begun(tensor, self.line) for name, tensor in shared.items()}
-        self.line.go_apart()
+        shared = {tensor: self.exchange.begun(tensor) for tensor in dict.fromkeys(inputs)}
+        self.exchange.go_apart()
         packed = self._qkv_same_embed_dim
         separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         weights = self.in_proj_weight.chunk(3) if packed else separate
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         by_head = []
         for tensor, weight, bias in zip(inputs, weights, biases, strict=True):
-            batch_first = shared[id(tensor)].transpose(0, 1) if time_first else shared[id(tensor)]
+            batch_first = shared[tensor].transpose(0, 1) if time_first else shared[tensor]
             projected = functional.linear(batch_first, weight, bias)
             by_head.append(projected.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2))
         return by_head

@@ -1,4 +1,4 @@
-"""Find the unit groups of a network that ranks can divide among them.
+"""Find out how ranks can share a network: which unit groups they divide, and what each rank has of each tensor.
 
 `tasks.matching` finds the unit groups: which axes of which tensors belong together. A group can be divided if
 linear layers make its units and only linear layers take them, and nothing between these layers mixes units.
@@ -8,10 +8,9 @@ Whether something does is tried in `trying`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,14 +20,61 @@ from storage.errors import ModelError, UsageError
 from storage.values.layout import Layout
 from tasks.compute.tensor_parallel.attention import attention_of
 from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
-from tasks.matching.groups import Piece, UnitGroups
+from tasks.compute.tensor_parallel.trying import is_sound
+from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
-from tasks.networks.objective import layout_of
+from tasks.networks.objective import Objective, layout_of
 
 PER_UNIT = (nn.modules.batchnorm._BatchNorm, nn.PReLU)
 """Layers with parameters that treat each unit independently of the others."""
 
-Role = Literal["into", "out", "heads", "between"]
+LARGE = 16
+"""A layer outside all groups is sliced if it has more than 1 / LARGE of a network's elements."""
+
+Role = Literal["column", "row", "heads", "between"]
+
+
+def find_shares(
+    objective: Objective, inputs: torch.Tensor, ranks: int, units: Sequence[str] = (), hybrid: bool = False
+) -> Shares:
+    """Find out how ranks can share a network, and try it on inputs (example, *).
+
+    `units` names the unit groups to divide. Without names, groups are left out with which the network would
+    compute another function, and the inputs of large layers outside all groups are divided, too. If `hybrid`, the
+    batch is divided before the shared layers. Raises `ModelError` if the network cannot be shared so.
+    """
+    inputs = enough(inputs, ranks)
+    network = objective.network(objective.initial())
+    fitting = candidates(network, inputs, ranks)
+    sound = functools.partial(is_sound, objective, inputs)
+    for divided in [named(fitting, units)] if units else _choices(fitting, sound):
+        shares = joined(network, inputs, divided) if hybrid else divided
+        wider = shares if units else sliced(network, shares)
+        if sound(wider):
+            return wider
+        if wider is not shares and sound(shares):
+            return shares
+    if hybrid:
+        raise ModelError(f"shares of the batch before {shares.joins} give another function; leave hybrid out")
+    raise ModelError(
+        f"shares of units {', '.join(shares.units)} give another function than all of them: something "
+        "between their layers mixes units, counts them, or draws for some; name others as `units`, or leave "
+        "ranks out"
+    )
+
+
+def _choices(fitting: Mapping[str, Shares], sound: Callable[[Shares], bool]) -> Iterator[Shares]:
+    """Yield the best groups; then the best of those that are sound on their own, and the largest of these."""
+    yield best(fitting)
+    alone = {name: shares for name, shares in fitting.items() if sound(shares)}
+    if alone:
+        yield best(alone)
+        yield max(alone.values(), key=_elements)
+
+
+def enough(inputs: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Inputs (example, *), repeated until there are at least as many as ranks."""
+    return torch.cat([inputs] * -(-ranks // len(inputs)))
 
 
 def candidates(network: nn.Module, inputs: torch.Tensor, ranks: int) -> dict[str, Shares]:
@@ -52,64 +98,48 @@ def _shares(network: nn.Module, layout: Layout, units: UnitGroups, group: str, r
     size = units.groups[group].size
     if units.groups[group].parents or size < ranks:
         return None
-    pieces = [piece for piece in units.pieces if group in piece.groups]
-    axes: dict[str, set[int]] = {}
-    for piece in pieces:
-        axes.setdefault(piece.tensor, set()).add(piece.axes[piece.groups.index(group)])
     cuts: dict[str, Cut] = {}
     roles: dict[str, Role] = {}
-    for tensor, (axis, *more) in axes.items():
-        mine = [piece for piece in pieces if piece.tensor == tensor]
-        cuts[tensor], whole = _cut(mine, group, axis, units.tensors[tensor], size, ranks)
-        place = _place(network, tensor, axis, size)
-        if more or place is None or (place[1] != "between" and not whole):
+    for tensor, axis in dict.fromkeys((tensor, axis) for tensor, axis, _ in units.members(group)):
+        unit, place = _unit_of_index(units, group, tensor, axis), _place(network, tensor, axis, size)
+        if tensor in cuts or place is None or (place[1] != "between" and (unit < 0).any()):
             return None
+        # Indices of other groups go to all ranks.
+        masks = [(unit < 0) | ((unit >= first) & (unit < end)) for first, end in even(size, ranks)]
+        cuts[tensor] = Cut(axis, tuple(map(_spans, masks)))
         roles.setdefault(*place)
-    into, out, heads = (tuple(name for name in roles if roles[name] == role) for role in ("into", "out", "heads"))
-    if not heads and not (into and out):
+    column, row, heads = (tuple(n for n in roles if roles[n] == role) for role in ("column", "row", "heads"))
+    if not heads and not (column and row):
         return None
-    counts = tuple(_counts(network, into, size, units, group, ranks))
-    return Shares(ranks, layout, cuts, into, out, heads, counts=counts, units=(group,))
+    counts = tuple(_counts(network, column, size, units, group, ranks))
+    return Shares(ranks, layout, cuts, column, row, heads, counts=counts, units=(group,))
 
 
 def _place(network: nn.Module, tensor: str, axis: int, size: int) -> tuple[str, Role] | None:
     """The layer to which an axis of `size` units of a tensor belongs, and its role; None if it cannot be divided.
 
-    The role is ``into`` for layers that make the units, ``out`` for layers that take them, ``heads`` for attention
-    that does both, and ``between`` for what treats each unit alone.
+    The role is ``column`` for layers that make the units, ``row`` for layers that take them, ``heads`` for
+    attention that does both, and ``between`` for what treats each unit alone.
     """
     owner, _, name = tensor.rpartition(".")
     module = network.get_submodule(owner)
     if isinstance(module, PER_UNIT):
         return tensor, "between"
     if type(module) is nn.Linear and name in ("weight", "bias"):
-        return (owner, "out" if axis else "into") if name == "weight" else (tensor, "between")
+        return (owner, "row" if axis else "column") if name == "weight" else (tensor, "between")
     attention = attention_of(network, tensor, axis, size)
     return None if attention is None else (attention, "heads")
 
 
-def _cut(
-    pieces: Sequence[Piece], group: str, axis: int, shape: tuple[int, ...], size: int, ranks: int
-) -> tuple[Cut, bool]:
-    """How an axis of a tensor is cut so that ranks get equal shares of a group's units.
-
-    Returns the cut, and whether the whole axis belongs to the group. Indices of other groups go to all ranks.
-    """
-    unit = np.full(shape[axis], -1)
-    stride = prod(shape[axis + 1 :])
-    for piece in pieces:
-        index = np.full((1,) * len(piece.shape), piece.offset // stride % shape[axis])
-        number = np.zeros_like(index)
-        for dim, (length, step, of, name) in enumerate(
-            zip(piece.shape, piece.strides, piece.axes, piece.groups, strict=True)
-        ):
-            if of == axis:
-                along = np.arange(length).reshape(-1, *[1] * (len(piece.shape) - dim - 1))
-                index = index + along * (step // stride)
-                number = number + (along if name == group else 0)
-        unit[index.reshape(-1)] = np.broadcast_to(number, index.shape).reshape(-1)
-    spans = tuple(_spans((unit < 0) | ((unit >= first) & (unit < end))) for first, end in even(size, ranks))
-    return Cut(axis, spans), bool((unit >= 0).all())
+def _unit_of_index(units: UnitGroups, group: str, tensor: str, axis: int) -> np.ndarray:
+    """The number of a group's unit that each index of a tensor's axis belongs to, int32 (index,); -1 for none."""
+    numbers = torch.full(units.tensors[tensor], -1, dtype=torch.int32)
+    for piece in units.pieces:
+        if piece.tensor == tensor and group in piece.groups:
+            dim = piece.groups.index(group)
+            each = torch.arange(piece.shape[dim], dtype=torch.int32)
+            piece.view(numbers).copy_(each.reshape(-1, *[1] * (len(piece.shape) - dim - 1)))
+    return numbers.movedim(axis, 0).flatten(1).amax(1).numpy() if numbers.ndim > 1 else numbers.numpy()
 
 
 def _spans(mask: np.ndarray) -> Spans:
@@ -119,24 +149,20 @@ def _spans(mask: np.ndarray) -> Spans:
 
 
 def _counts(
-    network: nn.Module, into: Iterable[str], size: int, units: UnitGroups, group: str, ranks: int
+    network: nn.Module, column: Sequence[str], size: int, units: UnitGroups, group: str, ranks: int
 ) -> Iterator[Count]:
     """Yield the integer attributes that count heads, or the units of all heads, and differ on each rank.
 
-    They are those of the modules around the layers `into`.
+    They are those of the modules around the layers `column`.
     """
     inner = [g.size for g in units.groups.values() if g.parents == (group,)]
     if not inner:
         return
     local = [end - first for first, end in even(size, ranks)]
-    for owner in dict.fromkeys(name.rpartition(".")[0] for name in into):
+    for owner in dict.fromkeys(name.rpartition(".")[0] for name in column):
         for attribute, value in vars(network.get_submodule(owner)).items():
             if type(value) is int and value in {size, *(size * each for each in inner)}:
                 yield Count(owner, attribute, tuple(value // size * each for each in local))
-
-
-LARGE = 16
-"""A layer outside all groups is sliced if it has more than 1 / LARGE of a network's elements."""
 
 
 def sliced(network: nn.Module, shares: Shares) -> Shares:
@@ -159,7 +185,24 @@ def sliced(network: nn.Module, shares: Shares) -> Shares:
 
 def best(fitting: Mapping[str, Shares]) -> Shares:
     """Divide the groups that cut the most elements. Of groups that meet in one tensor, only one can be divided."""
-    return together([fitting[name] for name in _chosen(tuple(fitting), fitting)])
+
+    def elements(names: tuple[str, ...]) -> int:
+        return sum(_elements(fitting[name]) for name in names)
+
+    @functools.cache
+    def chosen(names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            return ()
+        first, *rest = names
+        clear = tuple(name for name in rest if not fitting[name].cuts.keys() & fitting[first].cuts.keys())
+        return max((first, *chosen(clear)), chosen(tuple(rest)), key=elements)
+
+    return together([fitting[name] for name in chosen(tuple(fitting))])
+
+
+def _elements(shares: Shares) -> int:
+    """How many elements of parameters are in tensors that are cut."""
+    return sum(spec.size for spec in shares.layout.params if spec.name in shares.cuts)
 
 
 def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
@@ -178,42 +221,43 @@ def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
 
 def together(parts: Sequence[Shares]) -> Shares:
     """The shares if several groups are divided at once, from the shares of each alone."""
-    first = parts[0]
-    return replace(
-        first,
-        cuts={name: cut for part in parts for name, cut in part.cuts.items()},
-        column=tuple(name for part in parts for name in part.column),
-        row=tuple(name for part in parts for name in part.row),
-        heads=tuple(name for part in parts for name in part.heads),
-        counts=tuple(count for part in parts for count in part.counts),
-        units=tuple(name for part in parts for name in part.units),
-    )
+    names = ("column", "row", "heads", "counts", "units")
+    all_of = {name: tuple(each for part in parts for each in getattr(part, name)) for name in names}
+    return replace(parts[0], cuts={name: cut for part in parts for name, cut in part.cuts.items()}, **all_of)
 
 
-def largest(fitting: Mapping[str, Shares]) -> Shares:
-    """The shares of the single group that cuts the most elements."""
-    return max(fitting.values(), key=_elements)
+def joined(network: nn.Module, inputs: torch.Tensor, shares: Shares) -> Shares:
+    """Add to shares that ranks divide the examples of a batch up to the first of the shared layers.
+
+    `inputs` are (example, *). Raises `ModelError` if nothing is trained before that layer, or examples interact
+    there, or if the layer cannot take the divided batch.
+    """
+    order: list[tuple[str, torch.Tensor | None]] = []
+
+    def note(name: str) -> Any:
+        return lambda _, given: order.append((name, given[0] if name in shares.column and given else None))
+
+    handles = [module.register_forward_pre_hook(note(name)) for name, module in network.named_modules()]
+    network.eval()(inputs)
+    for handle in handles:
+        handle.remove()
+    starts = (number for number, (name, _) in enumerate(order) if name in {*shares.column, *shares.heads})
+    first, features = order[at := next(starts)]
+    if features is None:
+        raise ModelError(f"{first} cannot join shares of a batch, as linear layers do; leave hybrid out")
+    for name, _ in order[:at]:
+        if isinstance(network.get_submodule(name), nn.modules.batchnorm._BatchNorm):
+            raise ModelError(f"{name} normalises over the batch, of which ranks have shares; leave hybrid out")
+    before = _reached(network, features)
+    if not before:
+        raise ModelError(f"nothing is trained before {first}, the first of the shared layers; leave hybrid out")
+    return replace(shares, joins=first, before=before)
 
 
-def _elements(shares: Shares) -> int:
-    """How many elements of parameters are in tensors that are cut."""
-    return sum(spec.size for spec in shares.layout.params if spec.name in shares.cuts)
-
-
-def _chosen(names: tuple[str, ...], fitting: Mapping[str, Shares]) -> tuple[str, ...]:
-    """The names of the groups that together cut the most elements, and of which no two meet in one tensor."""
-    sizes = {name: _elements(shares) for name, shares in fitting.items()}
-
-    def elements(chosen: tuple[str, ...]) -> int:
-        return sum(sizes[name] for name in chosen)
-
-    @functools.cache
-    def choose(left: tuple[str, ...]) -> tuple[str, ...]:
-        if not left:
-            return ()
-        first, *rest = left
-        clear = tuple(name for name in rest if not fitting[name].cuts.keys() & fitting[first].cuts.keys())
-        with_first = (first, *choose(clear))
-        return with_first if len(clear) == len(rest) else max(with_first, choose(tuple(rest)), key=elements)
-
-    return choose(names)
+def _reached(network: nn.Module, features: torch.Tensor) -> frozenset[str]:
+    """The names of the trained parameters from which features were computed."""
+    named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    if not features.requires_grad:
+        return frozenset()
+    gradients = torch.autograd.grad(features.sum(), list(named.values()), allow_unused=True)
+    return frozenset(name for name, gradient in zip(named, gradients, strict=True) if gradient is not None)

@@ -7,7 +7,7 @@ that only one rank has, each rank draws its own random numbers. Everywhere else 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,34 +20,53 @@ from tasks.compute.tensor_parallel.shares import even
 from tasks.numerics import derive_seed
 
 
-class Line:
+class Exchange:
     """How the layers of a rank's network exchange tensors with other ranks, and which random numbers they draw."""
 
     def __init__(self, group: Communicator) -> None:
         self.group = group
-        self.lengths: list[int] = []
+        self._lengths: list[int] = []
         self._common: torch.Tensor | None = None
         self._seed: int | None = None
+
+    def begun(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Pass on inputs (*shape) that all ranks have, so that their gradient is summed over the ranks."""
+        return _differentiable(inputs, lambda x: x.view_as(x), self.sum) if inputs.requires_grad else inputs
+
+    def summed(self, outputs: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The sum of outputs (*shape) over the ranks, plus a bias that all ranks have."""
+        total = _differentiable(outputs, self.sum, lambda gradient: gradient)
+        return total if bias is None else total + bias
+
+    def joined(self, inputs: torch.Tensor) -> torch.Tensor:
+        """All ranks' examples (example, *) as one batch; each rank gets the gradients of its own examples."""
+        return _differentiable(inputs, self._gather, self._sum_of_own)
+
+    def sliced(self, inputs: torch.Tensor, first: int, size: int) -> torch.Tensor:
+        """A rank's slice of the last axis of inputs that all ranks have; gradients of all slices are joined."""
+        return _differentiable(
+            inputs, lambda x: x.narrow(-1, first, size), lambda gradient: self._gather(gradient, -1)
+        )
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of the ranks' tensors, (*shape), added in the order of the ranks."""
         return _added(self._of_all(tensor))
 
-    def gather(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
-        """The ranks' tensors joined along an axis."""
-        return torch.cat(self._of_all(tensor), axis)
-
-    def examples(self, batch: torch.Tensor) -> torch.Tensor:
+    def own_examples(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's examples of a batch, (example, *), for which it draws random numbers of its own."""
         self.go_apart()
-        self.lengths = [end - first for first, end in even(len(batch), self.group.ranks)]
-        parts: Sequence[torch.Tensor] = batch.split(self.lengths)
+        self._lengths = [end - first for first, end in even(len(batch), self.group.ranks)]
+        parts: Sequence[torch.Tensor] = batch.split(self._lengths)
         return parts[self.group.rank]
 
-    def scatter_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _sum_of_own(self, tensor: torch.Tensor) -> torch.Tensor:
         """The rows of this rank's examples in the sum of the ranks' tensors, each (example, *)."""
-        parts = self.group.scatter([_Sent(part) for part in tensor.split(self.lengths)])
+        parts = self.group.scatter([_Sent(part) for part in tensor.split(self._lengths)])
         return _added([part.tensor for part in parts])
+
+    def _gather(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
+        """The ranks' tensors joined along an axis."""
+        return torch.cat(self._of_all(tensor), axis)
 
     def _of_all(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         return [sent.tensor for sent in self.group.all_gather(_Sent(tensor.detach()))]
@@ -92,73 +111,25 @@ class _Sent(Record):
         self.tensor = tensor.contiguous()
 
 
-class _Broadcast(torch.autograd.Function):
-    """Passes on inputs that all ranks have. Its backward pass gives the sum of the ranks' gradients."""
+Operation = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Differentiable(torch.autograd.Function):
+    """Applies one operation to a tensor, and in the backward pass another one to its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, line: Line) -> torch.Tensor:
-        ctx.line = line
-        return inputs.view_as(inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return ctx.line.sum(gradients[0]), None
-
-
-class _AllReduce(torch.autograd.Function):
-    """Gives the sum over the ranks. Its backward pass gives each rank the same gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, outputs: torch.Tensor, line: Line) -> torch.Tensor:
-        return line.sum(outputs)
+    def forward(ctx: Any, tensor: torch.Tensor, forward: Operation, backward: Operation) -> torch.Tensor:
+        ctx.operation = backward
+        return forward(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0], None
+        return ctx.operation(gradients[0]), None, None
 
 
-class _AllGather(torch.autograd.Function):
-    """Joins the examples of all ranks to a batch.
-
-    Its backward pass gives each rank the gradients of its own examples, summed over the ranks.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, line: Line) -> torch.Tensor:
-        ctx.line = line
-        return line.gather(inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return ctx.line.scatter_sum(gradients[0]), None
-
-
-class _Split(torch.autograd.Function):
-    """Takes a rank's slice of the last axis of inputs that all ranks have.
-
-    Its backward pass joins the gradients of all ranks' slices.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, line: Line, first: int, size: int) -> torch.Tensor:
-        ctx.line = line
-        return inputs.narrow(-1, first, size)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return ctx.line.gather(gradients[0], -1), None, None, None
-
-
-def begun(inputs: torch.Tensor, line: Line) -> torch.Tensor:
-    """Pass on inputs (*shape) that all ranks have, so that their gradient is summed over the ranks."""
-    shared: torch.Tensor = _Broadcast.apply(inputs, line) if inputs.requires_grad else inputs
-    return shared
-
-
-def summed(outputs: torch.Tensor, line: Line, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """The sum of outputs (*shape) over the ranks, plus a bias that all ranks have."""
-    total: torch.Tensor = _AllReduce.apply(outputs, line)
-    return total if bias is None else total + bias
+def _differentiable(tensor: torch.Tensor, forward: Operation, backward: Operation) -> torch.Tensor:
+    made: torch.Tensor = _Differentiable.apply(tensor, forward, backward)
+    return made
 
 
 class ColumnParallel(nn.Linear):
@@ -167,38 +138,36 @@ class ColumnParallel(nn.Linear):
     If it `joins`, its inputs are the rank's examples, and it first joins those of all ranks to the whole batch.
     """
 
-    line: Line
+    exchange: Exchange
     joins: bool = False
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map inputs (…, inputs) to (…, the rank's units)."""
         if self.joins:
-            self.line.come_together()
-            inputs = _AllGather.apply(inputs, self.line)
-        else:
-            inputs = begun(inputs, self.line)
-        self.line.go_apart()
+            self.exchange.come_together()
+        inputs = self.exchange.joined(inputs) if self.joins else self.exchange.begun(inputs)
+        self.exchange.go_apart()
         return functional.linear(inputs, self.weight, self.bias)
 
 
 class RowParallel(nn.Linear):
     """A linear layer that takes a rank's share of the units, and gives outputs that all ranks have."""
 
-    line: Line
+    exchange: Exchange
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (…, the rank's units) to (…, outputs)."""
-        self.line.come_together()
-        return summed(functional.linear(inputs, self.weight), self.line, self.bias)
+        self.exchange.come_together()
+        return self.exchange.summed(functional.linear(inputs, self.weight), self.bias)
 
 
 class InputParallel(nn.Linear):
     """A linear layer that uses a rank's slice of the inputs, which begins at index `first`."""
 
-    line: Line
+    exchange: Exchange
     first: int
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map (…, inputs) to (…, outputs), which all ranks have."""
-        own = _Split.apply(inputs, self.line, self.first, self.weight.shape[1])
-        return summed(functional.linear(own, self.weight), self.line, self.bias)
+        own = self.exchange.sliced(inputs, self.first, self.weight.shape[1])
+        return self.exchange.summed(functional.linear(own, self.weight), self.bias)

@@ -14,7 +14,7 @@ from storage.values.layout import Layout
 from storage.values.state import State
 from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.attention import Attention, unfuse
-from tasks.compute.tensor_parallel.layers import ColumnParallel, InputParallel, Line, RowParallel
+from tasks.compute.tensor_parallel.layers import ColumnParallel, Exchange, InputParallel, RowParallel
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.networks.objective import ModelSpec, Objective, bound_network
 
@@ -47,33 +47,27 @@ class ShareObjective(Objective):
         """The rank's share of a network in training mode, with a copy of its share of a state."""
         skeleton = _skeleton(self.model) if self.apart else self.built
         network = bound_network(skeleton, self.layout, state)
-        line, shares = Line(self.group), self.shares
+        exchange, shares = Exchange(self.group), self.shares
         for count in shares.counts:
             setattr(network.get_submodule(count.module), count.attribute, count.values[self.group.rank])
         unfuse(network)
-        for kind, names in self._kinds.items():
-            for name in names:
-                layer: Any = network.get_submodule(name)
-                layer.__class__, layer.line, layer.first = kind, line, shares.first(name, self.group.rank)
+        kinds = {
+            **dict.fromkeys(shares.column, ColumnParallel),
+            **dict.fromkeys(shares.row, RowParallel),
+            **dict.fromkeys(shares.heads, Attention),
+            **dict.fromkeys(shares.sliced, InputParallel),
+        }
+        for name, kind in kinds.items():
+            layer: Any = network.get_submodule(name)
+            layer.__class__, layer.exchange, layer.first = kind, exchange, shares.first(name, self.group.rank)
         if shares.joins is not None:
             first: Any = network.get_submodule(shares.joins)
             first.joins = True
-            network.register_forward_pre_hook(lambda _, inputs: (line.examples(inputs[0]), *inputs[1:]))
+            network.register_forward_pre_hook(lambda _, inputs: (exchange.own_examples(inputs[0]), *inputs[1:]))
             for name, parameter in network.named_parameters():
                 if name in shares.before and parameter.requires_grad:
-                    parameter.register_hook(line.sum)
+                    parameter.register_hook(exchange.sum)
         return network
-
-    @property
-    def _kinds(self) -> dict[type[nn.Module], tuple[str, ...]]:
-        """The class that each shared layer becomes, with the names of the layers."""
-        shares = self.shares
-        return {
-            ColumnParallel: shares.column,
-            RowParallel: shares.row,
-            Attention: shares.heads,
-            InputParallel: shares.sliced,
-        }
 
 
 @functools.lru_cache(maxsize=4)

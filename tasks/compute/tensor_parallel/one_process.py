@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
@@ -24,28 +24,30 @@ def in_turn(ranks: int, function: Callable[[Communicator], T]) -> list[T]:
     those of ranks in separate processes. Raises the first error of a rank.
     """
     turns = _Turns(ranks)
-    results: list[Any] = [None] * ranks
+    grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> Any:
         try:
             turns.enter(rank)
-            with turns.settled():
-                results[rank] = function(_InTurn(turns, rank))
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits for all
-            turns.end(rank, error)
-        else:
+            with lent(), torch.set_grad_enabled(grad):  # torch keeps these settings for each thread
+                torch.set_num_threads(threads)
+                return function(_InTurn(turns, rank))
+        except BaseException as error:  # noqa: BLE001 - raised again below, when all ranks have ended
+            turns.error = turns.error or error
+        finally:
             turns.end(rank)
 
-    threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    except BaseException as error:
-        turns.end(0, error)
-        raise
-    turns.finish()
+    # The pool waits for its threads even after an interrupt, after which `Thread.join` may return too early.
+    with ThreadPoolExecutor(ranks, "rank") as pool:
+        try:
+            results = list(pool.map(run, range(ranks)))
+        except BaseException as error:
+            turns.error = error
+            turns.end(0)
+            raise
+    if turns.error is not None:
+        raise turns.error
+    _set_globals(turns.globals[0])
     return results
 
 
@@ -69,18 +71,17 @@ class _Turns:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.error: BaseException | None = None
+        self.globals = [_globals()] * ranks
         self._condition = threading.Condition()
         self._turn = 0
         self._sent: list[dict[int, Any]] = [{} for _ in range(ranks)]
-        self._globals = [_globals()] * ranks
-        self._settings = torch.is_grad_enabled(), torch.get_num_threads()
-        self._done: set[int] = set()
+        self._ended: set[int] = set()
 
     def exchange(self, rank: int, number: int, value: Any) -> list[Any]:
         """Send the rank's value in exchange `number`, and return the values of all ranks in their order."""
         self._sent[rank][number] = value
         self._sent[rank].pop(number - 2, None)
-        self.leave(rank)
+        self._leave(rank)
         self.enter(rank)
         if any(number not in sent for sent in self._sent):
             raise RoundweaveError(f"rank {rank} waits for ranks that have ended; do all take the same steps?")
@@ -92,36 +93,20 @@ class _Turns:
             self._condition.wait_for(lambda: self._turn == rank or self.error is not None)
         if self.error is not None:
             raise _Ended
-        _set_globals(self._globals[rank])
+        _set_globals(self.globals[rank])
 
-    def leave(self, rank: int) -> None:
+    def _leave(self, rank: int) -> None:
         """Save this rank's global state, and let the next rank run that has not ended."""
-        self._globals[rank] = _globals()
+        self.globals[rank] = _globals()
         with self._condition:
             after = [(rank + step) % self.ranks for step in range(1, self.ranks + 1)]
-            self._turn = next((r for r in after if r not in self._done), -1)
+            self._turn = next((r for r in after if r not in self._ended), -1)
             self._condition.notify_all()
 
-    @contextmanager
-    def settled(self) -> Iterator[None]:
-        """A context with the torch settings of the waiting thread: torch keeps some of them for each thread."""
-        grad, threads = self._settings
-        with lent(), torch.set_grad_enabled(grad):
-            torch.set_num_threads(threads)
-            yield
-
-    def end(self, rank: int, error: BaseException | None = None) -> None:
-        """Note that a rank has ended. If it ended with an error, all others end, too."""
-        self._done.add(rank)
-        if error is not None and not isinstance(error, _Ended):
-            self.error = self.error or error
-        self.leave(rank)
-
-    def finish(self) -> None:
-        """Set the global state of rank 0, or raise the first error of a rank."""
-        if self.error is not None:
-            raise self.error
-        _set_globals(self._globals[0])
+    def end(self, rank: int) -> None:
+        """Note that a rank has ended. If there was an error, all others end, too."""
+        self._ended.add(rank)
+        self._leave(rank)
 
 
 class _InTurn:

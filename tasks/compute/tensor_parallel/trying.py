@@ -11,14 +11,13 @@ from torch import nn
 
 from storage.errors import ModelError, one_line
 from storage.values.state import State
-from storage.values.tensors import Specs, Vectors, pack, views
 from tasks.compute.communicator import Communicator
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.matching.check import TOLERANCE, randomise
 from tasks.matching.unofficial import TorchDispatchMode, tensors_in
-from tasks.networks.objective import Objective
+from tasks.networks.objective import Objective, named
 from tasks.numerics import pinned
 
 LARGE = 8.0
@@ -38,16 +37,12 @@ def is_sound(objective: Objective, inputs: torch.Tensor, shares: Shares) -> bool
 
 
 def _states(objective: Objective) -> Iterator[State]:
-    own = objective.initial()
-    yield own
-    network = objective.network(own)
+    yield objective.initial()
+    network = objective.network(objective.initial())
     randomise(network, torch.Generator().manual_seed(0))
-    layout, named = objective.layout, {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    params, buffers, frozen = (pack(specs, named) for specs in (layout.params, layout.buffers, layout.frozen))
-    yield replace(own, params=params, buffers=buffers, frozen=frozen)
-    yield replace(
-        own, params={name: LARGE * vector for name, vector in params.items()}, buffers=buffers, frozen=frozen
-    )
+    random = objective.packed(dict([*network.named_parameters(), *network.named_buffers()]))
+    yield random
+    yield replace(random, params={name: LARGE * vector for name, vector in random.params.items()})
 
 
 def difference(objective: Objective, inputs: torch.Tensor, shares: Shares, state: State) -> str | None:
@@ -103,18 +98,10 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
 def _doubled(objective: Objective, state: State, inputs: torch.Tensor) -> tuple[Objective, State, torch.Tensor]:
     """The objective, the state and the inputs, converted to float64."""
     doubled = replace(objective, model=replace(objective.model, dtype="float64"))
-
-    def of(specs: Specs, vectors: Vectors, into: Specs) -> Vectors:
-        return pack(into, {name: tensor.double() for name, tensor in views(specs, vectors).items()})
-
-    one, other = objective.layout, doubled.layout
-    state = State(
-        of(one.params, state.params, other.params),
-        of(one.buffers, state.buffers, other.buffers),
-        of(one.frozen, state.frozen, other.frozen),
-        round=state.round,
-    )
-    return doubled, state, inputs.double() if inputs.is_floating_point() else inputs
+    tensors = named(objective.layout, state.params, state.buffers, state.frozen)
+    whole = doubled.packed({name: tensor.double() for name, tensor in tensors.items()})
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    return doubled, replace(whole, round=state.round), inputs
 
 
 class _Alike(TorchDispatchMode):

@@ -13,7 +13,7 @@ import torch
 from storage.errors import DataError, failing_as, one_line
 from tasks.data.examples import Dataset, check_values
 from tasks.data.sources.arrays import DICTS, are_dicts, examples_of, pixel_scaling
-from tasks.data.sources.base import Source
+from tasks.data.sources.table import Source
 from tasks.user_code import Code
 
 READ_AGAIN = 8

@@ -1,22 +1,70 @@
-"""The table of sources: a name, and what builds the source from the text after its colon."""
+"""Sources of examples: their interface, and the table of those with a name."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from storage.errors import UsageError
-from tasks.data.sources.base import Each, Source
+from storage.errors import DataError, UsageError
 from tasks.tables import Entry, find
 from tasks.user_code import Code, find_code, is_reference
 
+if TYPE_CHECKING:
+    from tasks.data.examples import Dataset
+
+
+class Source(Protocol):
+    """A source of examples: a small value that is sent to workers, which then load the examples they need.
+
+    A process loads equal sources only once.
+    """
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether each partition is loaded on its own, as all together may not fit on one machine."""
+        return False
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        """Load one partition if the source is `partitioned`, else everything; raises `DataError`."""
+        ...
+
+    def again(self, partition: int, partitions: int) -> Dataset | None:
+        """Read the first examples once more if a user's code gives them; None for other sources."""
+        return None
+
+
+@dataclass(frozen=True)
+class Each(Source):
+    """A separate source for each partition; each loads all of its examples at once."""
+
+    sources: tuple[Source, ...]
+
+    partitioned = True
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.sources))
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        """Load the source of a partition; raises `DataError` if there are not as many sources as partitions."""
+        if partitions != len(self.sources):
+            raise DataError(f"{len(self.sources)} data sets are as many partitions, not {partitions}")
+        return self.sources[partition].load(0, 1)
+
+    def again(self, partition: int, partitions: int) -> Dataset | None:
+        return self.sources[partition].again(0, 1)
+
+
 SOURCES: Mapping[str, Entry] = {
-    "digits": Entry("1797 handwritten digits of 8 x 8 pixels", "tasks.data.sources.digits:Digits"),
-    "mnist": Entry("70,000 handwritten digits, as IDX files", "tasks.data.sources.idx:mnist", "DIR"),
-    "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", "tasks.data.sources.idx:fashion", "DIR"),
-    "npz": Entry("arrays inputs and targets, or x and y", "tasks.data.sources.npz:Npz", "FILE"),
+    "digits": Entry("1797 handwritten digits of 8 x 8 pixels", "tasks.data.sources.images:Digits"),
+    "mnist": Entry("70,000 handwritten digits, as IDX files", "tasks.data.sources.images:mnist", "DIR"),
+    "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", "tasks.data.sources.images:fashion", "DIR"),
+    "npz": Entry("arrays inputs and targets, or x and y", "tasks.data.sources.arrays:Npz", "FILE"),
     "csv": Entry("a table; the last column or `target` is learned", "tasks.data.sources.tabular:csv_file", "FILE"),
     "parquet": Entry("a table, as for csv", "tasks.data.sources.tabular:parquet_file", "FILE"),
     "text": Entry(

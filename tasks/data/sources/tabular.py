@@ -11,7 +11,7 @@ import numpy as np
 from storage.errors import ColumnMissing, DataError
 from tasks.data.examples import Dataset, check_values
 from tasks.data.sources.arrays import check_memory, examples_of, reading
-from tasks.data.sources.base import Source
+from tasks.data.sources.table import Source
 
 if TYPE_CHECKING:
     import pandas as pd

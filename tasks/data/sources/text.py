@@ -12,7 +12,7 @@ from storage.errors import DataError
 from storage.parsing import from_json
 from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.arrays import reading
-from tasks.data.sources.base import Source
+from tasks.data.sources.table import Source
 
 TIME = 64
 """The default number of characters in an example."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from tasks.tables import Entry, find
 
 if TYPE_CHECKING:
-    from tasks.data.splits.base import Deal
+    from tasks.data.splits.deals import Deal
 
 SPLITS: Mapping[str, Entry] = {
     "iid": Entry("dealt out at random", "tasks.data.splits.deals:Iid"),
     "contiguous": Entry("in the order of the data", "tasks.data.splits.deals:Contiguous"),
     "dirichlet": Entry(
         "partitions of one size, each with labels in proportions of its own (Hsu et al. 2019)",
-        "tasks.data.splits.dirichlet:dirichlet",
+        "tasks.data.splits.deals:dirichlet",
         "ALPHA",
     ),
     "dirichlet_by_class": Entry(
         "each class dealt over the partitions, of unequal sizes (Yurochkin et al. 2019)",
-        "tasks.data.splits.dirichlet:dirichlet_by_class",
+        "tasks.data.splits.deals:dirichlet_by_class",
         "ALPHA",
     ),
     "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.deals:shards", "SHARDS"),

@@ -25,7 +25,6 @@ from flows.config.train import TrainConfig
 from storage.rounds.commits import Score
 from storage.values.state import State
 from storage.values.tensors import pack
-from tasks.applies.schedules import CONSTANT, Schedule
 from tasks.data.partitions import Partition, Partitions
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching.averaging import average
@@ -68,7 +67,7 @@ class Bench:
         state = start or (self.objective.seeded(seed) if own else self.objective).initial()
         if not self.annealed:
             return self.walked(state, part, LocalSteps(local_epochs=self.epochs), seed)
-        local = LocalSteps(local_epochs=1, schedule=Schedule(f"cosine:{self.epochs}"))
+        local = LocalSteps(local_epochs=1, lr_schedule=f"cosine:{self.epochs}")
         for epoch in range(self.epochs):
             state = self.walked(replace(state, round=epoch), part, local, derive_seed(seed, epoch))
         return state
@@ -82,7 +81,7 @@ class Bench:
 
     def rounds(self, merged: Tensors, count: int) -> list[Tensors]:
         """What so many rounds of one local epoch make of a merged network: the networks after each."""
-        local = LocalSteps(local_epochs=1, schedule=Schedule(f"cosine:{count}") if self.annealed else CONSTANT)
+        local = LocalSteps(local_epochs=1, lr_schedule=f"cosine:{count}" if self.annealed else "constant")
         networks = [merged]
         for number in range(count):
             start = replace(self.state(networks[-1]), round=number)

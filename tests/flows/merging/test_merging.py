@@ -19,8 +19,8 @@ from storage.runs.checkpoints import read_checkpoint
 from storage.runs.listing import list_runs
 from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
-from tasks.data.sources.digits import Digits
-from tasks.data.splits import Split
+from tasks.data.sources.images import Digits
+from tasks.data.splits.split import Split
 from tasks.matching.averaging import average
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units

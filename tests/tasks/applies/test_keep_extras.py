@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from storage.values.state import State, Update
-from tasks.applies.keep_extras import KeepExtras
+from tasks.applies.memory import KeepExtras
 from tasks.applies.sgd import Sgd
 
 PARAMS = {"float32": torch.ones(2)}

@@ -15,10 +15,9 @@ from tasks.algebra import Algorithm, Apply
 from tasks.applies.sgd import Sgd
 from tasks.asynchronous.steps import Pushed, serve
 from tasks.data.partitions import Partitions
-from tasks.data.sources.digits import Digits
-from tasks.data.splits import Split
-from tasks.maps.downpour import Downpour
-from tasks.maps.gradient import Gradient
+from tasks.data.sources.images import Digits
+from tasks.data.splits.split import Split
+from tasks.maps.gradient import Downpour, Gradient
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.reduces.mean import Mean
 from tasks.rounds.job import Work

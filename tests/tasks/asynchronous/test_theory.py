@@ -14,7 +14,7 @@ CENTRES = (-1.0, 0.75, 3.0, 0.5)
 QUADRATIC = f"""
 import torch
 from roundweave import Algorithm, Mean, Sgd
-from tasks.maps.downpour import Downpour
+from tasks.maps.gradient import Downpour
 from tasks.when import Asynchronous
 class Net(torch.nn.Module):
     def __init__(self):

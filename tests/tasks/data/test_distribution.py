@@ -13,8 +13,8 @@ import torch
 from tasks.data.distribution import NAMED, draw_counts, label_counts
 from tasks.data.examples import Dataset, Examples
 from tasks.data.partitions import Partitions
-from tasks.data.sources.base import Source
-from tasks.data.splits import Split
+from tasks.data.sources.table import Source
+from tasks.data.splits.split import Split
 
 matplotlib.use("Agg")
 

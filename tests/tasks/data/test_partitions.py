@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from storage.errors import DataError, UsageError
 from tasks.data.examples import Dataset, Examples
 from tasks.data.partitions import Description, Partitions, combine
-from tasks.data.sources.digits import Digits
-from tasks.data.splits import Pool, Split, hold_out
+from tasks.data.sources.images import Digits
+from tasks.data.splits.deals import Pool
+from tasks.data.splits.split import Split, hold_out
 
 SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 100)))
 

@@ -8,9 +8,9 @@ import pytest
 
 from storage.errors import DataError
 from tasks.data.partitions import Partitions
-from tasks.data.sources.base import Each
 from tasks.data.sources.own import READ_AGAIN, Own
-from tasks.data.splits import Split
+from tasks.data.sources.table import Each
+from tasks.data.splits.split import Split
 from tasks.user_code import find_code
 
 KINDS = """

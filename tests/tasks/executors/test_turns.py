@@ -200,7 +200,7 @@ def test_a_round_that_failed_is_done_again_with_the_same_arrival(train, own, tmp
 FAULTY = """
 from dataclasses import dataclass, replace
 from roundweave import Algorithm, Mean, Sgd
-from tasks.maps.downpour import Downpour
+from tasks.maps.gradient import Downpour
 from tasks.numerics import derive_seed
 from tasks.when import Asynchronous
 FAULTS = {derive_seed(0, turn, 1) for turn in (3, 6, 7)}

@@ -8,8 +8,7 @@ from torch import nn
 
 from storage.values.state import Update
 from tasks.data.examples import Examples
-from tasks.maps.backprop import backprop
-from tasks.maps.batches import batches
+from tasks.maps.backprop import backprop, batches
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned

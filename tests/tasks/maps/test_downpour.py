@@ -10,9 +10,8 @@ import torch
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, views
 from tasks.data.examples import Examples
-from tasks.maps.batches import batches
-from tasks.maps.downpour import Downpour
-from tasks.maps.gradient import Gradient
+from tasks.maps.backprop import batches
+from tasks.maps.gradient import Downpour, Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned

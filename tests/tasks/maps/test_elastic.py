@@ -11,8 +11,8 @@ from storage.values.state import Update
 from storage.values.tensors import Vectors
 from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
-from tasks.data.sources.digits import Digits
-from tasks.data.splits import Split
+from tasks.data.sources.images import Digits
+from tasks.data.splits.split import Split
 from tasks.maps.elastic import Elastic
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective

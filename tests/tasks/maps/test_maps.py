@@ -17,10 +17,9 @@ from storage.values.tensors import views
 from tasks.applies.adaptive import Adam
 from tasks.applies.sgd import Sgd
 from tasks.data.examples import Examples
-from tasks.maps.batches import batches
+from tasks.maps.backprop import batches
 from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.maps.prox import FedProx
+from tasks.maps.local_steps import FedProx, LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 

@@ -12,7 +12,7 @@ from torch import nn
 from storage.checkpoints.writing import write_checkpoint
 from tasks.data.partitions import Partitions
 from tasks.data.sources.own import Own
-from tasks.data.splits import Split
+from tasks.data.splits.split import Split
 from tasks.matching.units import find_units
 from tasks.merging.gallery import Gallery
 from tasks.networks.objective import ModelSpec, Objective

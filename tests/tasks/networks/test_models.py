@@ -13,7 +13,7 @@ from storage.errors import ModelError
 from storage.values.tensors import views
 from tasks.data.examples import Dataset, Examples
 from tasks.data.partitions import Partitions
-from tasks.data.splits import Split
+from tasks.data.splits.split import Split
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.fit import check_fit

@@ -16,8 +16,8 @@ from storage.values.state import State, Update
 from storage.values.tensors import pack
 from tasks.clusters.connecting import connect
 from tasks.data.partitions import Partitions
-from tasks.data.sources.digits import Digits
-from tasks.data.splits import Split
+from tasks.data.sources.images import Digits
+from tasks.data.splits.split import Split
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.networks.objective import ModelSpec, Objective

@@ -10,10 +10,7 @@ from storage.errors import UsageError
 from tasks.algebra import Reduce
 from tasks.algorithms.table import build_algorithm
 from tasks.reduces.mean import Mean
-from tasks.reduces.robust.geometric_median import GeometricMedian
-from tasks.reduces.robust.krum import Krum
-from tasks.reduces.robust.median import Median
-from tasks.reduces.robust.trimmed_mean import TrimmedMean
+from tasks.reduces.robust import GeometricMedian, Krum, Median, TrimmedMean
 from tasks.reduces.table import REDUCES, find_reduce
 
 

@@ -14,7 +14,7 @@ from tasks.algebra import Algorithm, Reduce
 from tasks.applies.sgd import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.reduces.mean import Mean
-from tasks.reduces.robust.median import Median
+from tasks.reduces.robust import Median
 from tasks.reduces.tree import fold, fold_updates
 from tasks.rounds.job import Work
 from tasks.rounds.plan import RoundPlan

@@ -71,8 +71,8 @@ def test_numbers_that_are_no_classes_have_no_accuracy() -> None:
 
 
 def test_the_score_of_a_round_is_that_of_its_state_on_the_held_out_examples(train) -> None:
-    from tasks.data.sources.digits import Digits
-    from tasks.data.splits import hold_out
+    from tasks.data.sources.images import Digits
+    from tasks.data.splits.split import hold_out
 
     run = train(**SMALL, rounds=2)
     examples = Digits().load().train

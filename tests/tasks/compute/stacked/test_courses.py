@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tasks.compute.stacked import courses
 from tasks.compute.stacked.courses import Course, course, phases
 from tasks.data.examples import Examples
-from tasks.maps.batches import batches
+from tasks.maps.backprop import batches
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 

@@ -19,8 +19,7 @@ from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.replicas import Stacked
 from tasks.data.examples import Examples
 from tasks.maps.elastic import Elastic
-from tasks.maps.local_steps import LocalSteps
-from tasks.maps.prox import FedProx
+from tasks.maps.local_steps import FedProx, LocalSteps
 from tasks.maps.scaffold import Scaffold
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned

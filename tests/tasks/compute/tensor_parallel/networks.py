@@ -15,7 +15,8 @@ from storage.values.state import State, Update
 from tasks.algebra import Map
 from tasks.compute.communicator import Communicator
 from tasks.compute.mapper import Mapper
-from tasks.compute.tensor_parallel.mapper import TensorParallel, find_shares
+from tasks.compute.tensor_parallel.finding import find_shares
+from tasks.compute.tensor_parallel.mapper import TensorParallel
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
@@ -284,7 +285,7 @@ def tensor_parallel_of(
     objective: Objective, inner: Map, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False
 ) -> TensorParallel:
     """A map that a group does, bound to an objective."""
-    return TensorParallel(inner, ranks, shares_of(objective, ranks, units, hybrid))
+    return TensorParallel(inner, ranks=ranks, shares=shares_of(objective, ranks, units, hybrid))
 
 
 def shares_of(objective: Objective, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> Shares:

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from storage.errors import ModelError, UsageError
-from tasks.compute.tensor_parallel.finding import LARGE, candidates
-from tasks.compute.tensor_parallel.mapper import find_shares
+from tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective

@@ -11,14 +11,13 @@ from storage.errors import UsageError
 from storage.values.state import State
 from tasks.algebra import Algorithm
 from tasks.applies.adaptive import Adam
-from tasks.applies.keep_extras import KeepExtras
+from tasks.applies.memory import KeepExtras
 from tasks.compute.compute import Compute, whole_part
 from tasks.compute.mapper import Mapper
 from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import LocalSteps
-from tasks.maps.prox import FedProx
+from tasks.maps.local_steps import FedProx, LocalSteps
 from tasks.reduces.mean import Mean
-from tasks.reduces.robust.median import Median
+from tasks.reduces.robust import Median
 from tasks.reduces.tree import reduce_all
 from tests.tasks.compute.tensor_parallel.networks import (
     examples_of,

@@ -9,7 +9,7 @@ import torch
 
 from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples
-from tasks.data.sources.base import Each, Source
+from tasks.data.sources.table import Each, Source
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storage.errors import DataError
-from tasks.data.sources.idx import Idx
+from tasks.data.sources.images import Idx
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (5, 4, 3), np.uint8)

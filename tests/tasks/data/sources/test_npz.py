@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from storage.errors import DataError
-from tasks.data.sources.npz import Npz
+from tasks.data.sources.arrays import Npz
 from tasks.data.sources.table import find_source
 
 X, Y = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([2, 0, 1], np.uint8)

@@ -12,7 +12,7 @@ from storage.errors import DataError
 from tasks.data.examples import Dataset, Examples
 from tasks.data.partitions import Partitions
 from tasks.data.sources.own import Own
-from tasks.data.splits import Split
+from tasks.data.splits.split import Split
 from tasks.user_code import find_code
 
 HEAD = "import numpy as np, torch\n"

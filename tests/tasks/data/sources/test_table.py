@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UsageError
-from tasks.data.sources.digits import Digits
-from tasks.data.sources.idx import Idx
+from tasks.data.sources.images import Digits, Idx
 from tasks.data.sources.own import Own
 from tasks.data.sources.table import SOURCES, find_source
 from tasks.user_code import find_code

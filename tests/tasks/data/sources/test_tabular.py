@@ -12,7 +12,7 @@ from tasks.data.distribution import label_counts
 from tasks.data.partitions import Partitions
 from tasks.data.sources.table import find_source
 from tasks.data.sources.tabular import Tabular
-from tasks.data.splits import Split
+from tasks.data.splits.split import Split
 
 TABLE = pd.DataFrame(
     {

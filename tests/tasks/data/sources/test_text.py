@@ -16,7 +16,7 @@ from storage.errors import DataError
 from tasks.data.partitions import Partitions
 from tasks.data.sources.table import find_source
 from tasks.data.sources.text import Text, characters
-from tasks.data.splits import Split
+from tasks.data.splits.split import Split
 
 
 def test_windows_by_hand(tmp_path) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from storage.errors import DataError, UsageError
-from tasks.data.splits import Pool, Split
+from tasks.data.splits.deals import Pool
+from tasks.data.splits.split import Split
 
 LABELS = np.arange(6000) % 10
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import UsageError
-from tasks.data.splits import Pool, Split
-from tasks.data.splits.deals import Proportions, Sizes
+from tasks.data.splits.deals import Pool, Proportions, Sizes
+from tasks.data.splits.split import Split
 
 
 def test_sizes_by_hand() -> None:

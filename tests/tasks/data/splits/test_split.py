@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import DataError
-from tasks.data.splits import SPLITS, Pool, Split
+from tasks.data.splits.deals import Pool
+from tasks.data.splits.split import Split
+from tasks.data.splits.table import SPLITS
 
 KINDS = [
     "iid",

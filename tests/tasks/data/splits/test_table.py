@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from storage.errors import UsageError
-from tasks.data.splits import SPLITS, Split
+from tasks.data.splits.split import Split
+from tasks.data.splits.table import SPLITS
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-"""What all robust reduces have in common, whatever is corrupted in an update."""
+"""Robust reduces: what they have in common, whatever is corrupted in an update, and each by hand."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -10,11 +12,7 @@ from hypothesis import strategies as st
 from storage.errors import RoundFailed
 from storage.values.state import State, Update
 from tasks.reduces.mean import Mean
-from tasks.reduces.robust.base import Robust
-from tasks.reduces.robust.geometric_median import GeometricMedian
-from tasks.reduces.robust.krum import Krum
-from tasks.reduces.robust.median import Median
-from tasks.reduces.robust.trimmed_mean import TrimmedMean
+from tasks.reduces.robust import GeometricMedian, Krum, Median, Robust, TrimmedMean
 from tasks.reduces.tree import reduce_all
 
 STATE = State({}, round=6)
@@ -47,7 +45,7 @@ def corrupted(draw: st.DrawFn, reduce: Robust, elements: int = 3) -> tuple[list[
 
 @pytest.mark.parametrize("reduce", COORDINATEWISE, ids=repr)
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 def test_each_coordinate_stays_within_the_range_of_the_honest(reduce: Robust, data: st.DataObject) -> None:
     honest, rows = data.draw(corrupted(reduce))
     found, sound = reduced(reduce, rows), torch.tensor(honest)
@@ -57,7 +55,7 @@ def test_each_coordinate_stays_within_the_range_of_the_honest(reduce: Robust, da
 
 @pytest.mark.parametrize("reduce", WITHSTANDING, ids=repr)
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 def test_the_center_stays_near_the_honest(reduce: Robust, data: st.DataObject) -> None:
     """Within a small multiple of how far the honest lie apart, which corrupted numbers do not enter."""
     honest, rows = data.draw(corrupted(reduce))
@@ -165,3 +163,110 @@ def median():
     broken, kept = (train(algorithm=f"{path}:{name}", name=name, **fields) for name in ("mean", "median"))
     assert broken.round(3).score.accuracy < 0.5
     assert kept.round(3).score.accuracy > 0.8
+
+
+def test_of_a_square_it_is_the_middle_wherever_one_corner_is_moved_outwards() -> None:
+    """The diagonals' crossing has the smallest sum, and stays when a corner moves along its diagonal."""
+    for far in (2.0, 10.0, 1e6):
+        points = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [far, far]])
+        assert GeometricMedian().center(points).tolist() == pytest.approx([1.0, 1.0], abs=1e-2)
+
+
+def test_of_a_triangle_it_is_the_point_that_sees_its_sides_at_120_degrees() -> None:
+    """Fermat's point of (-1, 0), (1, 0), (0, 2): (0, 1 / sqrt 3)."""
+    points = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    found = GeometricMedian().center(points)
+    assert found.tolist() == pytest.approx([0.0, 1 / math.sqrt(3)], abs=1e-3)
+
+
+def test_a_start_at_one_of_the_updates_is_left_where_it_is_not_the_best() -> None:
+    """The median of each coordinate is the first point, which sees the two others at less than 120 degrees."""
+    points = torch.tensor([[0.0, 0.0], [-1.0, 2.0], [10.0, -0.1]])
+    found = GeometricMedian().center(points)
+    assert (points - found).norm(dim=1).sum() < points.norm(dim=1).sum()
+
+
+def test_more_than_half_at_one_place_are_that_place_to_the_bit() -> None:
+    points = torch.tensor([[0.1, 0.7], [0.1, 0.7], [0.1, 0.7], [5.0, -3e38], [1e6, 2.0]])
+    assert torch.equal(GeometricMedian().center(points), points[0])
+
+
+@given(st.integers(3, 8), st.integers(0, 99), st.integers(0, 7))
+@settings(deadline=None)
+def test_no_point_around_has_a_smaller_sum_of_distances(count: int, seed: int, direction: int) -> None:
+    points = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed)).double()
+    found = GeometricMedian(steps=1000, tolerance=1e-9, smoothing=1e-6).center(points)
+
+    def total(point: torch.Tensor) -> float:
+        return (points - point).norm(dim=1).sum().item()
+
+    around = 0.05 * torch.eye(4).double().repeat(2, 1)[direction] * (1 if direction < 4 else -1)
+    assert total(found) <= total(found + around) + 1e-6
+
+
+POINTS = torch.tensor([[1.0], [2.0], [2.5], [4.0], [1e6]])
+"""With f = 1 the two nearest count: sums of squares 3.25, 1.25, 2.5, 6.25, and that of the last."""
+
+
+def test_the_update_with_the_nearest_neighbours_is_taken_as_it_is() -> None:
+    assert Krum(1).center(POINTS).item() == 2.0
+
+
+def test_of_the_best_few_the_mean() -> None:
+    assert Krum(1, keep=2).center(POINTS).item() == 2.25
+    assert Krum(1, keep=3).center(POINTS).item() == pytest.approx((1.0 + 2.0 + 2.5) / 3)
+
+
+def test_one_update_is_taken_whole_and_not_coordinate_by_coordinate() -> None:
+    points = torch.tensor([[0.0, 1.0], [0.1, 1.1], [0.2, 0.9], [0.1, 0.9], [-1e6, 1e6]])
+    found = Krum(1).center(points)
+    assert any(torch.equal(found, point) for point in points[:4])
+
+
+def test_corrupted_updates_that_agree_are_not_taken() -> None:
+    """Two that are equal are each other's nearest, but with f = 2 a score counts three: 6 for 1, 2 and 3."""
+    points = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0], [50.0], [50.0]])
+    assert Krum(2).center(points).item() == 1.0
+
+
+def test_colluders_that_fill_a_score_break_it() -> None:
+    """With f = 1 of 5 a score counts two: three that agree have each other."""
+    points = torch.tensor([[1.0], [2.0], [1e6], [1e6], [1e6]])
+    assert Krum(1).center(points).item() == 1e6
+
+
+def test_of_equals_the_first_is_taken() -> None:
+    points = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    assert Krum(0).center(points).tolist() == [1.0, 0.0]
+
+
+def test_distances_beyond_the_type_do_not_confuse_it() -> None:
+    points = torch.tensor([[1.0], [2.0], [2.5], [4.0], [3e38], [-3e38], [3e38]])
+    assert Krum(2).center(points).item() in (1.0, 2.0, 2.5, 4.0)
+
+
+def test_of_an_odd_number_the_middle_one_and_of_an_even_number_the_mean_of_two() -> None:
+    points = torch.tensor([[5.0, -1.0], [1.0, 7.0], [2.0, 0.0], [9.0, 3.0]])
+    assert Median().center(points[:3]).tolist() == [2.0, 0.0]
+    assert Median().center(points).tolist() == [3.5, 1.5]
+
+
+def test_it_withstands_fewer_than_half() -> None:
+    assert [Median().breakdown(count) for count in (1, 2, 3, 4, 5)] == [0, 0, 1, 1, 2]
+
+
+FIVE = torch.tensor([[3.0], [-100.0], [2.0], [50.0], [7.0]])
+
+
+@pytest.mark.parametrize(("f", "wanted"), [(0, -38 / 5), (1, 12 / 3), (2, 3.0)])
+def test_of_five_without_extremes(f: int, wanted: float) -> None:
+    assert TrimmedMean(f).center(FIVE).item() == pytest.approx(wanted)
+
+
+def test_all_but_the_middle_left_out_is_the_median() -> None:
+    assert torch.equal(TrimmedMean(2).center(FIVE), Median().center(FIVE))
+
+
+def test_each_coordinate_is_trimmed_by_itself() -> None:
+    points = torch.tensor([[0.0, 9.0], [1.0, -9.0], [5.0, 1.0]])
+    assert TrimmedMean(1).center(points).tolist() == [1.0, 1.0]

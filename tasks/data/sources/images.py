@@ -1,8 +1,9 @@
-"""The IDX files of MNIST and Fashion-MNIST, checked byte by byte (LeCun, Cortes and Burges, 1998)."""
+"""Images: the digits of scikit-learn, and the IDX files of MNIST (LeCun, Cortes and Burges, 1998)."""
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import math
 import zlib
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from storage.errors import DataError, FileMissing
 from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.arrays import check_memory
-from tasks.data.sources.base import Source
+from tasks.data.sources.table import Source
 
 IDX_SETS = {"mnist": (255.0, 0.1307, 0.3081), "fashion-mnist": (255.0, 0.2860, 0.3530)}
 """Divisor, mean and deviation of the training pixels."""
@@ -87,3 +88,18 @@ def _shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:
     if 0 in shape:
         raise DataError(f"{path} is of shape {shape}, which is nothing to learn from; fetch it again")
     return shape
+
+
+@dataclass(frozen=True)
+class Digits(Source):
+    """The 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn."""
+
+    def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
+        """Inputs (1797, 1, 8, 8) from 0 to 1, labels 0 to 9."""
+        # The file is read directly, as importing scikit-learn takes longer than a short run's first round.
+        spec = importlib.util.find_spec("sklearn")
+        if spec is None or spec.origin is None:
+            raise DataError("the digits come with scikit-learn, which is not installed")
+        table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+        images = torch.from_numpy(table[:, :-1]).to(torch.float32).reshape(-1, 1, 8, 8) / 16
+        return Dataset(Examples(images, torch.from_numpy(table[:, -1]).to(torch.int64)))

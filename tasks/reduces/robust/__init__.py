@@ -1,1 +1,0 @@
-"""Reduces that withstand corrupted updates."""
