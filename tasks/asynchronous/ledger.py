@@ -6,7 +6,7 @@ The functions here look at the order of arrival alone. They compute no update an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage.rounds.commits import Commit, InFlight, ServerRecord
 from tasks.when import Asynchronous, ServerRound
@@ -45,6 +45,16 @@ def standing(recorded: ServerRecord | None, partitions: int) -> ServerRecord:
     return recorded or ServerRecord({partition: InFlight() for partition in range(partitions)})
 
 
+def next_push(when: Asynchronous, before: InFlight, version: int, steps: int = 0) -> InFlight:
+    """What a partition has in flight after a push: from this version if it is time to fetch, else from the last.
+
+    `steps` counts the rounds up to the version that accepted an update.
+    """
+    if when.fetches(before.push + 1):
+        return InFlight(before.push + 1, version, steps)
+    return replace(before, push=before.push + 1)
+
+
 def next_in_flight(
     when: Asynchronous, server: ServerRecord, taken_in: ServerRound, round: int, steps: int
 ) -> Mapping[int, InFlight]:
@@ -55,10 +65,7 @@ def next_in_flight(
     """
     in_flight = dict(server.in_flight)
     for partition in taken_in.partitions:
-        before = in_flight[partition]
-        fetches = when.fetches(before.push + 1)
-        version, steps_then = (round - 1, server.steps) if fetches else (before.version, before.steps)
-        in_flight[partition] = InFlight(before.push + 1, version, steps_then)
+        in_flight[partition] = next_push(when, in_flight[partition], round - 1, server.steps)
     for partition in taken_in.fetching:
         if when.fetches(in_flight[partition].push):
             in_flight[partition] = InFlight(in_flight[partition].push, round, steps)

@@ -22,7 +22,7 @@ from tasks.clusters.workers import DEADLY, DeadlyWork, LostWork, finished, resul
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
 from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
-from tasks.executors.parameter_server.distributed import Server
+from tasks.executors.parameter_server.on_dask import DaskServer
 from tasks.executors.pool import PLACED, Key, Pool, Task
 from tasks.persistence.committing import (
     commit_round,
@@ -76,7 +76,7 @@ class GraphExecutor:
         self.client = client
         self.fan_in = fan_in
         self.pool = Pool(client, worker_timeout, notice)
-        self._server: Server | None = None
+        self._server: DaskServer | None = None
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address.
@@ -161,7 +161,7 @@ class GraphExecutor:
         if self.pool.look(job):  # a short window may end before the first look at the workers
             self._server = None
 
-    def _until_lost(self, server: Server, last: int) -> Iterator[Commit]:
+    def _until_lost(self, server: DaskServer, last: int) -> Iterator[Commit]:
         """Yield a server's commits. If work is lost, yield those that are still made, then raise `LostWork`."""
         try:
             yield from server.rounds(last)
@@ -172,11 +172,11 @@ class GraphExecutor:
             yield from (log.read(round) for round in range(done + 1, last + 1) if log.has(round))
             raise
 
-    def _server_at(self, job: Job, round: int) -> Server:
+    def _server_at(self, job: Job, round: int) -> DaskServer:
         """The server of a run that has committed this round: the one that is running, or else a new one."""
         server = self._server
         if server is None or server.job.attempt.token != job.attempt.token or server.committed != round:
-            server = self._server = Server(self.pool, job, round)
+            server = self._server = DaskServer(self.pool, job, round)
         return server
 
     def end(self) -> None:

@@ -11,8 +11,9 @@ from storage.rounds.commits import Commit
 from tasks.engine import BlockData, Committer, Computed, Engine
 from tasks.evidence.replaying import replay_block, replay_round
 from tasks.evidence.results import RoundResult
-from tasks.executors.parameter_server.inline import Turns
-from tasks.persistence.committing import WholeNetwork, load_block, score_outcome
+from tasks.executors.parameter_server.server import OrderedServer
+from tasks.persistence.committing import WholeNetwork, load_block
+from tasks.persistence.pushes import pushes_at
 from tasks.rounds.job import Job
 from tasks.rounds.steps import Outcome
 from tasks.rounds.timing import Notice, log_notice, watched
@@ -65,13 +66,11 @@ class InlineExecutor:
     def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
         """Yield the rounds of a parameter server, each computed when it is asked for."""
         server, self._server = self._server, None
-        if server is None or server.outcome.state.round != first - 1:
-            server = Turns(job, first - 1)
-        data = self._data(job, first)
-        for outcome, pushed in server.rounds(data, last):
-            scored = job.attempt.scored(outcome.state.round)
-            tallies = [score_outcome(job, outcome, data)] if scored else []
-            yield Computed(outcome, tallies, {each.partition: each.update for each in pushed})
+        if server is None or server.round != first - 1:
+            server = OrderedServer(job, first - 1)
+        for served in server.rounds(self._data(job, first), last):
+            [outcome], [pushed] = served.outcomes, map(pushes_at, served.pushed)
+            yield Computed(outcome, served.scores, {each.partition: each.update for each in pushed})
         # It is kept for the next window only now: after a failure the server has lost a push.
         self._server = server
 
@@ -97,4 +96,4 @@ class InlineExecutor:
 
     _data: BlockData
     _outcome: Outcome | None
-    _server: Turns | None
+    _server: OrderedServer | None

@@ -25,9 +25,9 @@ class Task(NamedTuple):
     """The parts of a Dask key: `key` gives the plain tuple that Dask asks for, and `Task(*key)` reads one.
 
     Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
-    attempt, how often its work was submitted anew, and the number of blocks. In a ``turn``, which is one map for a
-    parameter server, `round` is the number of the push and `block` the partition. In ``data``, `round` is the
-    number of the split.
+    attempt, how often its work was submitted anew, and the number of blocks. In a ``push``, which is one map for a
+    parameter server, `round` is the number of the push and `block` the partition; in ``pushes``, which are several
+    maps of one block, they are those of the first. In ``data``, `round` is the number of the split.
     """
 
     kind: str
@@ -45,11 +45,16 @@ class Task(NamedTuple):
 
     def partitions(self, plan: RoundPlan) -> range:
         """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
-        blocks = plan.partitions if self.kind == "turn" else int(self.spread.rpartition("-")[2])
-        return replace(plan, blocks=blocks).span(self.block)
+        if self.kind == "push":
+            return range(self.block, self.block + 1)
+        plan = replace(plan, blocks=int(self.spread.rpartition("-")[2]))
+        return plan.span(plan.block_of(self.block) if self.kind == "pushes" else self.block)
 
 
-PLACED = ("data", "map", "score", "turn", "turns")
+PUSHES = ("push", "pushes")
+"""Kinds of tasks that map what partitions push to a parameter server."""
+
+PLACED = ("data", "map", "score", *PUSHES)
 """Kinds of tasks that prefer the worker that holds their examples. All other kinds are small, and go first."""
 
 
@@ -149,8 +154,8 @@ class Pool:
         self._paused = set(seen.paused)
         for lost in seen.lost:
             self.deaths.update({partition for _, partition in _parts(job, lost.working, PLACED)})
-            again = _parts(job, (*lost.working, *lost.finished), ("map", "turn", "turns"))
-            of = "turn" if job and isinstance(job.work.algorithm.when, Asynchronous) else "round"
+            again = _parts(job, (*lost.working, *lost.finished), ("map", *PUSHES))
+            of = "push" if job and isinstance(job.work.algorithm.when, Asynchronous) else "round"
             self.notice(_lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
         return bool(seen.lost)
 
@@ -164,7 +169,7 @@ class Pool:
 def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list[tuple[int, int]]:
     """What Dask keys of a job's attempt are about, as (number, partition), for the tasks of some kinds.
 
-    The number is a round; for a ``turn`` that of the push, and for ``data`` that of the split.
+    The number is a round; for a ``push`` its own, and for ``data`` that of the split.
     """
     if job is None:
         return []

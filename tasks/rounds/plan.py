@@ -37,6 +37,10 @@ class RoundPlan:
             -(-(block + 1) * self.partitions // self.blocks),
         )
 
+    def block_of(self, partition: int) -> int:
+        """The block in which a partition is."""
+        return partition * self.blocks // self.partitions
+
     def nodes(self, block: int) -> list[tuple[int, int]]:
         """The nodes of the tree over partitions that a block computes: the fewest that cover it."""
         span = self.span(block)

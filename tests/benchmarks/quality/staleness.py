@@ -30,7 +30,7 @@ from flows.preparing.job import prepared
 from storage.rounds.commits import UpdateRecord
 from tasks.data.partitions import Partition
 from tasks.executors.inline import InlineExecutor
-from tasks.executors.parameter_server.inline import Turns
+from tasks.executors.parameter_server.server import OrderedServer
 from tasks.persistence.committing import load_block, read_outcome, score_outcome
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import score
@@ -131,7 +131,7 @@ def waited(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
 
 def served(job: Job, data: list[Partition], rounds: int) -> Iterator[Outcome]:
     """The outcomes of a parameter server's rounds."""
-    return (outcome for outcome, _ in Turns(job, 0).rounds(data, rounds))
+    return (served.outcomes[0] for served in OrderedServer(job, 0).rounds(data, rounds))
 
 
 def default_data() -> str:

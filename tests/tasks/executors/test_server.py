@@ -219,7 +219,7 @@ def test_killed_workers_cost_what_was_in_hand_and_all_replays(train, deeds, arm,
     with connect(None, 2) as client:
         run = train(GraphExecutor(client), 20, arm((3, 15), KILL), **fields, name="killed")
         assert run.done == 40
-    assert "is lost; mapped again in turn " in caplog.text
+    assert "is lost; mapped again in push " in caplog.text
     proven(run, **fields)
 
 

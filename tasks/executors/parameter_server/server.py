@@ -1,0 +1,156 @@
+"""The parameter server: what partitions have in flight, the versions that it began from, and the newest state.
+
+A submitter runs its tasks. In this process they run at once, and pushes arrive in an order that is given. On Dask
+they are futures, and pushes arrive when workers are ready (see `tasks.executors.parameter_server.on_dask`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from storage.rounds.commits import InFlight
+from tasks.asynchronous.ledger import standing
+from tasks.asynchronous.orders import Seeded
+from tasks.asynchronous.steps import rules
+from tasks.data.partitions import Partition
+from tasks.persistence.committing import Again, here, read_outcome, score_outcome
+from tasks.persistence.pushes import Ref, make_pushes, newest, serve_rounds
+from tasks.rounds.job import Job
+from tasks.when import ServerRound
+
+Result = Any
+"""The result of a task: its value in this process, on Dask a `Submitted`."""
+
+
+class Submitter(Protocol):
+    """Runs the tasks of a parameter server."""
+
+    def submit(
+        self, kind: str, number: int, at: int | None, function: Callable[..., Any], *arguments: Any
+    ) -> Result:
+        """Call a function with the job and arguments, in which results, also in lists, stand for their values.
+
+        The task is named by `kind`, `number` and `at`: the block that it is about, or the first partition that it
+        maps, or None for a task of the server itself.
+        """
+        ...
+
+
+class InThisProcess:
+    """Calls the functions of a parameter server at once."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def submit(
+        self, kind: str, number: int, at: int | None, function: Callable[..., Any], *arguments: Any
+    ) -> Result:
+        return function(self.job, *arguments)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Rounds that the server computed in one task.
+
+    `outcomes` is the result with the outcome of each, `pushed` says where the pushes of each are, and `scores` are
+    the results with the tallies of each block, for the last round, if it is scored.
+    """
+
+    outcomes: Result
+    pushed: list[list[Ref]]
+    scores: list[Result]
+
+
+class ParameterServer:
+    """A parameter server from a committed round on; `round` is the last that it has computed.
+
+    `data` are the examples of each block. `maps` are the pushes whose map has begun and that it has not taken.
+    If a map raises, `again` runs it once more.
+    """
+
+    def __init__(self, job: Job, round: int, submitter: Submitter, again: Again = here) -> None:
+        self.job = job
+        self.again = again
+        self.when = rules(job.work)
+        self.round = round
+        self.submitter = submitter
+        self.data: Sequence[Any] = ()
+        self.maps: dict[int, Ref] = {}
+        self.in_flight: dict[int, InFlight] = {}
+        self._before: dict[int, Ref | int | None] = {}
+        self._versions: dict[int, Result] = {}
+
+    def read_committed(self) -> None:
+        """Go on from what the last round's commit says is in flight, except for maps that have begun.
+
+        It reads the newest state from the store, so that lost work is not computed again from further back.
+        """
+        commit = self.job.attempt.open().log.read(self.round)
+        for partition, item in standing(commit.server, self.job.plan.partitions).in_flight.items():
+            if partition not in self.maps:
+                self.in_flight[partition] = item
+                self._before[partition] = commit.carry_from.get(partition)
+        idle = self.in_flight.keys() - self.maps.keys()
+        for version in {self.round, *(self.in_flight[partition].version for partition in idle)}:
+            self._versions[version] = self.submitter.submit("read", version, None, read_outcome, version)
+
+    def begin(self, partitions: Sequence[int]) -> Result:
+        """Map what some partitions of one block have in flight, in one task."""
+        needed = {self.round, *(item.version for item in self.in_flight.values())}
+        self._versions = {version: self._versions[version] for version in needed}
+        due = [[p, item := self.in_flight[p], self._versions[item.version], self._before[p]] for p in partitions]
+        first, kind = partitions[0], "push" if len(partitions) == 1 else "pushes"
+        examples = self.data[self.job.plan.block_of(first)]
+        number = self.in_flight[first].push
+        pushed = self.submitter.submit(kind, number, first, make_pushes, examples, due, self.again)
+        self.maps |= {partition: [pushed, place] for place, partition in enumerate(partitions)}
+        return pushed
+
+    def take(self, partition: int) -> Ref:
+        """Take a push that has arrived. The partition's next map goes on with what it carries."""
+        pushed = self.maps.pop(partition)
+        if self.job.work.algorithm.map.carry:
+            self._before[partition] = pushed
+        return pushed
+
+    def serve(self, rounds: Sequence[ServerRound], pushed: list[list[Ref]]) -> Served:
+        """Compute the next rounds, which apply these pushes, in one task, and score the last if it is to be."""
+        before, last = self._versions[self.round], self.round + len(rounds)
+        submit = self.submitter.submit
+        outcomes = submit("serve", last, None, serve_rounds, before, rounds, pushed)
+        after = self._versions[last] = submit("version", last, None, newest, outcomes)
+        scored = enumerate(self.data) if self.job.attempt.scored(last) else ()
+        scores = [submit("score", last, block, score_outcome, after, examples) for block, examples in scored]
+        self.round = last
+        return Served(outcomes, pushed, scores)
+
+
+class OrderedServer:
+    """A parameter server in this process, with the order of a job. A partition is mapped when its push is due.
+
+    So what is in flight at the end of a run was never computed.
+    """
+
+    def __init__(self, job: Job, round: int) -> None:
+        self._server = ParameterServer(job, round, InThisProcess(job))
+        self._server.read_committed()
+        order = job.order or Seeded(job.work.seed)
+        self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight)
+
+    @property
+    def round(self) -> int:
+        """The last round that it has computed."""
+        return self._server.round
+
+    def rounds(self, data: Sequence[Partition], last: int) -> Iterator[Served]:
+        """Yield each round up to `last`. `data` are the examples of all partitions, in order."""
+        self._server.data = [data]
+        for taken_in in islice(self._rounds, last - self.round):
+            for partition in taken_in.partitions:
+                self._server.begin([partition])
+            served = self._server.serve([taken_in], [list(map(self._server.take, taken_in.partitions))])
+            self._server.in_flight = dict(served.outcomes[-1].server.in_flight)
+            yield served
