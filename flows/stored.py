@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 class Round(round.Round):
-    """A committed round of a stored run: its updates, the state after it, and the network with that state."""
+    """A committed round of a stored run: its updates, the state after it, and the network with that state.
+
+    Example:
+        >>> run.round(2).params["fc1.weight"].shape
+    """
 
     def __init__(self, run: Run, which: WhichRound) -> None:
         plain = super(Run, run).round(which)
@@ -73,9 +77,14 @@ class Round(round.Round):
 
 
 class Run(run.Run):
-    """A stored run as it was when it was opened or last refreshed; ``run["fc1.weight"]`` is a tensor over rounds.
+    """A stored run as it was when it was opened or last refreshed. Open one with `open_run`.
 
-    Looking at a run never writes and executes none of its code. Open one with `open_run`.
+    ``run["fc1.weight"]`` is that tensor over all rounds, (round, *), read when it is used. Looking at a run never
+    writes, and executes none of its code.
+
+    Example:
+        >>> run = rw.open_run("first")
+        >>> run.done, run.status, run.history()
     """
 
     def __init__(self, where: Where, root: Where | None = None) -> None:

@@ -29,7 +29,14 @@ def printable(text: object) -> str:
 
 
 class RoundweaveError(Exception):
-    """The base of all errors that Roundweave raises on purpose. Its text is one printable line."""
+    """The base of all errors that Roundweave raises on purpose. Its text is one printable line.
+
+    Example:
+        >>> try:
+        ...     rw.open_run("nowhere")
+        ... except rw.RoundweaveError as error:
+        ...     print(error)
+    """
 
     def __str__(self) -> str:
         # KeyError would print the repr of its argument.
@@ -37,7 +44,14 @@ class RoundweaveError(Exception):
 
 
 class UsageError(RoundweaveError, ValueError):
-    """The caller asked for something that does not exist, or for things that do not fit together."""
+    """The caller asked for something that does not exist, or for things that do not fit together.
+
+    Example:
+        >>> try:
+        ...     rw.TrainConfig(rounds=0)
+        ... except rw.UsageError as error:
+        ...     print(error)
+    """
 
 
 class CodeError(RoundweaveError, ImportError):

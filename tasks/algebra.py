@@ -55,7 +55,13 @@ class Part(Protocol):
 
 
 class Map(Part, Protocol):
-    """Backprop over one partition: a pure function of its inputs."""
+    """Backprop over one partition: a pure function of its inputs.
+
+    Example:
+        >>> class Half(rw.Gradient):
+        ...     def __call__(self, objective, state, examples, carry, seed):
+        ...         return super().__call__(objective, state, examples.take(slice(None, None, 2)), carry, seed)
+    """
 
     @property
     def carry(self) -> tuple[str, ...]:
@@ -78,7 +84,11 @@ class Map(Part, Protocol):
 
 
 class Reduce(Part, Protocol):
-    """Combines the accepted updates, as a fold over the tree of partitions."""
+    """Combines the accepted updates, as a fold over the tree of partitions.
+
+    Example:
+        >>> rw.Mean().gathers, rw.Median().gathers
+    """
 
     @property
     def gathers(self) -> bool:
@@ -95,7 +105,12 @@ class Reduce(Part, Protocol):
 
 
 class Apply(Part, Protocol):
-    """The outer optimizer."""
+    """The outer optimizer: a pure function from a state and a reduced update to the next state.
+
+    Example:
+        >>> state = rw.State({"float32": torch.ones(2)})
+        >>> rw.Sgd(lr=0.5)(state, rw.Update({"float32": torch.ones(2)})).params["float32"]
+    """
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
         """Its memory before the first round: slots shaped as the parameters, none unless it says so."""
@@ -108,9 +123,19 @@ class Apply(Part, Protocol):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A training algorithm; raises `UsageError` for a part that does not inherit its Protocol.
+    """A training algorithm: a map, a reduce and an apply.
 
-    `when` says whether updates are applied in rounds of all partitions, or as each arrives.
+    Args:
+        map: What is computed of one partition.
+        reduce: What makes one update of many.
+        apply: The outer optimizer, which makes the next state.
+        when: Whether updates are applied in rounds of all partitions, or as each arrives.
+
+    Raises:
+        UsageError: A part does not inherit its Protocol.
+
+    Example:
+        >>> algorithm = rw.Algorithm(rw.LocalSteps(lr=0.1), rw.Median(), rw.Sgd(lr=1.0))
     """
 
     map: Map

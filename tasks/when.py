@@ -16,7 +16,11 @@ Stale = Literal["drop", "scale"]
 
 @dataclass(frozen=True)
 class Synchronous:
-    """A round waits for the updates of all partitions."""
+    """A round waits for the updates of all partitions.
+
+    Example:
+        >>> rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
+    """
 
 
 @dataclass(frozen=True)

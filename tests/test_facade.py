@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import doctest
+import functools
+import inspect
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import roundweave as rw
+from flows.serving.server import stop_server
 
 ROOT = Path(rw.__file__).parent
 HEAVY = {"torch", "numpy", "prefect", "distributed", "zarr", "pandas", "pydantic"}
@@ -65,6 +71,65 @@ def test_an_algorithm_of_ones_own_says_when_its_updates_are_applied(train, own) 
     assert len(run.arrivals()) == 3
     waits = rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1))
     assert waits == rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
+
+
+# The docstrings of the facade's names have examples, which run as they stand.
+
+
+def examples_of(name: str) -> list[str]:
+    """The places with examples that a name's docstring, and those of a stored run's methods, have."""
+    value = getattr(rw, name)
+    methods = inspect.getmembers(value, callable) if name in ("Run", "Round") else []
+    return [name] + [f"{name}.{key}" for key, method in methods if "Example:" in (inspect.getdoc(method) or "")]
+
+
+ALGORITHMS = {"Run.carried": "scaffold", "Round.match": "matched"}
+"""That of the run in an example which asks for what only such runs have."""
+
+
+@pytest.fixture(scope="module")
+def examples_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The root of the runs that examples name: first, second, and one for each of `ALGORITHMS`."""
+    root = tmp_path_factory.mktemp("examples")
+    fields = {"partitions": 4, "rounds": 3, "local_steps": 2, "executor": "inline", "root": root / "runs"}
+    for name, algorithm in {
+        "first": "fed_avg",
+        "second": "fed_avg",
+        **{a: a for a in ALGORITHMS.values()},
+    }.items():
+        rw.train(rw.TrainConfig(name=name, algorithm=algorithm, **fields), bar=False)
+    yield root
+    stop_server(root / "runs")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(place, marks=pytest.mark.slow if place == "plan" else ())  # a race takes some seconds
+        for name in dir(rw)
+        for place in examples_of(name)
+    ],
+)
+def test_every_name_has_an_example_that_runs(examples_root: Path, monkeypatch, place: str) -> None:
+    monkeypatch.chdir(examples_root)
+    monkeypatch.setenv("ROUNDWEAVE_ROOT", "runs")
+    documented = functools.reduce(getattr, place.split("."), rw)
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(documented) or "")
+    assert examples, f"{place} has no example"
+    run = rw.open_run(ALGORITHMS.get(place, "first"))
+    known = vars(sys.modules[documented.__module__]) | {"rw": rw, "torch": torch, "run": run}
+    known |= {"my_network": run.network(), "inputs": torch.zeros(2, 1, 8, 8)}
+    for example in examples:
+        exec(example.source, known)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(rw) if inspect.isfunction(getattr(rw, name))])
+def test_every_function_says_what_it_takes_and_returns(name: str) -> None:
+    function = getattr(rw, name)
+    text = inspect.getdoc(function) or ""
+    assert "Returns:" in text
+    for parameter in inspect.signature(function).parameters:
+        assert f"    {parameter}: " in text, parameter
 
 
 def test_importing_it_imports_nothing_heavy() -> None:

@@ -92,7 +92,14 @@ class Merging(Config):
 
 
 class MergeConfig(Architecture, Merging, Placement):
-    """The whole configuration of a merge."""
+    """The whole configuration of a merge.
+
+    Raises:
+        UsageError: A value is wrong, or there is no such field; the line names the nearest.
+
+    Example:
+        >>> config = rw.MergeConfig(networks=("first@-1", "second@-1"), out="merged.safetensors")
+    """
 
     networks: tuple[str, ...] = Field(
         description="two or more torch or safetensors files, or stored rounds as RUN@12; RUN@-1 is the last"

@@ -262,7 +262,14 @@ class Execution(Placement):
 
 
 class TrainConfig(Experiment, Execution):
-    """The whole configuration of a training run; a value that is no field is an option of its algorithm."""
+    """The whole configuration of a training run; a value that is no field is an option of its algorithm.
+
+    Raises:
+        UsageError: A value is wrong, or there is no such field or option; the line names the nearest.
+
+    Example:
+        >>> config = rw.TrainConfig(data="digits", algorithm="fed_prox", mu=0.1, split="shards:2", rounds=10)
+    """
 
     model_config = ConfigDict(json_schema_extra=leave_checks)
 

@@ -64,10 +64,23 @@ class RunDifference(RoundDifference):
 
 
 def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> RunDifference:
-    """Find where two runs, given by names or addresses, first differ; times, workers and scores are ignored.
+    """Find the first round, and in it the first tensor, in which two runs differ.
 
-    The records of all rounds are compared, and the tensors of the first round that differs. A round whose record
-    is lost in a run is named if no other one differs. Raises `NotARun`.
+    Times, workers and scores are ignored. A round whose record is lost is named if no other one differs.
+
+    Args:
+        first: A run, its name or its address.
+        second: The run to compare it with.
+        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+
+    Returns:
+        What differs; it is ``equal`` if nothing does.
+
+    Raises:
+        NotARun: There is no such run.
+
+    Example:
+        >>> rw.diff("first", "second").equal
     """
     one, other = (run if isinstance(run, Run) else open_run(run, root) for run in (first, second))
     shorter = min(one, other, key=lambda run: run.done)

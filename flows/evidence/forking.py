@@ -14,12 +14,24 @@ from tasks.networks.start import find_fork
 
 
 def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
-    """The configuration of a run that begins with a stored round such as ``RUN@12``, ``RUN@last``, ``RUN@best``.
+    """The configuration of a run that begins with a stored round and has the experiment of its run.
 
-    The experiment is that of the stored run, including its code, with `changes`, which may be options of the
-    algorithm. If the algorithm itself is changed, none of the old options are taken. Nothing of the stored run's
-    execution is used. Raises `UsageError`, also for code from outside the root without `trust`, `NotARun` and
-    `RoundMissing`.
+    Args:
+        place: The round, such as ``RUN@12``, ``RUN@last`` or ``RUN@best``.
+        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+        trust: Whether code stored in a run outside the root may be executed.
+        changes: Fields and options of the algorithm that differ. Another algorithm keeps none of the old options.
+
+    Returns:
+        The configuration, with the fields of a new run's execution at their defaults.
+
+    Raises:
+        UsageError: `place` is no stored round, a change does not fit, or the code needs `trust`.
+        NotARun: There is no such run.
+        RoundMissing: The run has no such round.
+
+    Example:
+        >>> config = rw.fork("first@2", lr=0.05, rounds=2, executor="inline")
     """
     stored = stored_round(place)
     if stored is None:

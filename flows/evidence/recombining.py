@@ -35,7 +35,14 @@ from tasks.user_code import Code
 
 
 class RecombineConfig(Parts, Placement):
-    """The configuration for reducing stored rounds again; `name` is a new run to store one of the results in."""
+    """Which stored rounds to reduce again, and how; `name` is a new run to store one of the results in.
+
+    Raises:
+        UsageError: A value is wrong, or there is no such field; the line names the nearest.
+
+    Example:
+        >>> config = rw.RecombineConfig(run="first", round=2, reduce="trimmed_mean:1", without=(3,))
+    """
 
     run: str = Field(description="the run's name, or its address")
     round: WhichRound | None = Field(
@@ -66,9 +73,24 @@ class RecombinePlan:
 
 
 def recombine(config: RecombineConfig) -> Recombination:
-    """Reduce stored rounds again, without Prefect, and with the executor `inline` also without Dask.
+    """Reduce stored rounds again, with another reduce or apply, or without some partitions; no training.
 
-    Raises `RoundweaveError`; impossible requests are refused before anything is started.
+    Prefect has no part in it, and with the executor ``inline`` Dask has none either.
+
+    Args:
+        config: The run, its rounds, the parts and partitions, and the name of a new run for one of the results.
+
+    Returns:
+        For each round the digest and the scores of the new state, beside the recorded ones.
+
+    Raises:
+        UsageError: The request does not fit the run; nothing was started.
+        RoundPruned: The updates that it needs are not stored any more.
+        RoundweaveError: The store or the cluster failed, as the line says.
+
+    Example:
+        >>> config = rw.RecombineConfig(run="first", round=2, reduce="median", executor="inline")
+        >>> rw.recombine(config).rounds[0].identical
     """
     plan = plan_recombine(config)
     with open_executor(config.executor, notice=notice, **config.placed) as executor:

@@ -9,9 +9,20 @@ from flows.serving.ahead import ahead
 
 
 def merge(config: MergeConfig) -> MergeResult:
-    """Merge networks as a Prefect flow, reporting like `roundweave.train`.
+    """Merge networks that were trained apart as a Prefect flow, after matching their hidden units.
 
-    Raises `RoundweaveError`; networks that cannot be merged are refused before anything is started.
+    Args:
+        config: The networks, how to match them, and where the merged one goes.
+
+    Returns:
+        The scores of parents, plain mean and merged network, and the run or the file that has the merged network.
+
+    Raises:
+        UsageError: The networks cannot be merged; nothing was started.
+        RoundweaveError: A checkpoint, the store or the cluster failed, as the line says.
+
+    Example:
+        >>> result = rw.merge(rw.MergeConfig(networks=("first@-1", "first@1"), executor="inline"))
     """
     plan = plan_merge(config)
     with ahead(plan):

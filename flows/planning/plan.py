@@ -36,9 +36,20 @@ GAIN = 1.1
 
 @dataclass(frozen=True)
 class Plan:
-    """The strategies that raced or were `refused`, what the race showed, the best first, and the `chosen` one.
+    """The result of a race of strategies, which `plan` returns.
 
-    `length` is the seconds that the run takes in one process if it is shorter than the race, else None.
+    Args:
+        config: The run that was planned.
+        work: What a strategy must compute.
+        workers: The number of worker processes.
+        strategies: All that could be run, by name.
+        raced: What the race showed of each, the best first.
+        refused: Why others could not be run, by name.
+        length: The seconds that the run takes in one process if it is shorter than the race, else None.
+
+    Example:
+        >>> def slowest_first(plan: rw.Plan) -> list[str]:
+        ...     return list(reversed(plan.raced))
     """
 
     config: TrainConfig
@@ -98,7 +109,19 @@ class Plan:
 def plan(config: TrainConfig) -> Plan:
     """Let all strategies train from the same start for the same few seconds, and choose one.
 
-    Raises `UsageError` for work that depends on how it is distributed, and `ClusterError` if every strategy fails.
+    Args:
+        config: The run to plan. Its own strategy is one of those that race.
+
+    Returns:
+        What the race showed, and the strategy that was chosen.
+
+    Raises:
+        UsageError: The work depends on how it is distributed, for example on the number of partitions.
+        ClusterError: Every strategy failed.
+
+    Example:
+        >>> plan = rw.plan(rw.TrainConfig(rounds=1, partitions=2, workers=1, local_steps=1))
+        >>> plan.chosen.name, plan.reason
     """
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:

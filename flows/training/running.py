@@ -19,10 +19,24 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train(config: TrainConfig, bar: bool = True) -> Run:
-    """Train as a Prefect flow that reports to the user's Prefect API, or to a server with files under the root.
+    """Train as a Prefect flow, and return the run as it is stored.
 
-    Prefect only shows the progress: if its server fails, the training goes on. Raises `RoundweaveError`; a wrong
-    configuration is refused before anything is started. With `bar` false, only notices are shown.
+    Prefect only shows the progress: if its server fails, the training goes on.
+
+    Args:
+        config: What to train and where. A run of its name that was interrupted goes on where it ended.
+        bar: Whether to show a progress bar; notices are shown in any case.
+
+    Returns:
+        The run after its last round.
+
+    Raises:
+        UsageError: The configuration asks for what does not exist or fit together; nothing was started.
+        RoundFailed: A round had too few sound updates. The rounds before it are kept.
+        RoundweaveError: The data, the network, the store or the cluster failed, as the line says.
+
+    Example:
+        >>> run = rw.train(rw.TrainConfig(lr=0.2, partitions=4, rounds=5, executor="inline"))
     """
     before = len(begun)
     try:

@@ -15,8 +15,15 @@ from storage.values.tensors import Record, Vectors, views
 class State(Record):
     """The network between two rounds, as flat vectors (element,), one for each dtype.
 
-    A `Layout` says which tensors lie in `params`, `buffers` and `frozen`. `memory` has the slots of the outer
-    optimizer, each with vectors like `params`. `round` is the number of the round that ended with this state.
+    Args:
+        params: The trainable parameters; a `Layout` says which tensors lie where.
+        buffers: What is no parameter but changes, such as the statistics of BatchNorm.
+        frozen: The parameters that are not trained.
+        memory: The slots of the outer optimizer, each with vectors like `params`.
+        round: The number of the round that ended with this state.
+
+    Example:
+        >>> state = rw.State({"float32": torch.zeros(7)})
     """
 
     params: Vectors
@@ -61,11 +68,18 @@ class Match(Record):
 class Update(Record):
     """What a map sends back for one partition, and what a reduce returns, as vectors (element,) by dtype.
 
-    `direction` is to be subtracted from the parameters: a gradient, or a pseudo-gradient, which is the parameters
-    before local training minus those after. `buffers` are the network's buffers after local training. `extras` are
-    auxiliary vectors by name, reduced like the direction. `weight` is an integer, usually the number of examples.
-    `carry` is the client state that the partition gets back in its next round. `matches` has a match for each
-    update that was given to a reduce that matches units.
+    Args:
+        direction: What is to be subtracted from the parameters: a gradient, or a pseudo-gradient, which is the
+            parameters before local training minus those after.
+        buffers: The network's buffers after local training.
+        extras: Auxiliary vectors by name, reduced like the direction.
+        weight: An integer, usually the number of examples.
+        metrics: Numbers by name, each of which is stored for the round and the partition.
+        carry: The client state that the partition gets back in its next round.
+        matches: A match for each update that was given to a reduce that matches units.
+
+    Example:
+        >>> update = rw.Update({"float32": torch.ones(7)}, weight=32, metrics={"train_loss": 0.7})
     """
 
     direction: Vectors

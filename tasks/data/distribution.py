@@ -31,11 +31,21 @@ def labels(partitions: Partitions) -> np.ndarray | None:
 
 
 def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
-    """Count each partition's training examples by label, under the split of this number.
+    """Count each partition's training examples by label.
 
-    The table has a row for each partition, and a column for each label and for the `size`. Columns have the
-    labels' names, unless one is called size. If targets are no single labels, the only column is `size`. Raises
-    `DataError`.
+    Args:
+        partitions: The source and its split.
+        number: The split to count: 0 is the first, and greater ones exist with `resplit_every`.
+
+    Returns:
+        A row for each partition, and a column for each label and for the ``size``. Columns have the labels' names,
+        unless a label is called size. If targets are no single labels, ``size`` is the only column.
+
+    Raises:
+        DataError: The examples cannot be loaded or split.
+
+    Example:
+        >>> counts = rw.label_counts(rw.Partitions(rw.find_source("digits"), rw.Split(4, "shards:2")))
     """
     targets = partitions.train_targets(number)
     counts = pd.DataFrame(index=pd.RangeIndex(len(targets), name="partition"))
@@ -50,9 +60,18 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
 
 
 def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw the counts of `label_counts` as a bar for each partition, with a piece for each label.
+    """Draw the counts of `label_counts`: a bar for each partition, with a piece for each label.
 
-    Without `ax` it makes new axes, and returns the axes in any case.
+    Args:
+        counts: What `label_counts` returned.
+        ax: The axes to draw on; by default new ones.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> counts = rw.label_counts(rw.Partitions(rw.find_source("digits"), rw.Split(4, "shards:2")))
+        >>> axes = rw.draw_counts(counts)
     """
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator

@@ -14,7 +14,15 @@ from storage.values.tensors import Record
 
 @dataclass(frozen=True)
 class Examples(Record):
-    """Examples of one partition or batch: `inputs` (examples, *) and `targets` (examples, *)."""
+    """Examples of one partition or batch.
+
+    Args:
+        inputs: The inputs (example, *) of the network.
+        targets: The targets (example, *): int64 labels, or numbers.
+
+    Example:
+        >>> len(rw.Examples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64)))
+    """
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -25,11 +33,19 @@ class Examples(Record):
 
 @dataclass(frozen=True)
 class Dataset(Record):
-    """All examples of a source, as stored; `scaling` (divisor, mean, deviation) is applied when they are used.
+    """All examples of a source, as they are stored.
 
-    `columns` have numbers or texts (examples,) of the training examples by name, for splits. `classes` is the
-    number of classes if the source knows of more than its targets show, such as a vocabulary; else 0.
-    `class_names` are the labels' names before they were coded as numbers.
+    Args:
+        train: The examples to train on, and to hold out from if `held_out` is None.
+        held_out: The examples to score with.
+        scaling: Divisor, mean and deviation; inputs are (x / divisor - mean) / deviation where they are used.
+        columns: Numbers or texts (example,) of the training examples by name, which splits may read.
+        classes: The number of classes if there are more than the targets show, as in a vocabulary; else 0.
+        class_names: The labels' names before they were coded as numbers.
+
+    Example:
+        >>> examples = rw.Examples(torch.zeros(6, 3), torch.arange(6) % 2)
+        >>> dataset = rw.Dataset(examples, class_names=("even", "odd"))
     """
 
     train: Examples

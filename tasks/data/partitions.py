@@ -47,10 +47,18 @@ class Description:
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitions of a run's examples: a source and a split, with which a worker loads its own examples.
+    """The partitions of a run's examples, from which a worker loads its own.
 
-    `digests` are those of the examples that the source must load, one for each partition or one for all; empty
-    means no check. With `shared`, all partitions have the same held-out examples, and each scores a part of them.
+    Args:
+        source: Where the examples come from.
+        split: Which partition gets which examples.
+        dtype: The type of inputs and targets that are no integers.
+        held_out: The share of the examples that is held out, unless the source has some.
+        digests: Those of the examples that the source must load, one for each partition or for all; empty: any.
+        shared: Whether all partitions have the same held-out examples, of which each scores a part.
+
+    Example:
+        >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
     """
 
     source: Source

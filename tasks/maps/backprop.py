@@ -36,10 +36,20 @@ def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
 
 
 def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
-    """Yield `steps` batches in passes over the examples, each pass in an order drawn from the seed.
+    """Draw batches in passes over the examples, each pass in an order of its own.
 
-    A batch is valid until the next one is drawn, which reuses its memory. The last batch of a pass may be smaller.
-    `size` None means batches of all examples.
+    Args:
+        examples: The examples (example, *) of a partition.
+        size: The number of examples in a batch; None means all. The last batch of a pass may be smaller.
+        steps: The number of batches.
+        seed: Draws the orders.
+
+    Returns:
+        The batches, one after the other. A batch is valid until the next one is drawn, which reuses its memory.
+
+    Example:
+        >>> examples = rw.Examples(torch.randn(10, 3), torch.arange(10))
+        >>> sizes = [len(batch) for batch in rw.batches(examples, size=4, steps=3, seed=0)]
     """
     if size is None or size >= len(examples):
         yield from [examples] * steps

@@ -109,8 +109,15 @@ def layout_of(network: nn.Module) -> Layout:
 class Objective:
     """The loss to minimise, with the network that it is a function of and the scores to report.
 
-    `scores` None means the default ones, which `check_fit` decides. `check_fit` also sets `whole`: the names of
-    scores, or of the ``loss``, that need all held-out outputs at once.
+    Args:
+        model: How the network is built.
+        loss: The name or the code of the loss.
+        scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
+        whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
+
+    Example:
+        >>> objective = rw.Objective(run.model(), "cross_entropy")
+        >>> objective.initial().params["float32"].shape
     """
 
     model: ModelSpec

@@ -48,7 +48,22 @@ def fold_updates(reduce: Reduce, node: tuple[int, int], updates: Mapping[int, No
 
 
 def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Update:
-    """Reduce a list of updates, ordered by partition, to one update."""
+    """Reduce a list of updates to one.
+
+    Args:
+        reduce: The reduce, which joins the updates along the tree of partitions, or gathers them.
+        state: The state that the updates' maps began with.
+        updates: The accepted updates, in the order of their partitions.
+
+    Returns:
+        One update, with vectors (element,) as the given ones have.
+
+    Example:
+        >>> state = rw.State({"float64": torch.zeros(2, dtype=torch.float64)})
+        >>> deltas = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+        >>> updates = [rw.Update({"float64": delta}) for delta in deltas]
+        >>> rw.reduce_all(rw.Mean(), state, updates).direction["float64"]
+    """
     return reduce.finish(state, fold_updates(reduce, (0, len(updates)), dict(enumerate(updates))))
 
 

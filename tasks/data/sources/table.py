@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """A source of examples: a small value that is sent to workers, which then load the examples they need.
+    """A source of examples: a small value that is sent to workers, which load the examples they need.
 
-    A process loads equal sources only once.
+    A process loads equal sources only once. `find_source` gives one by its name.
+
+    Example:
+        >>> source = rw.find_source("digits")
     """
 
     @property
@@ -77,10 +80,21 @@ OWN = Entry("the user's function", "tasks.data.sources.own:Own")
 def find_source(
     data: str | Code | tuple[str | Code, ...], target: str | None = None, by: str | None = None
 ) -> Source:
-    """The source that a name of the table or a user's function stands for; nothing is loaded yet.
+    """The source of examples that a name, a file or a function stands for; nothing is loaded yet.
 
-    `target` names the column of the targets, and `by` a column that the split reads and that is no input. Raises
-    `UsageError` for an unknown name, a missing or needless argument, or a target if the data have no columns.
+    Args:
+        data: A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a function, or one a partition.
+        target: The column of the targets, if the data have columns.
+        by: A column that the split reads and that is no input.
+
+    Returns:
+        The source, a small value from which every worker loads the examples that it needs.
+
+    Raises:
+        UsageError: The name is unknown, an argument is missing or needless, or the data have no such columns.
+
+    Example:
+        >>> digits = rw.find_source("digits")
     """
     if isinstance(data, tuple):
         return Each(tuple(find_source(one, target, by) for one in data))

@@ -19,8 +19,17 @@ SCORE_BATCH = 128
 class Split:
     """Which partition gets which examples.
 
-    `kind` is a ``name`` or ``name:argument`` of the table `SPLITS`. With `resplit_every` n, there is a new random
-    split every n rounds. Raises `UsageError` for an unknown kind, or if the kind is not random but must be.
+    Args:
+        partitions: The number of partitions.
+        kind: A ``name`` or ``name:argument`` that `roundweave list` shows, such as ``shards:2``.
+        seed: Draws the split.
+        resplit_every: The number of rounds after which there is a new random split; None: never.
+
+    Raises:
+        UsageError: The kind is unknown, or not random although it must be.
+
+    Example:
+        >>> split = rw.Split(4, "dirichlet:0.3")
     """
 
     partitions: int
