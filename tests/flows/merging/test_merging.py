@@ -464,4 +464,4 @@ def test_a_barrier_is_the_rise_above_the_line(losses, rise) -> None:
 def test_a_path_that_ends_elsewhere_is_measured_against_the_networks_as_they_came() -> None:
     """A mixture's own end is worse than the second network: against the line between the two it rises by 4."""
     assert barrier([1.0, 3.0, 5.0]) == 0.0
-    assert barrier([1.0, 3.0, 5.0], (1.0, 1.0)) == 4.0
+    assert barrier([1.0, 3.0, 5.0], [1.0, 2.0, 1.0]) == 4.0
