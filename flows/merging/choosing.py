@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from flows.merging.preparing import MergePlan
 from storage.errors import DataError
 from storage.rounds.commits import Score
-from tasks.merging.blends import Blend
-from tasks.merging.gallery import Gallery
+from tasks.merging.gallery import Blend, Gallery
 
 Scorer = Callable[[Gallery, list[Blend]], list[Score | None]]
 

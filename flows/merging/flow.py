@@ -25,8 +25,7 @@ from tasks.executors.base import Executor
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.search.activations import Moments, summed
 from tasks.matching.search.networks import Evidence, match_all, match_each
-from tasks.merging.blends import Blend, score_blend
-from tasks.merging.gallery import Gallery, observe
+from tasks.merging.gallery import Blend, Gallery, observe, score_blend
 from tasks.numerics import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.

@@ -18,7 +18,7 @@ from storage.values.state import Match
 from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Tensors
-from tasks.merging.blends import blended
+from tasks.merging.gallery import blended
 from tasks.merging.storing import keep_merge
 from tasks.user_code import short_name
 
