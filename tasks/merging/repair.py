@@ -146,4 +146,5 @@ def spread_of(module: nn.Module, output: torch.Tensor) -> torch.Tensor:
 
 
 def _mean(spreads: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
-    return torch.stack([c * s for c, s in zip(coefficients, spreads, strict=True)]).sum(0) / sum(coefficients)
+    weighted = [c * spread for c, spread in zip(coefficients, spreads, strict=True)]
+    return torch.div(torch.stack(weighted).sum(0), sum(coefficients))
