@@ -123,14 +123,14 @@ def _measure(
 def _correct(target: torch.Tensor, module: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor:
     """Change a layer's parameters so that its output has the target's `spread_of`; returns the changed output."""
     assert isinstance(module, LAYERS)
-    mean, deviation = spread_of(module, output)
+    current = spread_of(module, output)
     # A constant unit cannot be scaled to another deviation.
-    scale = torch.where(deviation > 1e-8, target[1] / deviation, torch.ones(()))
+    scale = torch.where(current[1] > 1e-8, target[1] / current[1], torch.ones(()))
     across = [-1] + [1] * (module.weight.ndim - 2)
     module.weight.mul_(scale.reshape(*across, 1))
     if module.bias is None:
         return output * scale.reshape(across)
-    shift = target[0] - scale * mean
+    shift = target[0] - scale * current[0]
     module.bias.mul_(scale).add_(shift)
     return output * scale.reshape(across) + shift.reshape(across)
 
