@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from flows.merging.preparing import MergePlan
 from storage.errors import DataError
 from storage.rounds.commits import Score
-from tasks.merging.blends import Blend
+from tasks.merging.gallery import Blend, Gallery
 
-Scorer = Callable[[list[Blend]], list[Score | None]]
+Scorer = Callable[[Gallery, list[Blend]], list[Score | None]]
 
 PLAIN, MERGED, REPAIRED = "plain mean", "merged", "merged, repaired"
 
@@ -31,44 +31,40 @@ class Choice:
 def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
     """The mean that the configuration asks for, or the best point of the path between two networks.
 
-    `places` are the files of the aligned networks, `scorer` scores a list of blends.
+    `places` are the files of the aligned networks, `scorer` scores a list of blends. Raises `DataError` if one has
+    no finite loss on the held-out examples.
     """
-    config, parents = plan.config, plan.places
-    coefficients = tuple(config.coefficients or [1.0] * len(places))
-    matched = Blend(places, coefficients, layers=tuple(config.layers.items()))
-    if plan.subject.partitions is None:
-        return Choice(matched)
-    plain = replace(matched, places=parents)
-    kinds = {PLAIN: plain, MERGED: matched}
-    kinds |= {REPAIRED: replace(matched, repair=True)} if config.repair else {}
-    alone = [tuple(float(i == j) for j in range(len(parents))) for i in range(len(parents))]
-    single = {f"parent {name}": Blend(parents, one) for name, one in zip(config.networks, alone, strict=True)}
-    single |= {"ensemble": replace(plain, how="ensemble"), **kinds}
-    steps = [i / (config.points - 1) for i in range(config.points)] if len(places) == 2 else []
-    paths = {
-        kind: [replace(blend, coefficients=(1 - step, step), layers=()) for step in steps]
-        for kind, blend in kinds.items()
-        if steps
+    config, parents, count = plan.config, plan.places, len(places)
+    merged = Blend(places, tuple(config.coefficients or [1.0] * count), layers=tuple(config.layers.items()))
+    if plan.gallery is None:
+        return Choice(merged)
+    kinds = {PLAIN: replace(merged, places=parents), MERGED: merged}
+    if config.repair:
+        kinds[REPAIRED] = replace(merged, repair=True)
+    blends = {
+        f"parent {name}": Blend(parents, tuple(float(i == j) for j in range(count)))
+        for i, name in enumerate(config.networks)
     }
-    blends = {name: [blend] for name, blend in single.items()}
-    scores = _scored(blends | {f"path {kind}": points for kind, points in paths.items()}, scorer)
-    firsts = {name: scores[name][0] for name in single}
-    along = {kind: scores[f"path {kind}"] for kind in paths}
-    if config.average != "best":
-        return Choice(matched, firsts, along)
-    final = REPAIRED if config.repair else MERGED
-    best = min(range(config.points), key=lambda i: (-(along[final][i].accuracy or 0.0), along[final][i].loss))
-    blend = replace(paths[final][best], repair=False)
-    return Choice(blend, firsts | {kind: each[best] for kind, each in along.items()}, along)
-
-
-def _scored(blends: Mapping[str, list[Blend]], scorer: Scorer) -> dict[str, list[Score]]:
-    """Score all blends in one call; raises `DataError` if one has no finite loss on the held-out examples."""
-    scores = iter(scorer([blend for each in blends.values() for blend in each]))
-    by_name: dict[str, list[Score]] = {}
-    for name, each in blends.items():
-        own = [next(scores) for _ in each]
-        by_name[name] = [score for score in own if score is not None]
-        if len(by_name[name]) < len(own):
+    blends |= {"ensemble": replace(kinds[PLAIN], how="ensemble")} | kinds
+    steps = [i / (config.points - 1) for i in range(config.points)] if count == 2 else []
+    points = [
+        (kind, replace(blend, coefficients=(1 - step, step), layers=()))
+        for kind, blend in kinds.items()
+        for step in steps
+    ]
+    named = [*blends.items(), *((f"path {kind}", point) for kind, point in points)]
+    found: list[Score] = []
+    for (name, _), score in zip(named, scorer(plan.gallery, [blend for _, blend in named]), strict=True):
+        if score is None:
             raise DataError(f"{name} has no finite loss on the held-out examples; check the networks and the data")
-    return by_name
+        found.append(score)
+    scores = dict(zip(blends, found, strict=False))
+    paths: dict[str, list[Score]] = {}
+    for (kind, _), score in zip(points, found[len(blends) :], strict=True):
+        paths.setdefault(kind, []).append(score)
+    *_, (final, blend) = kinds.items()
+    if config.average == "best":
+        best = min(range(len(steps)), key=lambda i: (-(paths[final][i].accuracy or 0.0), paths[final][i].loss))
+        blend = replace(blend, coefficients=(1 - steps[best], steps[best]), layers=())
+        scores |= {kind: path[best] for kind, path in paths.items()}
+    return Choice(blend, scores, paths)

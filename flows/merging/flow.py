@@ -1,43 +1,47 @@
 """The Prefect flow that merges networks: it observes activations, matches units, scores, and stores the result."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
+from tempfile import TemporaryDirectory
 
 from prefect import flow
 
 from flows.config.merge import MergeConfig
 from flows.merging.choosing import choose
-from flows.merging.preparing import MergePlan, aligned, plan_merge
+from flows.merging.preparing import MergePlan, plan_merge
 from flows.merging.result import MergeResult
-from flows.merging.storing import keep
+from flows.merging.storing import Aligned, keep
 from flows.reporting.engine import step
 from flows.reporting.progress import flow_page, titled
 from flows.serving.ahead import started
+from storage.checkpoints.writing import write_checkpoint
 from storage.errors import UsageError
 from storage.rounds.commits import Score
+from storage.runs.names import local_root
+from storage.values.tensors import LazyTensors
 from tasks.executors.base import Executor
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.search.activations import Moments, summed
 from tasks.matching.search.networks import Evidence, match_all, match_each
-from tasks.merging.blends import Blend, score_blend
-from tasks.merging.gallery import observe
+from tasks.merging.gallery import Blend, Gallery, observe, score_blend
 from tasks.numerics import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 
 
 @step("observe")
-def observe_units(executor: Executor, plan: MergePlan) -> dict[Piece, Moments]:
+def observe_units(executor: Executor, plan: MergePlan, gallery: Gallery) -> dict[Piece, Moments]:
     """The moments of the networks' activations, computed by a map over blocks of examples.
 
     Raises `UsageError` if the blocks hold too few examples.
     """
     pairs = list(combinations(range(len(plan.states)), 2))
-    blocks = range(plan.gallery.partitions.split.partitions)
-    moments = summed(executor.gather(partial(observe, plan.gallery, plan.places, pairs), blocks))
+    moments = summed(executor.gather(partial(observe, gallery, plan.places, pairs), gallery.blocks))
     if not moments and plan.units.groups:
         raise UsageError(
-            f"{plan.config.examples} examples in {len(blocks)} blocks are too few to compare activations in "
+            f"{gallery.examples} examples in {len(gallery.blocks)} blocks are too few to compare activations in "
             f"batches of {plan.units.batch}; give more --examples or data"
         )
     return moments
@@ -56,31 +60,46 @@ def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutat
         return list(match_all(evidence, config.together))
 
 
+@contextmanager
+def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]:
+    """Yield the networks in these orders. For scoring they are written to files, which are deleted at the end."""
+    for order in orders:
+        plan.units.check_order(order)
+    states = [
+        LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order))
+        for state, order in zip(plan.states, orders, strict=True)
+    ]
+    if plan.gallery is None or plan.config.match == "none":
+        yield Aligned(orders, states, plan.places)
+        return
+    root = local_root(plan.gallery.root).resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".merge-", dir=root, ignore_cleanup_errors=True) as folder:
+        places = tuple(f"{folder}/{i}.pt" for i in range(len(states)))
+        for place, state in zip(places, states, strict=True):
+            write_checkpoint(place, state)
+        yield Aligned(orders, states, places)
+
+
 @step("score")
-def score_networks(executor: Executor, plan: MergePlan, blends: list[Blend]) -> list[Score | None]:
+def score_networks(executor: Executor, gallery: Gallery, blends: list[Blend]) -> list[Score | None]:
     """The held-out scores of blends of networks, computed by a map over the blends."""
-    return executor.gather(partial(score_blend, plan.gallery, blends), range(len(blends)))
+    return executor.gather(partial(score_blend, gallery, blends), range(len(blends)))
 
 
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
     with titled(config.name or "merge"), started(plan_merge, config) as (plan, executor):
-        moments = observe_units(executor, plan) if plan.config.match in ("activations", "mixed") else {}
+        by_activations = plan.config.match in ("activations", "mixed")
+        moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
         with aligned(plan, match_units(plan, moments)) as networks:
-            choice = choose(plan, networks.places, partial(score_networks, executor, plan))
+            choice = choose(plan, networks.places, partial(score_networks, executor))
             result = keep(plan, networks, choice)
-    report(result)
-    return result
-
-
-def report(result: MergeResult) -> None:
-    """Add the scores as a table, and the path as a plot, to the flow run's page in Prefect."""
     with flow_page(result.name) as page:
-        if page is None:
-            return
-        page.leave_table(
-            [{"network": network, **score.row()} for network, score in result.scores.items()], "scores"
-        )
-        if result.paths:
+        if page is not None:
+            rows = [{"network": network, **score.row()} for network, score in result.scores.items()]
+            page.leave_table(rows, "scores")
+        if page is not None and result.paths:
             page.leave_plot(result.figure(), "plot")
+    return result

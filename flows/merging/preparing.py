@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +10,40 @@ from torch import nn
 
 from flows.config.merge import Architecture, MergeConfig
 from flows.config.recorded import check_trust
-from flows.merging.subject import Subject, kept_code, subject
+from flows.merging.subject import kept_code, subject
 from flows.reporting.plots import check_plot
-from storage.checkpoints.writing import check_place, write_checkpoint
+from storage.checkpoints.writing import check_place
 from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
-from storage.runs.names import is_run, local_root, run_address, stored_round
+from storage.runs.names import is_run, run_address, stored_round
 from storage.runs.run import open_run
 from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
-from tasks.matching.groups import Permutation, UnitGroups
+from tasks.matching.groups import UnitGroups
 from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
 from tasks.merging.gallery import Gallery
 from tasks.merging.repair import has_batch_norm
+from tasks.networks.objective import ModelSpec
 
 
 @dataclass(frozen=True)
 class MergePlan:
     """Networks that are checked and ready to be matched; `places` are the files that workers read them from.
 
-    `config` is complete: missing fields were taken from a stored run or got their defaults.
+    `config` is complete: missing fields were taken from a stored run or got their defaults. `gallery` is what
+    workers need to build, read and observe the networks; None without data.
     """
 
     config: MergeConfig
-    subject: Subject
+    model: ModelSpec
     units: UnitGroups
     function_error: float
     states: list[LazyTensors]
     places: tuple[str, ...]
-    root: str
-
-    @property
-    def gallery(self) -> Gallery:
-        """What workers need to build, read and observe the networks; raises `UsageError` without data."""
-        if self.subject.partitions is None:
-            raise UsageError("activations and repair need examples; give --data")
-        return Gallery(
-            self.subject.objective, self.subject.partitions, self.units, self.config.examples, self.root
-        )
+    gallery: Gallery | None
 
 
 def plan_merge(config: MergeConfig) -> MergePlan:
@@ -73,8 +61,10 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         check_plot(Path(config.plot))
     opened = [open_checkpoint(place, root) for place in config.networks]
     known = kept_code(_with_recorded(config))
-    if known.data is None:
-        _check_without_data(known)
+    wishes = {"average = best": known.average == "best", "repair": bool(known.repair)}
+    wishes |= {f"match {known.match}": known.match in ("activations", "mixed")}
+    for wish in (wish for wish, wanted in wishes.items() if wanted and known.data is None):
+        raise UsageError(f"{wish} needs examples; give --data")
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)))
     network = found.objective.model.build()
     expected = outline(network.state_dict())
@@ -89,46 +79,9 @@ def plan_merge(config: MergeConfig) -> MergePlan:
         parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)
     error = check_function(network, found.inputs, units)
     places = tuple(lasting(place, root) for place in config.networks)
-    return MergePlan(known, found, units, error, states, places, root)
-
-
-def _check_without_data(config: MergeConfig) -> None:
-    wishes = {"average = best": config.average == "best", "repair": bool(config.repair)}
-    wishes |= {f"match {config.match}": config.match in ("activations", "mixed")}
-    for wish in (wish for wish, wanted in wishes.items() if wanted):
-        raise UsageError(f"{wish} needs examples; give --data")
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """Networks with their units in one order: lazily permuted `states`, and the files that workers read."""
-
-    orders: Sequence[Permutation]
-    states: list[LazyTensors]
-    places: tuple[str, ...]
-
-
-@contextmanager
-def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]:
-    """Yield the networks in these orders. For scoring they are written to files, which are deleted at the end."""
-    for order in orders:
-        plan.units.check_order(order)
-    states = [
-        LazyTensors(state.names, partial(plan.units.permuted, state=state, permutation=order))
-        for state, order in zip(plan.states, orders, strict=True)
-    ]
-    if plan.subject.partitions is None or plan.config.match == "none":
-        yield Aligned(orders, states, plan.places)
-        return
-    folder = local_root(plan.root).resolve() / f".merge-{secrets.token_hex(4)}"
-    folder.mkdir(parents=True)
-    try:
-        places = tuple(str(folder / f"{i}.pt") for i in range(len(states)))
-        for place, state in zip(places, states, strict=True):
-            write_checkpoint(place, state)
-        yield Aligned(orders, states, places)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    objective, partitions = found.objective, found.partitions
+    gallery = None if partitions is None else Gallery(objective, partitions, units, known.examples, root)
+    return MergePlan(known, objective.model, units, error, states, places, gallery)
 
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:

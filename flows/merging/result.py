@@ -43,14 +43,12 @@ class MergeResult:
 
         A mixture or a repair changes the ends of its own path, so all are compared with the ends of the plain one.
         """
-        if not self.paths:
-            return {}
-        plain = self.paths["plain mean"]
-        ends = plain[0].loss, plain[-1].loss
-        return {name: barrier([score.loss for score in scores], ends) for name, scores in self.paths.items()}
+        losses = {name: [score.loss for score in scores] for name, scores in self.paths.items()}
+        return {name: barrier(each, losses["plain mean"]) for name, each in losses.items()}
 
     def summary(self) -> dict[str, Any]:
         """All numbers as a JSON object."""
+        plain = ("coefficients", "moved", "function_error", "coverage", "free_units", "pinned_units")
         return {
             "run": self.run and self.run.name,
             "path": self.run and self.run.address,
@@ -59,12 +57,7 @@ class MergeResult:
             "scores": {name: score.row() for name, score in self.scores.items()},
             "paths": {name: [score.row() for score in scores] for name, scores in self.paths.items()},
             "barriers": self.barriers,
-            "coefficients": self.coefficients,
-            "moved": self.moved,
-            "function_error": self.function_error,
-            "coverage": self.coverage,
-            "free_units": self.free_units,
-            "pinned_units": self.pinned_units,
+            **{name: getattr(self, name) for name in plain},
         }
 
     def figure(self) -> Figure:
@@ -85,12 +78,11 @@ class MergeResult:
         return figure
 
 
-def barrier(losses: Sequence[float], ends: tuple[float, float] | None = None) -> float:
+def barrier(losses: Sequence[float], plain: Sequence[float] | None = None) -> float:
     """How far a path's losses rise above the straight line between two losses, at least 0 (Frankle et al. 2020).
 
-    `ends` are these two losses, by default the first and the last of the path.
+    These two are the ends of the path `plain`, by default of the path itself.
     """
+    first, *_, final = plain or losses
     last = len(losses) - 1
-    first, final = ends or (losses[0], losses[last])
-    line = [first + (final - first) * i / last for i in range(len(losses))]
-    return max(0.0, *(loss - straight for loss, straight in zip(losses, line, strict=True)))
+    return max(0.0, *(loss - (first + (final - first) * i / last) for i, loss in enumerate(losses)))

@@ -25,28 +25,24 @@ def function_error(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: Un
     `inputs` are tensors (examples, …), as the module takes them. All parameters are drawn at random first, as a
     head of zeros would hide changes. Raises `ModelError` if the module cannot run in float64.
     """
-    before = _outputs(_drawn(model, seed)[0], inputs)
+    before = _outputs(_drawn(model, seed, units, {}), inputs)
     # A fresh copy of the network: the first one may have cached values that it computed from its parameters.
-    network, generator = _drawn(model, seed)
-    _permute(network, units, units.random(generator))
-    after = _outputs(network, inputs)
+    after = _outputs(_drawn(model, seed, units), inputs)
     return max((_difference(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
 
 
-def _drawn(model: nn.Module, seed: int) -> tuple[nn.Module, torch.Generator]:
-    """A copy of the module in float64 with random parameters, and the generator that drew them."""
+def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation | None = None) -> nn.Module:
+    """A copy of the module in float64 with random parameters, its units in an order that is random by default."""
     generator = torch.Generator().manual_seed(seed)
     network = evaluating(model).double()
     randomise(network, generator)
-    return network, generator
-
-
-def _permute(network: nn.Module, units: UnitGroups, order: Permutation) -> None:
-    """Permute a network's units in place, one tensor at a time, as a second copy may not fit into memory."""
+    order = units.random(generator) if order is None else order
     own = dict([*network.named_parameters(), *network.named_buffers()])
     with torch.no_grad():
+        # One tensor at a time, as a second copy may not fit into memory.
         for name in units.tensors:
             own[name].copy_(units.permuted(name, own, order))
+    return network
 
 
 def check_function(model: nn.Module, inputs: tuple[torch.Tensor, ...], units: UnitGroups) -> float:

@@ -182,6 +182,13 @@ class UnitGroups:
             both[name] = moved.gather(-1, then[name]) if name in then else moved
         return both
 
+    def moved(self, permutation: Permutation) -> float:
+        """The share of units that come to another place; in a mixture, those that are mostly another unit."""
+        home = self.identity()
+        now = {n: t.argmax(1) if t.is_floating_point() else t for n, t in permutation.items()}
+        total = sum(table.numel() for table in home.values())
+        return sum((now[name] != table).sum().item() for name, table in home.items()) / max(total, 1)
+
     def lookup(self, group: Group, permutation: Permutation) -> tuple[torch.Tensor, ...]:
         """The old index of each parent at its new indices, as a tuple that can index a table of the group.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, count
 
 import torch
 from torch import nn
@@ -29,11 +30,14 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
     traced = trace(model, inputs)
     settle(traced)
     blocks = {name: placed(axes, shapes[name]) for name, axes in traced.tensors.items()}
-    groups = _groups(traced, blocks)
-    names = {atom: group.name for atom, group in groups.items()}
+    every = [block for parts in blocks.values() for block in parts]
+    free = [atom for atom in dict.fromkeys(a for block in every for a in block.atoms) if atom.pinned is None]
+    chains = ancestors(free, companions(traced), every)
+    names = _names(blocks, free)
+    groups = [Group(name, atom.size, tuple(names[a] for a in chains[atom])) for atom, name in names.items()]
     aliases = {name: first for name, first in first_names(model).items() if name != first}
     return UnitGroups(
-        groups={group.name: group for group in groups.values()},
+        groups={group.name: group for group in groups},
         pieces=tuple(piece for name, parts in blocks.items() for piece in _pieces(name, parts, names)),
         tensors={name: shape for name, shape in shapes.items() if name not in aliases},
         aliases=aliases,
@@ -46,17 +50,6 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
     )
 
 
-def _groups(traced: Trace, blocks: Mapping[str, list[Block]]) -> dict[Atom, Group]:
-    """A group for each free atom that occurs in a tensor."""
-    every = [block for parts in blocks.values() for block in parts]
-    free = [atom for atom in dict.fromkeys(a for block in every for a in block.atoms) if atom.pinned is None]
-    chains = ancestors(free, companions(traced), every)
-    names = _names(blocks, free)
-    return {
-        atom: Group(name, atom.size, tuple(names[one] for one in chains[atom])) for atom, name in names.items()
-    }
-
-
 def _names(blocks: Mapping[str, list[Block]], free: Collection[Atom]) -> dict[Atom, str]:
     """Group names: each is the first module whose tensor has the units, with a number if there are several."""
     names: dict[Atom, str] = {}
@@ -64,32 +57,19 @@ def _names(blocks: Mapping[str, list[Block]], free: Collection[Atom]) -> dict[At
         stem = tensor.rpartition(".")[0] or tensor
         for atom in (atom for block in parts for atom in block.atoms):
             if atom in free and atom not in names:
-                names[atom] = _numbered(stem, set(names.values()))
+                candidates = chain([stem], (f"{stem}:{number}" for number in count(2)))
+                names[atom] = next(name for name in candidates if name not in names.values())
     return names
 
 
-def _numbered(stem: str, taken: set[str]) -> str:
-    number = 2
-    name = stem
-    while name in taken:
-        name, number = f"{stem}:{number}", number + 1
-    return name
-
-
-def _pieces(tensor: str, blocks: list[Block], names: Mapping[Atom, str]) -> list[Piece]:
+def _pieces(tensor: str, blocks: Iterable[Block], names: Mapping[Atom, str]) -> list[Piece]:
     """The blocks of a tensor that have interchangeable units, as pieces."""
-    pieces = [
-        Piece(
-            tensor,
-            block.offset,
-            tuple(atom.size for atom in block.atoms),
-            block.strides,
-            tuple(names.get(atom) for atom in block.atoms),
-            block.axes,
-        )
-        for block in blocks
-    ]
-    return [piece for piece in pieces if any(piece.groups)]
+    pieces = []
+    for block in blocks:
+        shape, groups = tuple(atom.size for atom in block.atoms), tuple(names.get(atom) for atom in block.atoms)
+        if any(groups):
+            pieces.append(Piece(tensor, block.offset, shape, block.strides, groups, block.axes))
+    return pieces
 
 
 def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iterator[Span]:
@@ -108,9 +88,11 @@ def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iter
 
 def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:
     """The intermediate values that go into a sum, as pieces; only those with units of some parameter."""
-    own = [(node, axes) for node, axes in traced.summed.items() if node.graph is traced.program.graph]
     return tuple(
-        piece for node, axes in own for piece in _pieces(node.name, placed(axes, node.meta["val"].shape), names)
+        piece
+        for node, axes in traced.summed.items()
+        if node.graph is traced.program.graph
+        for piece in _pieces(node.name, placed(axes, node.meta["val"].shape), names)
     )
 
 

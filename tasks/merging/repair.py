@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -22,14 +21,6 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH = 250
 """The number of examples that go through a network at once when its statistics are recomputed."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The mean and the standard deviation of each unit of a layer's output, both (units,)."""
-
-    mean: torch.Tensor
-    deviation: torch.Tensor
 
 
 def repair(
@@ -94,13 +85,12 @@ def rescale(
         raise UsageError(
             "no linear or convolutional layer has interchangeable outputs, so there is nothing to rescale"
         )
-    spreads = []
+    spreads: list[dict[str, torch.Tensor]] = []
     for parent in parents:
-        own: dict[str, Spread] = {}
-        _run(parent, inputs, {name: partial(_measure, own, name) for name in names})
-        spreads.append(own)
+        spreads.append({})
+        _run(parent, inputs, {name: partial(_measure, spreads[-1], name) for name in names})
     # Some layers are never called, as attention reads the weights of its projection directly.
-    targets = {n: _mean([spread[n] for spread in spreads], coefficients) for n in names if n in spreads[0]}
+    targets = {n: _mean([spread[n] for spread in spreads], coefficients) for n in spreads[0]}
     _run(network, inputs, {name: partial(_correct, target) for name, target in targets.items()})
 
 
@@ -124,36 +114,37 @@ def _run(
         network.eval()(inputs)
 
 
-def _measure(spreads: dict[str, Spread], name: str, module: nn.Module, _: object, output: torch.Tensor) -> None:
+def _measure(
+    spreads: dict[str, torch.Tensor], name: str, module: nn.Module, _: object, output: torch.Tensor
+) -> None:
     spreads[name] = spread_of(module, output)
 
 
-def _correct(target: Spread, module: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor:
-    """Change a layer's parameters so that its output has the target's statistics; returns the changed output."""
+def _correct(target: torch.Tensor, module: nn.Module, _: object, output: torch.Tensor) -> torch.Tensor:
+    """Change a layer's parameters so that its output has the target's `spread_of`; returns the changed output."""
     assert isinstance(module, LAYERS)
     current = spread_of(module, output)
     # A constant unit cannot be scaled to another deviation.
-    scale = torch.where(current.deviation > 1e-8, target.deviation / current.deviation, torch.ones(()))
-    shape = [-1] + [1] * (module.weight.ndim - 1)
-    module.weight.mul_(scale.reshape(shape))
+    scale = torch.where(current[1] > 1e-8, target[1] / current[1], torch.ones(()))
     across = [-1] + [1] * (module.weight.ndim - 2)
+    module.weight.mul_(scale.reshape(*across, 1))
     if module.bias is None:
         return output * scale.reshape(across)
-    shift = target.mean - scale * current.mean
+    shift = target[0] - scale * current[0]
     module.bias.mul_(scale).add_(shift)
     return output * scale.reshape(across) + shift.reshape(across)
 
 
-def spread_of(module: nn.Module, output: torch.Tensor) -> Spread:
-    """The statistics of a layer's output (examples, units, …), or (…, units) of a linear layer, for each unit."""
+def spread_of(module: nn.Module, output: torch.Tensor) -> torch.Tensor:
+    """The mean and the standard deviation, (2, units), of each unit in a layer's output.
+
+    The output is (examples, units, …), or (…, units) of a linear layer.
+    """
     axis = -1 if isinstance(module, nn.Linear) else 1
     samples = output.movedim(axis, 0).flatten(1).double()
-    return Spread(samples.mean(1).to(output.dtype), samples.std(1, correction=0).to(output.dtype))
+    return torch.stack([samples.mean(1), samples.std(1, correction=0)]).to(output.dtype)
 
 
-def _mean(spreads: Sequence[Spread], coefficients: Sequence[float]) -> Spread:
-    pairs, total = list(zip(coefficients, spreads, strict=True)), sum(coefficients)
-    return Spread(
-        torch.stack([c * spread.mean for c, spread in pairs]).sum(0) / total,
-        torch.stack([c * spread.deviation for c, spread in pairs]).sum(0) / total,
-    )
+def _mean(spreads: Sequence[torch.Tensor], coefficients: Sequence[float]) -> torch.Tensor:
+    weighted = [c * spread for c, spread in zip(coefficients, spreads, strict=True)]
+    return torch.div(torch.stack(weighted).sum(0), sum(coefficients))

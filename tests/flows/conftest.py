@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,10 +66,16 @@ def apart() -> object:
     return train
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, apart) -> Path:
-    """A root with three mlps and two cnns."""
-    root = tmp_path_factory.mktemp("runs")
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, apart) -> Path:
+    """A root with three mlps and two cnns, which no test changes."""
+    root = tmp_path_factory.mktemp("trained")
     apart(root, "mlp", 3)
     apart(root, "cnn", 2)
     return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
+    """A root with three mlps and two cnns."""
+    return Path(shutil.copytree(trained, tmp_path_factory.mktemp("runs") / "root"))

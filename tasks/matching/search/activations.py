@@ -7,9 +7,8 @@ Comparing units by the cross-correlation of activations follows Li et al. 2016 a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx, nn
@@ -58,42 +57,6 @@ class Moments:
         return product / lengths[pair[0]][:, None] / lengths[pair[1]][None, :]
 
 
-class _Tapped(fx.Interpreter):
-    """Runs an exported graph and records the values at some of its nodes."""
-
-    def __init__(self, program: torch.export.ExportedProgram, wanted: set[str]) -> None:
-        super().__init__(program.graph_module)
-        self.program = program
-        self.wanted = wanted
-        self.values: dict[str, torch.Tensor] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.name in self.wanted:
-            self.values[n.name] = value
-        return value
-
-    def on(self, state: Tensors, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The recorded values for a network's tensors and a batch of the traced size."""
-        self.values = {}
-        self.run(*_flat_arguments(self.program, state, inputs))
-        return self.values
-
-
-def _flat_arguments(
-    program: torch.export.ExportedProgram, state: Tensors, inputs: Sequence[torch.Tensor]
-) -> Iterator[Any]:
-    remaining = iter(inputs)
-    for specification in program.graph_signature.input_specs:
-        target = specification.target
-        if target is None:
-            yield next(remaining)
-        elif target in state:
-            yield state[target]
-        else:
-            yield program.constants[target] if target in program.constants else program.state_dict[target]
-
-
 def activation_moments(
     model: nn.Module,
     states: Sequence[Tensors],
@@ -112,15 +75,30 @@ def activation_moments(
         raise UsageError(f"{len(inputs[0])} examples are too few to compare activations in batches of {size}")
     program = exported(model, tuple(tensor[:size] for tensor in inputs))
     places = [piece for piece in units.taps if len(set(_labels(piece))) == len(_labels(piece))]
-    tapped = _Tapped(program, {piece.tensor for piece in places})
+    names = list(dict.fromkeys(piece.tensor for piece in places))
+    tapped = _tapped(program, names)
+
+    def values(state: Tensors, first: int) -> dict[str, torch.Tensor]:
+        batch = iter([tensor[first : first + size] for tensor in inputs])
+        tensors = {**program.state_dict, **program.constants, **state}
+        targets = [given.target for given in program.graph_signature.input_specs]
+        return dict(zip(names, tapped(*(tensors[n] if n else next(batch) for n in targets)), strict=True))
 
     def observed(first: int) -> dict[Piece, Moments]:
-        batch = [tensor[first : first + size] for tensor in inputs]
-        values = [tapped.on(state, batch) for state in states]
-        return {p: _moments([_samples(p, value[p.tensor]) for value in values], pairs) for p in places}
+        each = [values(state, first) for state in states]
+        return {p: _moments([_samples(p, value[p.tensor]) for value in each], pairs) for p in places}
 
     with torch.no_grad(), plain_attention():
         return summed(observed(first) for first in range(0, len(inputs[0]) - size + 1, size))
+
+
+def _tapped(program: torch.export.ExportedProgram, names: Sequence[str]) -> fx.GraphModule:
+    """The program's graph, made to return the values at the nodes of these names."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    next(node for node in nodes.values() if node.op == "output").args = (tuple(nodes[name] for name in names),)
+    module: fx.GraphModule = program.graph_module
+    module.recompile()
+    return module
 
 
 def summed(parts: Iterable[Mapping[Piece, Moments] | None]) -> dict[Piece, Moments]:

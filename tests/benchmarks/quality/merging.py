@@ -32,7 +32,7 @@ from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.search.activations import activation_moments
 from tasks.matching.search.networks import By, Evidence, match_all, match_each
 from tasks.matching.units import find_units
-from tasks.merging.blends import Ensemble
+from tasks.merging.gallery import Ensemble
 from tasks.merging.repair import repair
 from tasks.networks.objective import Objective
 from tasks.numerics import derive_seed, pinned

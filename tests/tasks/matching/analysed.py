@@ -17,6 +17,9 @@ from tests.tasks.matching.zoo import TRANSFORMERS, ZOO, Member
 
 State = dict[str, torch.Tensor]
 NAMES = [*ZOO, *(f"transformers_{name}" for name in TRANSFORMERS)]
+SAMPLE = ["mlp", "cnn", "lstm", "gpt", "shufflenet", "unet", "llama_repeat", "transformers_mixtral"]
+SAMPLED = [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in NAMES]
+"""All networks, of which only the sample is not slow."""
 
 
 def built(name: str) -> Member:

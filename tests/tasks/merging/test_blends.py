@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.merging.blends import Blend, Ensemble, blended, score_blend
+from tasks.merging.gallery import Blend, Ensemble, blended, score_blend
 from tests.tasks.merging.by_hand import by_hand, held_out, mlp_outputs, same_bits
 
 

@@ -8,7 +8,7 @@ import torch
 
 from storage.checkpoints.writing import write_checkpoint
 from storage.runs.checkpoints import fitted
-from tasks.merging.blends import Blend, blended
+from tasks.merging.gallery import Blend, blended
 from tests.tasks.merging.by_hand import same_bits
 
 

@@ -12,7 +12,7 @@ from storage.errors import UsageError
 from tasks.matching.averaging import average
 from tasks.matching.tracing.exporting import plain_attention
 from tasks.matching.units import find_units
-from tasks.merging.blends import Blend, blended, score_blend
+from tasks.merging.gallery import Blend, blended, score_blend
 from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of
 from tests.tasks.matching.analysed import analysed, mlp
 from tests.tasks.merging.by_hand import same_bits
@@ -61,9 +61,8 @@ def test_rescaled_units_vary_as_much_as_the_parents(bias: bool) -> None:
                 spread_of(net[end - 1], net[:end](inputs))  # type: ignore[index]
                 for net in (merged, one, other)
             )
-            assert torch.allclose(found.deviation, (a.deviation + 3 * b.deviation) / 4, atol=1e-4)
-            if bias:
-                assert torch.allclose(found.mean, (a.mean + 3 * b.mean) / 4, atol=1e-4)
+            rows = slice(None) if bias else slice(1, None)  # without a bias only the deviation
+            assert torch.allclose(found[rows], (a[rows] + 3 * b[rows]) / 4, atol=1e-4)
     assert all(torch.equal(merged.state_dict()[name], tensor) for name, tensor in head.items()), "outputs stay"
     assert not any(module._forward_hooks for net in (merged, one, other) for module in net.modules())
 
@@ -87,7 +86,7 @@ def test_a_convolution_is_rescaled_by_channel() -> None:
     rescale(merged, [one, other], [1.0, 1.0], inputs, units)
     with torch.no_grad():
         found, a, b = (spread_of(net[0], net[0](inputs)) for net in (merged, one, other))
-    assert torch.allclose(found.deviation, (a.deviation + b.deviation) / 2, atol=1e-4)
+    assert torch.allclose(found[1], (a[1] + b[1]) / 2, atol=1e-4)
 
 
 def test_a_network_without_hidden_layers_has_nothing_to_rescale() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.matching.tracing.axes import Atom, AxesMismatch, broadcast, concatenation, new_axes, unify, union
+from tasks.matching.tracing.axes import Atom, AxesMismatch, concatenation, new_axes, unify, union
 from tasks.matching.tracing.rules.shapes import view
 
 
@@ -36,19 +36,6 @@ def test_views_that_do_not_fit_one_another_pin():
     view(axes, [3, 4])
     view(axes, [4, 3])
     assert all("groups units by" in why for why in pins(axes[0]))
-
-
-def test_a_view_refines_what_an_earlier_one_left_whole():
-    axes = new_axes([24])
-    view(axes, [2, 12])
-    view(axes, [8, 3])
-    assert sizes(axes[0]) == [[2, 4, 3]] and not any(pins(axes[0]))
-
-
-def test_ones_come_and_go():
-    axes = new_axes([1, 6, 1])
-    assert [axis.size for axis in view(axes, [6])] == [6]
-    assert [axis.size for axis in view(axes, [2, 1, 3, 1])] == [2, 1, 3, 1]
 
 
 def test_cuts_at_different_places_make_the_parts_between():
@@ -92,13 +79,6 @@ def test_a_sum_and_a_whole_become_the_same():
 def test_axes_of_different_lengths_are_refused():
     with pytest.raises(AxesMismatch, match="axes of 3 and 4 units are paired"):
         unify(Atom(3), Atom(4))
-
-
-def test_broadcasting_pairs_from_the_right_and_stretches_ones():
-    left, right = new_axes([7, 1, 4]), new_axes([5, 4])
-    found = broadcast(left, right)
-    assert [axis.size for axis in found] == [7, 5, 4]
-    assert same(found[0], left[0]) and same(found[1], right[0]) and same(left[2], right[1])
 
 
 def test_a_walk_ends_where_a_choice_leads_back():
