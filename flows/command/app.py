@@ -44,7 +44,7 @@ COMMANDS = {
 }
 """Each subcommand's module and its line in the list of subcommands."""
 
-FLOWS = ("train", "resume", "replay", "recombine", "merge")
+FLOWS = ("train", "resume", "merge")
 """Subcommands that run as Prefect flows."""
 
 TRAINING = ("train", "resume", "replay", "plan")
