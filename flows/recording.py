@@ -1,4 +1,4 @@
-"""Create the store of a new run with its attributes, and read the configuration that an older one recorded."""
+"""Create the store of a new run, with its attributes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,12 @@ from typing import Any
 from flows.config.train import TrainConfig
 from storage.hierarchy.schema import Schema
 from storage.rounds.store import RoundStore
-from storage.runs.names import is_run, run_address
 from storage.values.state import State, Update
 from tasks.applies.memory import kept_memory
 from tasks.data.partitions import Description
 from tasks.numerics import versions
 from tasks.reduces.matched import Matched
 from tasks.rounds.job import Work
-
-
-def recorded_config(config: TrainConfig) -> Mapping[str, Any] | None:
-    """The configuration that this run's store has recorded, as JSON values; None where there is no run yet."""
-    address = config.address or run_address(config.root, config.name or "")
-    return RoundStore(address).attributes["config"] if is_run(address) else None
 
 
 def create_run(

@@ -35,12 +35,7 @@ def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Cal
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
         own = {p.name: p.replace(kind=p.KEYWORD_ONLY) for p in parameters if p.kind != p.VAR_KEYWORD}
-
-        @functools.wraps(command)
-        def signed(**values: Any) -> Any:
-            return command(**{n: value for n, value in values.items() if n in own or value is not None})
-
-        return _signed(signed, own | added)
+        return _signed(command, own | added)
 
     return decorate
 
@@ -63,9 +58,15 @@ def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callab
 
 
 def _signed(command: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> Callable[..., Any]:
-    command.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
-    command.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
-    return command
+    """The command with these parameters; it gets the values that were given, and else its own defaults."""
+
+    @functools.wraps(command)
+    def signed(**values: Any) -> Any:
+        return command(**{name: value for name, value in values.items() if value is not None})
+
+    signed.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    signed.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    return signed
 
 
 def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:

@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, Union, get_type_hints
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -27,13 +28,15 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from flows.config.base import NamedOrOwn
+from flows.config.base import Config, NamedOrOwn
 from storage.errors import CodeError, failing_as, located
 from tasks.algebra import Algorithm
-from tasks.algorithms.parts import APPLIES, MAPS, TABLES, is_own_part, part_options
+from tasks.algorithms.parts import APPLIES, MAPS, TABLES, is_own_part, make_part, part_options
+from tasks.algorithms.preset import joined
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
 from tasks.options import valid
+from tasks.reduces.matched import Matched
 from tasks.reduces.table import REDUCES
 from tasks.tables import spelled, unknown
 from tasks.user_code import Code, find_code, is_reference
@@ -43,6 +46,13 @@ Options = Mapping[str, tuple[Any, Any]]
 
 OWN = "own.py:part"
 """Stands for any user's function as a part, which has no options."""
+
+ReduceName = Annotated[
+    NamedOrOwn | None, Field(description=f"how updates become one: {', '.join(spelled(REDUCES))}, FILE.py:fn")
+]
+ApplyName = Annotated[
+    NamedOrOwn | None, Field(description=f"the outer optimizer: {', '.join(APPLIES)}, FILE.py:fn")
+]
 
 _with_form = ContextVar("with_form", default=True)
 
@@ -66,12 +76,8 @@ class AlgorithmForm(BaseModel):
     map: NamedOrOwn | None = Field(
         default=None, description=f"the map in place of the algorithm's: {', '.join(MAPS)}, FILE.py:fn"
     )
-    reduce: NamedOrOwn | None = Field(
-        default=None, description=f"how updates become one: {', '.join(spelled(REDUCES))}, FILE.py:fn"
-    )
-    apply: NamedOrOwn | None = Field(
-        default=None, description=f"the outer optimizer: {', '.join(APPLIES)}, FILE.py:fn"
-    )
+    reduce: ReduceName = None
+    apply: ApplyName = None
 
 
 class Named(AlgorithmForm):
@@ -113,7 +119,8 @@ class Named(AlgorithmForm):
         own = create_model(
             "OwnAlgorithm", __base__=AlgorithmForm, __cls_kwargs__={"extra": "allow"}, name=(Code | str, ...)
         )
-        return handler(TypeAdapter(Union[str, *forms, own]).core_schema)
+        every: Any = Union[str, *forms, own]
+        return handler(TypeAdapter(every).core_schema)
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -250,3 +257,57 @@ def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DEFAULT = Named(name="fed_avg")
+
+
+class Parts(Config):
+    """A reduce and an apply that replace those of an algorithm; None keeps the algorithm's own."""
+
+    reduce: ReduceName = None
+    apply: ApplyName = None
+    apply_options: dict[str, Any] = Field(
+        default={}, description="its options, such as lr", examples=[{"lr": 0.5}]
+    )
+
+    @property
+    def code(self) -> tuple[Code, ...]:
+        """The user's functions among the parts."""
+        return tuple(part for part in (self.reduce, self.apply) if isinstance(part, Code))
+
+    def kept(self) -> dict[str, Any]:
+        """The given fields, with the source of the user's functions."""
+        parts = {kind: part for kind in ("reduce", "apply") if (part := getattr(self, kind)) is not None}
+        kept = {kind: find_code(part) if is_own_part(kind, part) else part for kind, part in parts.items()}
+        return kept | ({"apply_options": self.apply_options} if "apply" in kept else {})
+
+    @model_validator(mode="after")
+    def _options_of_one(self) -> Parts:
+        if self.apply_options and self.apply is None:
+            raise ValueError("apply_options need apply: the name of the outer optimizer")
+        return self
+
+
+class Recombined(Parts):
+    """The parts that replace those of a run's algorithm.
+
+    `before` rounds of another run are counted before this run's own for random numbers, splits and schedules, so
+    that this run's rounds are those that would have followed in the other run.
+    """
+
+    before: int = Field(default=0, ge=0, description="rounds of another run that count as gone before")
+
+    def replaced(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm with its parts replaced by these; raises `UsageError`, `CodeError`."""
+        reduce: Any = algorithm.reduce
+        apply = algorithm.apply
+        if self.reduce is not None:
+            other = make_part("reduce", self.reduce, {})
+            matched = isinstance(reduce, Matched) and not isinstance(other, Matched)
+            reduce = replace(reduce, inner=other) if matched else other  # a matching reduce goes on matching units
+        if self.apply is not None:
+            apply = make_part("apply", self.apply, self.apply_options)
+        return joined(replace(algorithm, reduce=reduce, apply=apply))
+
+
+def is_part(text: str) -> bool:
+    """Whether a text names a built-in reduce or apply, with or without an argument after a colon."""
+    return text.partition(":")[0] in {**REDUCES, **APPLIES}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -63,24 +63,13 @@ def _keep_callable(value: Any) -> Any:
     return find_code(value) if callable(value) else value
 
 
-if TYPE_CHECKING:
-    NamedOrOwn = Any  # a type checker cannot express that other types are accepted than the field holds
-else:
-    NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
+NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
 """A built-in name, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
 
-
-if TYPE_CHECKING:
-    EachOwn = Any
-else:
-    EachOwn = tuple[NamedOrOwn, ...]
+EachOwn = tuple[NamedOrOwn, ...]
 """A tuple with one built-in name or function for each partition."""
 
-
-if TYPE_CHECKING:
-    Names = Any
-else:
-    Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas)]
+Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas)]
 """Built-in names or users' functions, or a text of names separated by commas."""
 
 Integers = Annotated[tuple[int, ...], BeforeValidator(at_commas)]

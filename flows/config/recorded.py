@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flows.config.algorithms import Named
+from flows.config.algorithms import Named, Recombined, is_part
 from flows.config.merge import Architecture
-from flows.config.parts import Recombined, is_part
 from flows.config.train import Dealing, Experiment, TrainConfig
 from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address

@@ -30,20 +30,19 @@ class Skipped(Exception):
 
 
 def named(config: TrainConfig) -> TrainConfig:
-    """The configuration with {date} in its name replaced by today's date; without a name it gets a new one."""
+    """The configuration with {date} in its name replaced by today's date; without a name it gets a new one.
+
+    No run has the new name yet; it is made from those of the algorithm and the network.
+    """
     if config.address:
         return config
-    name = config.name.replace(TODAY, time.strftime(DATE)) if config.name else free_name(config)
-    return config.model_copy(update={"name": name})
-
-
-def free_name(config: TrainConfig) -> str:
-    """A name that no run has yet, made from those of the algorithm and the network."""
+    if config.name:
+        return config.model_copy(update={"name": config.name.replace(TODAY, time.strftime(DATE))})
     model = config.model
     if isinstance(model, str) and is_reference(model):
         model = model.rpartition(":")[2]
     algorithm = Path(config.algorithm.label).name.replace(".py:", ".")
-    return new_name(config.root, algorithm, short_name(model))
+    return config.model_copy(update={"name": new_name(config.root, algorithm, short_name(model))})
 
 
 def as_scheduled(config: TrainConfig) -> TrainConfig:

@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import DEFAULT, EVERY_OPTION, Named, fold_options, leave_checks
+from flows.config.algorithms import DEFAULT, EVERY_OPTION, Named, Recombined, fold_options, leave_checks
 from flows.config.base import Config, EachOwn, NamedOrOwn, Names, Numbers
-from flows.config.parts import Recombined
 from storage.parsing import MOST_PARTITIONS, MOST_ROUNDS, at_commas
 from storage.places.addresses import address_of
 from storage.places.schemes import place_of

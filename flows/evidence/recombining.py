@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from flows.config.algorithms import Parts, Recombined
 from flows.config.base import EachOwn, Integers, NamedOrOwn
-from flows.config.parts import Parts, Recombined
 from flows.config.recorded import check_examples, recorded_experiment
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig

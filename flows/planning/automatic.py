@@ -7,13 +7,14 @@ from math import ceil
 from typing import Any
 
 from flows.config.resolving import Resolved, resolve
-from flows.config.scheduled import as_scheduled, is_pattern
+from flows.config.scheduled import address, as_scheduled, is_pattern
 from flows.config.train import Planned, TrainConfig
 from flows.planning.strategies import DECIDED, larger_batch
 from flows.planning.workload import AUTO, DISTRIBUTING, workload
-from flows.recording import recorded_config
 from flows.reporting.listening import notice
 from storage.errors import UsageError
+from storage.runs.names import is_run
+from storage.runs.run import open_run
 
 
 def settled(config: TrainConfig) -> Resolved:
@@ -24,9 +25,8 @@ def settled(config: TrainConfig) -> Resolved:
     config = as_scheduled(config)
     if config.algorithm.name != AUTO:
         return resolve(config)
-    recorded = recorded_config(config)
-    if recorded is not None:
-        return resolve(_as_begun(config, recorded))
+    if is_run(address(config)):
+        return resolve(_as_begun(config, open_run(address(config)).config))
     from flows.planning.plan import plan  # slow to import, and only a race needs it
 
     notice("auto: strategies race")

@@ -46,9 +46,9 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
     Raises `UsageError` if the work depends on how it is distributed, or if no examples are held out to compare
     strategies.
     """
-    name, batch = config.algorithm.name, _checked_batch(config)
+    name, batch = str(config.algorithm.name), _checked_batch(config)
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
-    algorithm = Named(name="sync_sgd", batch_size=batch)
+    algorithm = Named.model_validate({"name": "sync_sgd", "batch_size": batch})
     plain = resolve(config.model_copy(update={"algorithm": algorithm, "partitions": 1, "quorum": 1}))
     assert plain.description is not None
     assert plain.objective is not None

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from flows.config.arriving import order_of
 from flows.config.recorded import differences, other_examples
-from flows.config.resolving import Resolved, work_of
-from flows.config.scheduled import free_name
+from flows.config.resolving import Resolved, order_of, work_of
+from flows.config.scheduled import address, named
 from flows.config.train import Dealing, TrainConfig
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice
@@ -21,7 +20,7 @@ from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.rounds.syncing import Syncing, synced
-from storage.runs.names import is_run, run_address, run_name
+from storage.runs.names import is_run, run_name
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
 from storage.values.state import Update
@@ -152,16 +151,16 @@ def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> 
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description, executor: Executor) -> RoundStore:
-    address = config.address or run_address(config.root, config.name or free_name(config))
-    if config.address is None and not is_run(address):
+    where = address(named(config))
+    if config.address is None and not is_run(where):
         executor.gather(work.partitions.check_again, range(1))
         try:
-            return _create(config, address, work, description)
+            return _create(config, where, work, description)
         except ExperimentDiffers:
             # Another process may have created the same run meanwhile; then it is opened below.
-            if not is_run(address):
+            if not is_run(where):
                 raise
-    store = RoundStore(address, config.fsync)
+    store = RoundStore(where, config.fsync)
     _check_same_experiment(store, config, description)
     if work.fingerprint and store.attributes["fingerprint"]:
         check_fingerprint(store.attributes["fingerprint"], work.fingerprint, "this machine")

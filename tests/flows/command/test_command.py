@@ -204,8 +204,7 @@ def test_a_run_from_init_to_show(capsys, tmp_path, monkeypatch) -> None:
     assert "round 3/3" in done.stderr
 
     (work / "mine.py").write_text("the file may change or go: its source is kept")
-    done = command("resume", "mine", "--rounds", "4", "--executor", "inline")
-    assert "mine: complete, 4 rounds" in done.stdout
+    assert "mine: complete, 4 rounds" in run(capsys, "resume", "mine", "--rounds", "4", "--executor", "inline")[1]
     assert open_run("mine").done == 4
 
     code, out, _ = run(capsys, "show", "mine")
@@ -290,10 +289,12 @@ def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
     assert lines.index(lost) < 2
 
 
+FLAGS = ["--executor", "inline", "--rounds", "2", "--model", "logistic"]
+
+
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ("raise KeyboardInterrupt", "error: interrupted"),
         ("raise MemoryError(0)", "error: round 1: the map of partition 0 failed with MemoryError: 0 (line 9 of"),
         (
             "mark.unlink(); raise SystemExit(0)",
@@ -301,15 +302,18 @@ def test_a_lost_worker_is_one_line_on_the_terminal(own) -> None:
         ),
     ],
 )
-def test_a_map_that_would_end_the_command_is_one_line(own, how: str, says: str) -> None:
-    path = own(DEADLY_ONCE.format(how=how))
-    options = {"loss": f"{path}:loss", "executor": "inline", "rounds": 2, "model": "logistic"}
-    command = [sys.executable, "-m", "flows.command.app", "train"]
-    command += [f"--{key}={value}" for key, value in options.items()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_a_map_that_would_end_the_command_is_one_line(capsys, own, how: str, says: str) -> None:
+    code, _, err = run(capsys, "train", *FLAGS, "--loss", f"{own(DEADLY_ONCE.format(how=how))}:loss")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith(says)
+
+
+def test_a_map_that_interrupts_the_command_is_one_line(own) -> None:
+    loss = f"{own(DEADLY_ONCE.format(how='raise KeyboardInterrupt'))}:loss"
+    line = [sys.executable, "-m", "flows.command.app", "train", *FLAGS, "--loss", loss]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(says)
+    assert re.fullmatch("error: interrupted.*\n", done.stderr)
 
 
 def test_help_shows_the_options_of_the_algorithm_that_is_asked_for(capsys, own, monkeypatch) -> None:

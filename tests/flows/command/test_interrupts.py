@@ -47,7 +47,10 @@ def _one_server() -> None:
     """None: these tests have processes of their own."""
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6, 1, 1.5, 2, 3])
+SLOW = [pytest.param(seconds, marks=pytest.mark.slow) for seconds in (0.1, 0.6, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5, *SLOW])
 def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(
     tmp_path: Path, seconds: float
 ) -> None:
@@ -63,8 +66,15 @@ def test_an_interrupt_in_a_terminal_while_all_is_imported_is_at_most_one_line(
     assert process.returncode in (1, -signal.SIGINT)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("moment", "times"),
+    [
+        ("the cluster starts", 1),
+        ("rounds are trained", 2),
+        pytest.param("the cluster starts", 2, marks=pytest.mark.slow),
+        pytest.param("rounds are trained", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_an_interrupt_is_one_line(tmp_path: Path, moment: str, times: int) -> None:
     runs = tmp_path / "runs"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}

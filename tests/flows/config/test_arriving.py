@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.arriving import order_of
-from flows.config.resolving import resolve
+from flows.config.resolving import order_of, resolve
 from flows.config.train import TrainConfig
 from storage.errors import RoundweaveError, UsageError
 from storage.places.addresses import full_address

@@ -18,6 +18,7 @@ from prefect.client.schemas.objects import FlowRun
 import roundweave as rw
 from flows import train_flow
 from flows.config.scheduled import as_scheduled
+from flows.stored import Run
 from storage.errors import CodeError, DataError, ExperimentDiffers, RunBusy, UsageError
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
@@ -26,6 +27,13 @@ from storage.values.digests import json_digest, tensor_digests
 from tests.flows.prefect_server import command_line, rounds_done, until
 
 SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}
+
+
+def trained(root: Path, **fields: Any) -> Run:
+    """Train a configuration as the flow does, without Prefect."""
+    run = train_flow.fn(config(root, **fields))
+    assert isinstance(run, Run)
+    return run
 
 
 def config(root: Path, **fields: Any) -> rw.TrainConfig:
@@ -41,38 +49,38 @@ def tensors_digest(round: rw.Round) -> str:
 
 
 def test_without_a_word_a_complete_run_is_left_as_it_is(tmp_path: Path) -> None:
-    runs = [rw.train(config(tmp_path, name="night")) for _ in range(2)]
+    runs = [trained(tmp_path, name="night") for _ in range(2)]
     assert [run.done for run in runs] == [2, 2]
     assert names(tmp_path) == ["night"]
 
 
 def test_a_complete_run_is_followed_by_dated_ones(tmp_path: Path) -> None:
-    runs = [rw.train(config(tmp_path, name="my-night", on_complete="new")) for _ in range(3)]
+    runs = [trained(tmp_path, name="my-night", on_complete="new") for _ in range(3)]
     dated = f"my-night-{time.strftime('%Y%m%d')}"
     assert [run.name for run in runs] == names(tmp_path) == ["my-night", dated, f"{dated}-2"]
     assert len({run.digest for run in runs}) == 1
 
 
 def test_a_dated_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
-    rw.train(config(tmp_path, name="night", on_complete="new"))
-    cut = rw.train(config(tmp_path, name="night", on_complete="new", rounds=1)).address
-    (longer,) = [rw.train(config(tmp_path, name=Path(cut).stem, rounds=3))]
+    trained(tmp_path, name="night", on_complete="new")
+    cut = trained(tmp_path, name="night", on_complete="new", rounds=1).address
+    longer = trained(tmp_path, name=Path(cut).stem, rounds=3)
     for record in Path(cut, "commits").glob("3.json"):
         record.unlink()
     assert rw.open_run(cut).status != "complete"
-    assert rw.train(config(tmp_path, name="night", on_complete="new", rounds=3)).digest == longer.digest
+    assert trained(tmp_path, name="night", on_complete="new", rounds=3).digest == longer.digest
     assert len(names(tmp_path)) == 2
 
 
 def test_a_complete_run_is_extended_and_is_the_run_that_was_trained_at_once(tmp_path: Path) -> None:
-    extended = [rw.train(config(tmp_path, name="night", on_complete="extend")) for _ in range(3)]
+    extended = [trained(tmp_path, name="night", on_complete="extend") for _ in range(3)]
     assert [run.done for run in extended] == [2, 4, 6]
-    assert extended[-1].digest == rw.train(config(tmp_path, name="once", rounds=6)).digest
+    assert extended[-1].digest == trained(tmp_path, name="once", rounds=6).digest
     assert extended[-1].replay("all").identical
 
 
 def test_a_complete_run_is_skipped_in_a_line(tmp_path: Path, capfd) -> None:
-    first = rw.train(config(tmp_path, name="night", on_complete="skip"))
+    first = trained(tmp_path, name="night", on_complete="skip")
     assert first.done == 2
     again = rw.train(config(tmp_path, name="night", on_complete="skip", rounds=5), bar=False)
     assert (again.digest, again.done) == (first.digest, 2)
@@ -89,20 +97,20 @@ def test_what_is_about_a_name_needs_one(tmp_path: Path) -> None:
 
 
 def test_a_date_enters_the_name_and_no_number(tmp_path: Path) -> None:
-    run = rw.train(config(tmp_path, name="night-{date}"))
+    run = trained(tmp_path, name="night-{date}")
     assert run.name == f"night-{time.strftime('%Y%m%d')}"
-    assert run.digest == rw.train(config(tmp_path, name="plain")).digest
+    assert run.digest == trained(tmp_path, name="plain").digest
     assert run.replay("all").identical
-    again = rw.train(config(tmp_path, name="night-{date}", on_complete="new"))
+    again = trained(tmp_path, name="night-{date}", on_complete="new")
     assert (again.name, again.done) == (f"{run.name}-2", 2)
 
 
 def test_each_night_begins_with_the_network_of_the_newest_complete_run(tmp_path: Path, capfd) -> None:
     first = rw.train(config(tmp_path, name="night-1", start_from="night-*@-1"), bar=False)
     assert re.fullmatch(r"no run night-\* is complete under .*; night-1 begins .*\n", capfd.readouterr().err)
-    other = rw.train(config(tmp_path, name="other", seed=7))
-    second = rw.train(config(tmp_path, name="night-2", start_from="night-*@-1"))
-    third = rw.train(config(tmp_path, name="night-3", start_from="night-*@1"))
+    other = trained(tmp_path, name="other", seed=7)
+    second = trained(tmp_path, name="night-2", start_from="night-*@-1")
+    third = trained(tmp_path, name="night-3", start_from="night-*@1")
     begins = [tensors_digest(run.round(0)) for run in (second, third)]
     assert begins == [tensors_digest(first.round(2)), tensors_digest(second.round(1))]
     assert tensors_digest(other.round(2)) not in begins
@@ -112,20 +120,20 @@ def test_each_night_begins_with_the_network_of_the_newest_complete_run(tmp_path:
 
 def test_a_night_that_goes_on_keeps_what_it_began_with(tmp_path: Path) -> None:
     nightly = {"start_from": "night-*@-1"}
-    rw.train(config(tmp_path, name="night-1", **nightly))
-    rw.train(config(tmp_path, name="night-2", **nightly))
-    rw.train(config(tmp_path, name="night-3", **nightly))
-    longer = rw.train(config(tmp_path, name="night-2", rounds=4, **nightly))
+    trained(tmp_path, name="night-1", **nightly)
+    trained(tmp_path, name="night-2", **nightly)
+    trained(tmp_path, name="night-3", **nightly)
+    longer = trained(tmp_path, name="night-2", rounds=4, **nightly)
     assert longer.done == 4
     with pytest.raises(ExperimentDiffers, match="start_from"):
-        rw.train(config(tmp_path, name="night-2", rounds=4, start_from="night-3@-1"))
+        trained(tmp_path, name="night-2", rounds=4, start_from="night-3@-1")
 
 
 def test_runs_that_are_not_complete_or_damaged_are_passed_over(tmp_path: Path, capfd) -> None:
-    whole = rw.train(config(tmp_path, name="night-1"))
-    cut = rw.train(config(tmp_path, name="night-2"))
+    whole = trained(tmp_path, name="night-1")
+    cut = trained(tmp_path, name="night-2")
     Path(cut.address, "commits", "2.json").unlink()
-    damaged = rw.train(config(tmp_path, name="night-3"))
+    damaged = trained(tmp_path, name="night-3")
     Path(damaged.address, "zarr.json").write_text("{")
     settled = as_scheduled(config(tmp_path, name="night-4", start_from="night-*@-1"))
     assert settled.start_from == f"{whole.address}@-1"
@@ -133,10 +141,10 @@ def test_runs_that_are_not_complete_or_damaged_are_passed_over(tmp_path: Path, c
 
 
 def test_a_run_that_is_busy_is_refused_or_skipped(tmp_path: Path) -> None:
-    run = rw.train(config(tmp_path, name="night"))
+    run = trained(tmp_path, name="night")
     with hold_lease(place_of(run.address), "another", 2):
         with pytest.raises(RunBusy):
-            rw.train(config(tmp_path, name="night", rounds=3))
+            trained(tmp_path, name="night", rounds=3)
         assert rw.train(config(tmp_path, name="night", rounds=3, on_busy="skip")).done == 2
 
 
@@ -148,7 +156,7 @@ def flow_runs(name: str) -> list[FlowRun]:
 
 
 def test_prefect_calls_what_is_skipped_so_and_not_failed(tmp_path: Path) -> None:
-    run = rw.train(config(tmp_path, name="first-of-two"))
+    run = train_flow(config(tmp_path, name="first-of-two"))
     with hold_lease(place_of(run.address), "another", 2):
         train_flow(config(tmp_path, name="first-of-two", rounds=3, on_busy="skip"))
     train_flow(config(tmp_path, name="first-of-two", on_complete="skip"))

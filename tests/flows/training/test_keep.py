@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flows.config.recorded import resumed_config
@@ -168,12 +168,8 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(STEPS, max_size=5))
-@example([("killed", "updates:3", 2, 40)])
-@example([("killed", "all", 1, 2), ("prune", "all", 0, 1)])
-def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_path_factory, steps) -> None:
-    fields = fields | {"root": tmp_path_factory.mktemp("any"), "evaluate_every": 5}
+def goes_to_the_same_bits(train, fields, root: Path, steps) -> None:
+    fields = fields | {"root": root, "evaluate_every": 5}
     whole = train(**fields, rounds=ROUNDS, name="whole")
     done, cut_short = 0, False
     path = train(**fields, rounds=1, name="run").path
@@ -200,3 +196,21 @@ def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_pat
     assert train(**fields, rounds=ROUNDS, name="run").digest == whole.digest
     assert found(path) == []
     assert open_run(path).replay("all", trust=True).identical
+
+
+WAYS = (
+    [("killed", "updates:3", 2, 40)],
+    [("killed", "all", 1, 2), ("dying prune", "every:2", 0, 9), ("prune", "all", 0, 1)],
+)
+
+
+@pytest.mark.parametrize("steps", WAYS, ids=str)
+def test_some_ways_to_the_last_round_lead_to_the_same_bits(train, fields, tmp_path, steps) -> None:
+    goes_to_the_same_bits(train, fields, tmp_path / "any", steps)
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(STEPS, max_size=5))
+def test_any_way_to_the_last_round_leads_to_the_same_bits(train, fields, tmp_path_factory, steps) -> None:
+    goes_to_the_same_bits(train, fields, tmp_path_factory.mktemp("any"), steps)

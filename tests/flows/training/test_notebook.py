@@ -13,8 +13,21 @@ nbclient = pytest.importorskip("nbclient", reason="a notebook's kernel needs the
 
 CELL = """
 import roundweave as rw
-config = rw.TrainConfig(partitions=2, local_steps=2, rounds=3, executor="inline", name="{name}")
+config = rw.TrainConfig(partitions=2, local_steps=2, rounds=2, executor="inline", name="{name}")
 run = rw.train(config)
+"""
+LONG = """
+import _thread
+import roundweave as rw
+from flows.reporting.listening import Listener, listening
+
+class Interrupting(Listener):
+    def committed(self, commit, rounds):
+        if commit.round == 3:
+            _thread.interrupt_main()
+
+with listening(Interrupting()):
+    rw.train(rw.TrainConfig(partitions=2, rounds=5000, executor="{executor}", name="long"))
 """
 
 
@@ -33,18 +46,27 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # of nbclient's own libraries
-def test_a_notebook_shows_progress_and_nothing_else(environment, tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["inline", pytest.param("graph", marks=pytest.mark.slow)])
+def test_a_notebook_shows_progress_and_an_interrupted_cell_says_so_in_a_line(
+    environment, tmp_path: Path, executor: str
+) -> None:
     import nbformat
 
-    cells = [nbformat.v4.new_code_cell(CELL.format(name=name)) for name in ("first", "second")]
-    notebook = nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_code_cell("run.status")])
-    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    status = "run.status, rw.open_run('long').status"
+    texts = [CELL.format(name="first"), CELL.format(name="second"), LONG.format(executor=executor), status]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=200, allow_errors=True, resources=place).execute()
     for cell in notebook.cells[:2]:
         (output,) = cell.outputs
         assert output.output_type == "display_data", output
-        assert "3/3" in output.data["text/plain"]
+        assert "2/2" in output.data["text/plain"]
         assert "accuracy" in output.data["text/html"]
-    assert notebook.cells[2].outputs[0].data["text/plain"] == "'complete'"
+    *shown, error = notebook.cells[2].outputs
+    assert [output.output_type for output in shown] == ["display_data"], shown
+    kept = "committed rounds are kept, `roundweave resume long` goes on"
+    assert (error.output_type, error.traceback) == ("error", [f"interrupted; {kept}"])
+    assert notebook.cells[3].outputs[0].data["text/plain"] == "('complete', 'interrupted')"
 
 
 def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: Path) -> None:
@@ -52,35 +74,3 @@ def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: 
     (tmp_path / "script.py").write_text(script)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-LONG = """
-import _thread, threading
-import roundweave as rw
-from flows.reporting.listening import Listener, listening
-
-class Interrupting(Listener):
-    def committed(self, commit, rounds):
-        if commit.round == 3:
-            _thread.interrupt_main()
-
-with listening(Interrupting()):
-    rw.train(rw.TrainConfig(partitions=2, rounds=5000, executor="{executor}", name="{executor}"))
-"""
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("executor", ["inline", "graph"])
-def test_an_interrupted_cell_says_so_in_a_line(environment, tmp_path: Path, executor: str) -> None:
-    import nbformat
-
-    cells = [LONG.format(executor=executor), f"rw.open_run('{executor}').status"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(
-        notebook, timeout=200, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
-    *shown, error = notebook.cells[0].outputs
-    assert [output.output_type for output in shown] == ["display_data"], shown
-    kept = f"committed rounds are kept, `roundweave resume {executor}` goes on"
-    assert (error.output_type, error.traceback) == ("error", [f"interrupted; {kept}"])
-    assert notebook.cells[1].outputs[0].data["text/plain"] == "'interrupted'"

@@ -21,7 +21,7 @@ from storage.runs.run import Run
 
 NAME = "taught"
 """A name that no other module gives to a run: all of them share one Prefect server."""
-SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2, "executor": "inline"}
+SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(root: Path) -> Run:
-    return rw.train(rw.TrainConfig(**SMALL, rounds=4, name=NAME, root=root))
+    return rw.train(rw.TrainConfig(**SMALL, executor="inline", rounds=4, window=3, name=NAME, root=root))
 
 
 def test_the_flow_returns_the_run(run) -> None:
@@ -51,7 +51,7 @@ def test_prefect_keeps_a_bar_a_table_a_plot_and_every_round(run) -> None:
         assert '"round": 4' in artifacts[f"{NAME}-history"].data
         assert "data:image/png;base64," in artifacts[f"{NAME}-plot"].data
         assert committed_rounds(client, run) == [1, 2, 3, 4]
-        first_window = TaskRunFilter(name=TaskRunFilterName(any_=["rounds 1 to 1"]))
+        first_window = TaskRunFilter(name=TaskRunFilterName(any_=["rounds 1 to 3"]))
         assert client.read_task_runs(task_run_filter=first_window)
 
 
@@ -88,45 +88,39 @@ def test_a_flow_run_has_the_name_of_its_run_and_logs_the_scores(run) -> None:
             assert f"loss {loss:.4f}" in line
 
 
-def test_events_have_one_name_and_are_at_most_one_a_round(run, root) -> None:
+def test_events_have_one_name_and_are_at_most_one_a_round(run) -> None:
     from prefect import get_client
 
-    short = rw.train(rw.TrainConfig(**SMALL, rounds=9, window=4, name="windows", root=root))
     with get_client(sync_client=True) as client:
-        assert committed_rounds(client, short) == list(range(1, 10))
+        assert committed_rounds(client, run) == [1, 2, 3, 4]
         content = {"filter": {"event": {"prefix": ["roundweave"]}}, "limit": 50}
         events = client.request("POST", "/events/filter", json=content).json()["events"]
     assert {event["event"] for event in events} == {"roundweave.round.committed"}
-    ours = [event for event in events if event["resource"]["prefect.resource.id"] == "roundweave.run.windows"]
-    assert len(ours) <= 9
+    ours = [event for event in events if event["resource"]["prefect.resource.id"] == f"roundweave.run.{NAME}"]
+    assert len(ours) <= 4
 
 
-def test_scores_that_are_no_numbers_are_reported(root) -> None:
-    run = rw.train(rw.TrainConfig(**SMALL, rounds=2, held_out=0, name="unscored", root=root))
-    assert run.done == 2
-
-
-def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root) -> None:
-    longer = rw.train(rw.TrainConfig(**SMALL, rounds=6, name="longer", root=root))
-    extended = rw.train(rw.TrainConfig(**SMALL, rounds=6, name=NAME, root=root))
+def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root, train) -> None:
+    longer = train(**SMALL, rounds=6, name="longer", root=root)
+    extended = rw.train(rw.TrainConfig(**SMALL, executor="inline", rounds=6, name=NAME, root=root))
     assert extended.done == 6
     assert extended.digest == longer.digest
     assert extended.round(4).commit.token != extended.round(5).commit.token
 
 
-def test_another_experiment_under_the_same_name_is_refused_by_its_fields(run, root) -> None:
+def test_another_experiment_under_the_same_name_is_refused_by_its_fields(run, root, train) -> None:
     with pytest.raises(ExperimentDiffers, match=r"seed 0 -> 1; .*data: other examples|seed 0 -> 1") as refused:
-        rw.train(rw.TrainConfig(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name=NAME, root=root))
+        train(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name=NAME, root=root)
     assert "local_steps 2 -> 5" in str(refused.value)
     assert "--name" in str(refused.value)
 
 
-def test_a_second_writer_is_refused_while_the_first_is_at_work(run, root) -> None:
+def test_a_second_writer_is_refused_while_the_first_is_at_work(run, root, train) -> None:
     with hold_lease(place_of(run.path), "another"), pytest.raises(RunBusy, match="is being written by process"):
-        rw.train(rw.TrainConfig(**SMALL, rounds=9, name=NAME, root=root))
+        train(**SMALL, rounds=9, name=NAME, root=root)
 
 
-def test_functions_of_a_notebook_are_kept_by_value(root) -> None:
+def test_functions_of_a_notebook_are_kept_by_value_and_scores_that_are_no_numbers_are_reported(root) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     source = """
 import torch
@@ -136,7 +130,14 @@ def model():
     return torch.nn.Linear(2, 2)
 """
     exec(source, namespace)
-    fields = {**SMALL, "data": namespace["data"], "model": namespace["model"], "rounds": 2, "root": root}
+    fields = {
+        **SMALL,
+        "data": namespace["data"],
+        "model": namespace["model"],
+        "rounds": 2,
+        "root": root,
+        "held_out": 0,
+    }
     run = rw.train(rw.TrainConfig(**fields, name="notebook"))
     assert run.done == 2
     assert run.config["model"]["name"] == "model"
@@ -162,12 +163,12 @@ def test_the_users_own_api_is_respected(monkeypatch, tmp_path) -> None:
     assert start_server(tmp_path) is None
 
 
-def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(root) -> None:
-    run = rw.train(rw.TrainConfig(**SMALL, rounds=3, name="damaged", root=root))
+def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(train, root) -> None:
+    run = train(**SMALL, rounds=3, name="damaged", root=root)
     before = run.digest
     chunk = run.path / "params" / "1.weight" / "c" / "3" / "0" / "0"
     content = bytearray(chunk.read_bytes())
     content[0] ^= 1
     chunk.write_bytes(content)
-    again = rw.train(rw.TrainConfig(**SMALL, rounds=3, name="damaged", root=root))
+    again = train(**SMALL, rounds=3, name="damaged", root=root)
     assert (again.done, again.digest, again.damaged) == (3, before, [3])
