@@ -1,11 +1,10 @@
-"""`roundweave plan`: chooses a training strategy by a race, or simulates clusters."""
+"""`roundweave plan`: chooses a training strategy by a race."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,26 +14,18 @@ from flows.command.options import with_options
 from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
 from flows.planning.plan import Plan, plan
-from flows.planning.simulating.costs import SimulatedCluster
-from storage.errors import UsageError
-
-if TYPE_CHECKING:
-    from flows.planning.simulating.curves import Curves
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 """Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
 
 
-@with_options(Experiment, Execution, SimulatedCluster, without=DECIDED)
+@with_options(Experiment, Execution, without=DECIDED)
 def plan_command(
     config: Annotated[
         Path | None,
         typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="where to write the chosen configuration: .toml")] = None,
-    simulate: Annotated[
-        str | None, typer.Option(help="simulate clusters of so many workers instead, such as 10,100,1000")
-    ] = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -42,22 +33,10 @@ def plan_command(
 
     The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
     """
-    cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields if name in options}
-    values = (read_toml(config) if config else {}) | options
-    if simulate is not None:
-        _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), as_json)
-    elif cluster:
-        flags = ", ".join(f"--{name}" for name in cluster)
-        raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
-    else:
-        _plan(TrainConfig(**values), save, as_json)
-
-
-def _plan(config: TrainConfig, save: Path | None, as_json: bool) -> None:
     if save:
         check_toml(save)
     with Console(stderr=True).status("strategies race"):
-        made = plan(config)
+        made = plan(TrainConfig(**(read_toml(config) if config else {}) | options))
     if save:
         write_toml(save, made.planned)
     output(as_json, _summary(made), _print_plan, made, save)
@@ -112,49 +91,3 @@ def _flags(changes: Mapping[str, Any]) -> str:
 def _time(seconds: float) -> str:
     """A time as text, in seconds, or in milliseconds below one second."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
-
-
-def _workers(text: str, save: Path | None) -> list[int]:
-    """The numbers of workers to simulate, parsed from text such as 10,100; raises `UsageError`."""
-    if save:
-        raise UsageError("a simulation chooses nothing that could be saved; leave out --save, or --simulate")
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError as error:
-        raise UsageError(f"--simulate {text}: give numbers of workers, such as 10,100,1000") from error
-
-
-def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: list[int], as_json: bool) -> None:
-    from flows.planning.simulating.curves import beyond  # slow to import, as it imports executors
-
-    with Console(stderr=True).status("measuring what the work costs, and simulating it"):
-        curves = beyond(config, cluster, workers)
-    output(as_json, simulation_summary(curves), print_simulation, curves)
-
-
-def simulation_summary(curves: Curves) -> dict[str, Any]:
-    """A simulation as a JSON object."""
-    return {
-        "costs": {kind: asdict(costs) for kind, costs in curves.costs.items()},
-        "cluster": curves.cluster.model_dump(),
-        "seed": curves.seed,
-        "points": [asdict(point) for point in curves.points],
-    }
-
-
-def print_simulation(curves: Curves) -> None:
-    """Print a table of schedules; for each number of workers the one with the shortest epoch is bold."""
-    best = {curves.best(point.workers).schedule + str(point.workers) for point in curves.points}
-    rows = [
-        {
-            "schedule": point.schedule,
-            "workers": point.workers,
-            "an epoch": _time(point.epoch),
-            "a round": _time(point.seconds),
-            "9 of 10 within": _time(point.slowest),
-            "efficiency": f"{100 * point.efficiency:.3g} %",
-            "bound by": f"{point.bound} ({point.share:.0%})",
-        }
-        for point in curves.points
-    ]
-    console().print(table(rows, right=True, bold=lambda row: f"{row['schedule']}{row['workers']}" in best))

@@ -207,32 +207,11 @@ def test_the_command_prints_and_shows(capsys: pytest.CaptureFixture[str], tmp_pa
     assert told["workers"] == 1
 
 
-def test_clusters_that_are_not_here_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    options = ["--algorithm", "auto", "--workers", "2", "--root", str(tmp_path), "--simulate", "2,1000"]
-    code, out, _ = run(capsys, "plan", *options, "--cores", "4", "--json")
-    assert code == 0
-    told = json.loads(out)
-    assert told["cluster"]["cores"] == 4
-    assert {point["workers"] for point in told["points"]} == {2, 1000}
-    assert told["costs"].keys() == {"graph", "ranks", "server"}
-    for costs in told["costs"].values():
-        assert costs["step"] > 0
-        assert costs["task"] > 0
-    seconds = {(point["schedule"], point["workers"]): point["seconds"] for point in told["points"]}
-    assert seconds["synchronous, graph", 1000] > 10 * seconds["synchronous, graph", 2]
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".trials")]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--save", "none/plan.toml"], "none/plan.toml: there is no folder none; make it first"),
         (["--save", "plan.txt"], "plan.txt: a configuration ends in .toml"),
-        (["--cores", "4", "--tail", "1"], "--cores, --tail: of a simulated cluster only"),
-        (["--simulate", "10,many"], "--simulate 10,many: give numbers of workers, such as 10,100,1000"),
-        (["--simulate", "0"], "numbers of workers of at least 1"),
-        (["--simulate", "10", "--save", "a.toml"], "a simulation chooses nothing that could be saved"),
-        (["--simulate", "10", "--cores", "0"], "cores = 0"),
         (["--held-out", "0"], "none are held out; give held_out"),
         (["--algorithm", "sync_sgd"], "batches of whole partitions depend on how many there are; give batch_size"),
         (["--data", "none"], "unknown data 'none'"),
