@@ -162,7 +162,9 @@ def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], 
     for number in rounds:
         accepted = run.round(number).commit.accepted
         left = set(accepted) - set(without)
-        if without and len(left) < quorum:
+        if len(left) < quorum and not without:
+            raise UsageError(f"round {number} accepted {len(left)} updates, and {quorum} must be; name another")
+        if len(left) < quorum:
             raise UsageError(
                 f"round {number}: without {listed(without)} there are {len(left)} of {len(accepted)} accepted "
                 f"updates left, and {quorum} needed; leave out fewer"
