@@ -114,38 +114,18 @@ BAD = {
     # Networks that do not fit.
     "missing tensor": (["mlp0@-1", "{work}/missing.pt"], 1, "missing.pt lacks 'fc2.bias'"),
     "extra tensor": (["mlp0@-1", "{work}/extra.pt"], 1, "extra.pt has 'fc3.weight' too much"),
-    "other shape": (
-        ["mlp0@-1", "{work}/shape.pt"],
-        1,
-        "'fc1.bias' is float of shape (63,), but float of shape (64,)",
-    ),
-    "not finite": (
-        ["mlp0@-1", "{work}/nan.pt"],
-        1,
-        "nan.pt: 'fc1.weight' has 1 of 4096 elements that are not finite",
-    ),
+    "other shape": (["mlp0@-1", "{work}/shape.pt"], 1, "'fc1.bias' is float of shape (63,), but float of shape"),
+    "not finite": (["mlp0@-1", "{work}/nan.pt"], 1, "nan.pt: 'fc1.weight' has 1 of 4096 elements that are not"),
     "other architecture": (["mlp0@-1", "cnn0@-1"], 1, "cnn0@-1 lacks 'fc1.weight'"),
-    "other options": (
-        [*MLPS, "--model-options", '{"hidden": 32}'],
-        1,
-        "mlp0@-1: 'fc1.weight' is float of shape (64",
-    ),
+    "other options": ([*MLPS, "--model-options", '{"hidden": 32}'], 1, "mlp0@-1: 'fc1.weight' is float of shape"),
     # What the network is.
     "no model": (["{work}/good.pt", "{work}/good.pt"], 2, "which model? give --model"),
     "unknown model": ([*MLPS, "--model", "mpl"], 2, "unknown model 'mpl'; did you mean mlp?"),
     "bad options": ([*MLPS, "--model-options", "hidden"], 2, "--model-options must be a JSON object"),
     "no such function": ([*SMALL[:2], "--model", "{work}/mine.py:nothing"], 2, "the file has no such function"),
-    "no module": (
-        [*SMALL[:2], "--model", "{work}/mine.py:number", "--input", "2x4"],
-        1,
-        "must return a torch.nn.Mod",
-    ),
+    "no module": ([*SMALL[:2], "--model", "{work}/mine.py:number", "--input", "2x4"], 1, "must return a"),
     "unknown data": ([*MLPS, "--data", "digit"], 2, "unknown data 'digit'; did you mean digits?"),
-    "labels beyond outputs": (
-        [*SMALL, "--data", "{work}/mine.py:five"],
-        1,
-        "gives 2 outputs, but labels go up to 4",
-    ),
+    "labels beyond outputs": ([*SMALL, "--data", "{work}/mine.py:five"], 1, "gives 2 outputs, but labels go up"),
     "outputs of a pair": (
         [*SMALL[:3], "{work}/mine.py:pair", *OWN[4:], "--loss", "{work}/mine.py:of_first"],
         1,
@@ -156,23 +136,11 @@ BAD = {
     "input no shape": ([*SMALL, "--input", "2by4"], 2, "--input '2by4' is no shape such as 2x3x32x32"),
     "input of nothing": ([*SMALL, "--input", "0x4"], 2, "--input '0x4' is no shape"),
     "input of other type": ([*SMALL, "--input", "float16:2x4"], 2, "--input 'float16:2x4' is no shape"),
-    "input that does not fit": (
-        [*SMALL, "--input", "2x9"],
-        1,
-        "the model fails on inputs of shape (2, 9) float32",
-    ),
+    "input that does not fit": ([*SMALL, "--input", "2x9"], 1, "the model fails on inputs of shape (2, 9)"),
     "input of integers": ([*SMALL, "--input", "int64:2x4"], 1, "the model fails on inputs of shape (2, 4) int64"),
-    "input no tensor": (
-        [*SMALL, "--input", "{work}/mine.py:number"],
-        2,
-        "must return a tuple of tensors, not int",
-    ),
+    "input no tensor": ([*SMALL, "--input", "{work}/mine.py:number"], 2, "must return a tuple of tensors, not"),
     "input fails": ([*SMALL, "--input", "{work}/mine.py:fails"], 2, "ZeroDivisionError: no inputs today"),
-    "activations without data": (
-        [*SMALL, "--input", "2x4", "--match", "activations"],
-        2,
-        "needs examples; give --data",
-    ),
+    "activations without data": ([*SMALL, "--input", "2x4", "--match", "activations"], 2, "needs examples; give"),
     "mixed without data": ([*SMALL, "--input", "2x4", "--match", "mixed"], 2, "match mixed needs examples"),
     "repair without data": ([*SMALL, "--input", "2x4", "--repair"], 2, "repair needs examples; give --data"),
     "best without data": ([*SMALL, "--input", "2x4", "--average", "best"], 2, "average = best needs examples"),
@@ -182,19 +150,11 @@ BAD = {
     "soft without match": ([*MLPS, "--soft", "2", "--match", "none"], 2, "soft needs a match"),
     "soft by l2": ([*MLPS, "--soft", "2", "--metric", "l2"], 2, "a temperature has no meaning for l2"),
     "mixed by l2": ([*MLPS, "--match", "mixed", "--metric", "l2"], 2, "a mixed match needs cosine or correlation"),
-    "unknown match": (
-        [*MLPS, "--match", "units"],
-        2,
-        "'units' is not one of 'weights', 'activations', 'mixed', 'none'",
-    ),
+    "unknown match": ([*MLPS, "--match", "units"], 2, "'units' is not one of 'weights', 'activations', 'mixed',"),
     "unknown metric": ([*MLPS, "--metric", "l1"], 2, "'l1' is not one of 'l2', 'cosine', 'correlation'"),
     "temperature": ([*MLPS, "--soft", "1", "--temperature", "0"], 2, "temperature = 0"),
     "best of three": ([*MLPS, "mlp0@1", "--average", "best"], 2, "looks along the path between two networks"),
-    "best with weights": (
-        [*MLPS, "--average", "best", "--coefficients", "1,2"],
-        2,
-        "average best finds the coeff",
-    ),
+    "best with weights": ([*MLPS, "--average", "best", "--coefficients", "1,2"], 2, "average best finds the"),
     # Numbers.
     "three coefficients": ([*MLPS, "--coefficients", "1,2,3"], 2, "2 networks need 2 coefficients"),
     "one coefficient": ([*MLPS, "--coefficients", "1"], 2, "2 networks need 2 coefficients"),
@@ -204,22 +164,14 @@ BAD = {
     "nan coefficient": ([*MLPS, "--coefficients", "nan,1"], 2, "coefficients"),
     "infinite coefficient": ([*MLPS, "--coefficients", "inf,1"], 2, "coefficients"),
     "nan in a layer": ([*MLPS, "--layers", '{"fc1": [NaN, 1]}'], 2, "coefficients"),
-    "unknown layer": (
-        [*MLPS, "--layers", '{"fc9": [1, 0]}'],
-        2,
-        "no tensor is of layer 'fc9'; there are fc1.weight",
-    ),
+    "unknown layer": ([*MLPS, "--layers", '{"fc9": [1, 0]}'], 2, "no tensor is of layer 'fc9'; there are"),
     "layers no JSON": ([*MLPS, "--layers", "fc1=1,0"], 2, "--layers must be a JSON object"),
     "layers no object": ([*MLPS, "--layers", "[1, 0]"], 2, "layers = "),
     "layer of three": ([*MLPS, "--layers", '{"fc1": [1, 0, 0]}'], 2, "2 networks need 2 coefficients"),
     "points": ([*MLPS, "--points", "1"], 2, "points = 1: Input should be greater than or equal to 2"),
     "examples": ([*MLPS, "--examples", "0"], 2, "examples = 0: Input should be greater than or equal to 1"),
     # Where it goes.
-    "out suffix": (
-        [*MLPS, "--out", "{work}/merged.onnx"],
-        2,
-        "a checkpoint ends in .safetensors, .pt, .pth, .bin",
-    ),
+    "out suffix": ([*MLPS, "--out", "{work}/merged.onnx"], 2, "a checkpoint ends in .safetensors, .pt, .pth,"),
     "out folder": ([*MLPS, "--out", "{work}/nowhere/merged.pt"], 2, "make it first"),
     "out is a folder": ([*MLPS, "--out", "{work}/folder.pt"], 2, "folder.pt is a folder"),
     "plot suffix": ([*MLPS, "--plot", "{work}/merged.xyz"], 2, "merged.xyz"),
@@ -227,11 +179,7 @@ BAD = {
     "name taken": ([*MLPS, "--name", "mlp0"], 2, "mlp0.zarr exists already; give the merge another --name"),
     "name no name": ([*MLPS, "--name", "a/b"], 2, "name = 'a/b'"),
     "unknown option": ([*MLPS, "--bogus"], 2, "No such option: --bogus"),
-    "no scheduler": (
-        [*MLPS, "--executor", "graph", "--scheduler", "nowhere.json"],
-        1,
-        "no scheduler file nowhere.json",
-    ),
+    "no scheduler": ([*MLPS, "--executor", "graph", "--scheduler", "nowhere.json"], 1, "no scheduler file"),
 }
 
 
