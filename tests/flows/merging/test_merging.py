@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -363,19 +362,6 @@ def test_checkpoints_of_another_precision_merge_in_that_of_the_network(merge, fi
     assert {str(t.dtype) for t in result.run.round(1).params.values()} == {f"torch.{wanted}"}
 
 
-def test_a_checkpoint_that_was_written_anew_is_read_anew(merge, files) -> None:
-    mine, places = files()
-    fields = {"model": f"{mine}:model", "data": f"{mine}:data"}
-    before = merge(*places, **fields)
-    other = {name: 3 * tensor for name, tensor in torch.load(places[1]).items()}
-    torch.save(other, places[1])
-    after = merge(*places, **fields)
-    first, second = (f"parent {place}" for place in places)
-    assert after.scores[first] == before.scores[first]
-    assert after.scores[second] != before.scores[second]
-    assert after.paths["plain mean"][-1] == after.scores[second]
-
-
 def test_a_merge_into_a_file_leaves_nothing_else(root, merge, tmp_path) -> None:
     before = sorted(root.iterdir())
     out = tmp_path / "merged.safetensors"
@@ -383,22 +369,6 @@ def test_a_merge_into_a_file_leaves_nothing_else(root, merge, tmp_path) -> None:
     assert result.run is None
     assert sorted(root.iterdir()) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["merged.png", "merged.safetensors"]
-
-
-def test_shards_are_merged_like_a_file(root, merge, two, tmp_path) -> None:
-    places = []
-    for i in range(2):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        state = read_checkpoint(f"mlp{i}@-1", root)
-        for number, name in enumerate(state):
-            write_checkpoint(folder / f"{number}.safetensors", {name: state[name]})
-        shards = {name: f"{number}.safetensors" for number, name in enumerate(state)}
-        places.append(str(folder / "model.safetensors.index.json"))
-        Path(places[-1]).write_text(json.dumps({"weight_map": shards}))
-    found = merge(*places, model="mlp", model_options={"hidden": 64}, data="digits", points=11)
-    assert found.run.digest == two.run.digest
-    assert found.paths == two.paths
 
 
 # What examples allow is done by default.
