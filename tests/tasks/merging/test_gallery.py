@@ -56,14 +56,6 @@ def test_the_score_of_a_weighted_mean_is_that_of_a_hand_evaluation(gallery, writ
     assert found.loss == pytest.approx(want.loss, rel=1e-5)
 
 
-def test_layers_are_weighted_on_their_own(gallery, written) -> None:
-    gallery = gallery()
-    states, places = written(gallery)
-    mixed = {name: states[name.startswith("fc2")][name] for name in states[0]}
-    found = blended(gallery, Blend(places, (1, 0), layers=(("fc2", (0, 1)),))).state_dict()
-    assert same_bits(dict(found), mixed)
-
-
 def test_a_parent_scores_as_it_is_and_an_ensemble_by_mean_probabilities(gallery, written) -> None:
     gallery = gallery()
     states, places = written(gallery, 3)
