@@ -78,24 +78,15 @@ def _grouped_mm(site: Site, offs: Axes, **arguments: Any) -> Axes:
 
 
 @rule("scaled_dot_product_attention")
-def _attention(
-    site: Site,
-    query: Axes,
-    key: Axes,
-    value: Axes,
-    attn_mask: Axes | None = None,
-    is_causal: bool = False,
-    enable_gqa: bool = False,
-    **_: Any,
-) -> Axes:
-    if enable_gqa and query[-3].size != key[-3].size:
+def _attention(site: Site, query: Axes, key: Axes, value: Axes, **more: Any) -> Axes:
+    if more["enable_gqa"] and query[-3].size != key[-3].size:
         # Each head of keys and values is shared by several heads of queries.
         several = Atom(query[-3].size // key[-3].size)
         key, value = ([*part[:-3], product(part[-3], several), *part[-2:]] for part in (key, value))
     weights = summed_product(site, "...qd,...kd->...qk", query, key)
-    if attn_mask is not None:
-        broadcast(attn_mask, weights)
-    if is_causal:
+    if more["attn_mask"] is not None:
+        broadcast(more["attn_mask"], weights)
+    if more["is_causal"]:
         pin_all(weights[-2:], "causal mask")
     return summed_product(site, "...qk,...kv->...qv", weights, value)
 
