@@ -140,7 +140,12 @@ class Aligner:
 
     def _parts(self, root: str, known: Permutation) -> Sequence[Term]:
         """The terms of a group's units in each of its tensors, with other groups permuted as far as known."""
-        marked = [term.marked(d) for term in self.terms for d, name in enumerate(term.labels) if name == root]
+        marked = [
+            replace(term, labels=(*term.labels[:d], HERE, *term.labels[d + 1 :]))
+            for term in self.terms
+            for d, name in enumerate(term.labels)
+            if name == root
+        ]
         return comparable([term.settled(self.groups, known) for term in marked], {HERE})
 
     def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:
