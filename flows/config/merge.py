@@ -30,8 +30,7 @@ class Architecture(Config):
         default=None, description="cross_entropy, mse, FILE.py:fn; default: by the targets"
     )
     input: str | None = Field(
-        default=None,
-        description="without data: the shape of example inputs, as 2x3x32x32 or int64:2x16, or FILE.py:fn",
+        default=None, description="without data: shape of example inputs, 2x3x32x32 or int64:2x16, or FILE.py:fn"
     )
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
@@ -46,12 +45,10 @@ class Merging(Config):
         default=None, description="by what hidden units are compared; default: mixed with data, else weights"
     )
     metric: Literal["l2", "cosine", "correlation"] | None = Field(
-        default=None,
-        description="how they are compared; default: l2 by weights, correlation by activations, else cosine",
+        default=None, description="how; default: l2 by weights, correlation by activations, else cosine"
     )
     together: Literal["first", "many"] = Field(
-        default="many",
-        description="of three or more: match all to the first, or to one another",
+        default="many", description="of three or more: match all to the first, or to one another"
     )
     soft: int | None = Field(
         default=None, ge=0, description="mix the k most similar units, 0 all, instead of a permutation"
@@ -61,16 +58,14 @@ class Merging(Config):
         default="mean", description="the mean, or of two networks the best point of the path between them"
     )
     coefficients: Numbers | None = Field(
-        default=None,
-        description="a weight a network, such as its number of examples, as 1000,3000; default: equal",
+        default=None, description="a weight a network, such as its number of examples: 1000,3000; default: equal"
     )
     layers: dict[str, tuple[float, ...]] = Field(
         default={}, description='weights of their own for some layers, such as {"fc1": [1, 0]}'
     )
     repair: bool | None = Field(
         default=None,
-        description="recompute BatchNorm statistics, or rescale units (REPAIR), after averaging; "
-        "default: with data and BatchNorm",
+        description="recompute BatchNorm statistics or rescale units; default: with data and BatchNorm",
     )
     examples: int = Field(default=2000, ge=1, description="training examples for activations and repair")
     points: int = Field(default=11, ge=2, description="points of the path between two networks that are scored")

@@ -53,11 +53,7 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
         for step in steps
     ]
     named = [*blends.items(), *((f"path {kind}", point) for kind, point in points)]
-    found: list[Score] = []
-    for (name, _), score in zip(named, scorer(plan.gallery, [blend for _, blend in named]), strict=True):
-        if score is None:
-            raise DataError(f"{name} has no finite loss on the held-out examples; check the networks and the data")
-        found.append(score)
+    found = _finite([name for name, _ in named], scorer(plan.gallery, [blend for _, blend in named]))
     scores = dict(zip(blends, found, strict=False))
     paths: dict[str, list[Score]] = {}
     for (kind, _), score in zip(points, found[len(blends) :], strict=True):
@@ -68,3 +64,12 @@ def choose(plan: MergePlan, places: tuple[str, ...], scorer: Scorer) -> Choice:
         blend = replace(blend, coefficients=(1 - steps[best], steps[best]), layers=())
         scores |= {kind: path[best] for kind, path in paths.items()}
     return Choice(blend, scores, paths)
+
+
+def _finite(names: Sequence[str], scores: Sequence[Score | None]) -> list[Score]:
+    """The scores of the blends of these names; raises `DataError` if one is None, for no finite loss."""
+    found = [score for score in scores if score is not None]
+    if len(found) < len(names):
+        name = names[list(scores).index(None)]
+        raise DataError(f"{name} has no finite loss on the held-out examples; check the networks and the data")
+    return found

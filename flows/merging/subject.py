@@ -138,10 +138,7 @@ def unit_report(config: Architecture) -> dict[str, Any]:
             name: {
                 "units": group.size,
                 "depends_on": list(group.parents),
-                "members": [
-                    {"tensor": tensor, "axis": axis, "offset": offset}
-                    for tensor, axis, offset in units.members(name)
-                ],
+                "members": [{"tensor": t, "axis": axis, "offset": at} for t, axis, at in units.members(name)],
             }
             for name, group in units.groups.items()
         },

@@ -132,7 +132,8 @@ class UnitGroups:
         Tensors without these units are not changed, and the network's function stays the same. The version
         metadata of a module's `state_dict` is kept.
         """
-        self.check(state)
+        for _ in self.checked(state):  # one by one, as all may not fit into memory
+            pass
         self.check_order(permutation)
         own = {name: self.permuted(name, state, permutation) for name in state if name not in self.aliases}
         permuted = OrderedDict((name, own[self.aliases.get(name, name)]) for name in state)
@@ -240,11 +241,6 @@ class UnitGroups:
                         path = [*(piece.groups.index(parent) for parent in self.groups[name].parents), dim]
                         totals[name] += torch.stack([_summed(product, path) for product in (a * b, a * a, b * b)])
         return {name: sums[0] / (sums[1] * sums[2]).sqrt().clamp_min(1e-30) for name, sums in totals.items()}
-
-    def check(self, state: Tensors) -> None:
-        """Raise `ShapeMismatch` unless the state has the network's named tensors, of its shapes."""
-        for _ in self.checked(state):
-            pass
 
     def checked(self, state: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield a state's tensors one by one with their names; raises `ShapeMismatch` for a wrong shape."""

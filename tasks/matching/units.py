@@ -66,19 +66,21 @@ def _pieces(tensor: str, blocks: Iterable[Block], names: Mapping[Atom, str]) -> 
     """The blocks of a tensor that have interchangeable units, as pieces."""
     pieces = []
     for block in blocks:
-        shape, groups = tuple(atom.size for atom in block.atoms), tuple(names.get(atom) for atom in block.atoms)
+        groups = tuple(names.get(atom) for atom in block.atoms)
         if any(groups):
-            pieces.append(Piece(tensor, block.offset, shape, block.strides, groups, block.axes))
+            shape = tuple(atom.size for atom in block.atoms)
+            strides, axes = zip(*((stride, axis) for _, stride, axis in block.places), strict=True)
+            pieces.append(Piece(tensor, block.offset, shape, strides, groups, axes))
     return pieces
 
 
 def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iterator[Span]:
     """The units of all axes; units that occur in several tensors are counted once."""
     axes = {
-        tuple(atom for atom, its in zip(block.atoms, block.axes, strict=True) if its == axis): None
+        tuple(atom for atom, _, its in block.places if its == axis): None
         for parts in blocks.values()
         for block in parts
-        for axis in block.axes
+        for _, _, axis in block.places
     }
     for atoms in axes:
         groups = tuple(names[atom] for atom in atoms if atom in names)

@@ -38,10 +38,10 @@ def writes(operation: OpOverload) -> bool:
 
 
 def arguments(operation: OpOverload, *given: Any, **named: Any) -> dict[str, Any]:
-    """An operation's arguments by name, with defaults for those that are not given."""
+    """An operation's arguments by name, in its own order, with defaults for those that are not given."""
     schema = operation._schema.arguments
-    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-    return defaults | dict(zip([argument.name for argument in schema], given, strict=False)) | named
+    known = dict(zip([argument.name for argument in schema], given, strict=False)) | named
+    return {each.name: known.get(each.name, each.default_value) for each in schema}
 
 
 def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:

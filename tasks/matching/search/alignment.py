@@ -62,14 +62,14 @@ class Aligner:
     metric: Metric = "l2"
     assign: Assign = assign
 
-    def align(self, start: Permutation | None = None, sweeps: int = SWEEPS) -> dict[str, torch.Tensor]:
+    def align(self, start: Permutation | None = None) -> dict[str, torch.Tensor]:
         """The best permutation found, int64 (*sizes of parents, size) for each group.
 
         New unit i is the source's unit ``p[..., i]``. With `start` there is no greedy pass.
         """
         known = dict(start) if start is not None else self.greedy()
         waiting = dict.fromkeys(r for r in self._roots() if start is not None or not self._alone(r))
-        for _ in range(sweeps * len(waiting)):
+        for _ in range(SWEEPS * len(waiting)):
             if not waiting:
                 break
             root = next(iter(waiting))
@@ -140,7 +140,12 @@ class Aligner:
 
     def _parts(self, root: str, known: Permutation) -> Sequence[Term]:
         """The terms of a group's units in each of its tensors, with other groups permuted as far as known."""
-        marked = [term.marked(d) for term in self.terms for d, name in enumerate(term.labels) if name == root]
+        marked = [
+            replace(term, labels=(*term.labels[:d], HERE, *term.labels[d + 1 :]))
+            for term in self.terms
+            for d, name in enumerate(term.labels)
+            if name == root
+        ]
         return comparable([term.settled(self.groups, known) for term in marked], {HERE})
 
     def _by_pairs(self, root: str, known: Permutation) -> dict[str, torch.Tensor]:

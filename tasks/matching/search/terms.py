@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 
@@ -46,10 +46,6 @@ class WeightTerm:
     def _rows(self, tensor: torch.Tensor) -> torch.Tensor:
         (dim,) = (d for d, label in enumerate(self.labels) if label is not None)
         return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
-
-    def marked(self, dim: int) -> Self:
-        """The term with the label `HERE` on a dimension."""
-        return replace(self, labels=_marked(self.labels, dim))
 
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> WeightTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size) for each group."""
@@ -102,10 +98,6 @@ class MomentTerm:
         """Ones (units,) twice, as the moments are normalised already."""
         return torch.ones(self.moments.shape[0]), torch.ones(self.moments.shape[0])
 
-    def marked(self, dim: int) -> Self:
-        """The term with the label `HERE` on a dimension."""
-        return replace(self, labels=_marked(self.labels, dim))
-
     def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size), and paired."""
         if not any(label in permutation for label in self.labels):
@@ -147,10 +139,6 @@ Term = WeightTerm | MomentTerm
 
 def _held(target: torch.Tensor, source: torch.Tensor, labels: Labels) -> WeightTerm:
     return WeightTerm(lambda: (target, source), labels)
-
-
-def _marked(labels: Labels, dim: int) -> Labels:
-    return tuple(HERE if d == dim else label for d, label in enumerate(labels))
 
 
 def mean_term(terms: Sequence[MomentTerm]) -> MomentTerm:

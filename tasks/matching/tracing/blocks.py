@@ -12,16 +12,19 @@ from tasks.matching.tracing.axes import Atom, Axes
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a tensor that is a plain product of atoms: its offset, and the stride and axis of each atom.
+    """A part of a tensor that is a plain product: its offset, and each atom with its stride and its axis.
 
     `fixed` are further atoms at one of whose indices the block lies.
     """
 
-    atoms: tuple[Atom, ...] = ()
-    strides: tuple[int, ...] = ()
-    axes: tuple[int, ...] = ()
+    places: tuple[tuple[Atom, int, int], ...] = ()
     offset: int = 0
     fixed: tuple[Atom, ...] = ()
+
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """The atoms whose product this is."""
+        return tuple(atom for atom, _, _ in self.places)
 
 
 def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
@@ -52,20 +55,20 @@ def _follow(block: Block) -> list[Block]:
 
 
 def _at_index(block: Block, position: int, index: int) -> list[Block]:
-    beside = block.atoms[position]
+    beside, step, _ = block.places[position]
     choices = [
         _blocks_of(atom.chosen.get(beside, {}).get(index, atom), axis, stride)
-        for i, (atom, stride, axis) in enumerate(zip(block.atoms, block.strides, block.axes, strict=True))
+        for i, (atom, stride, axis) in enumerate(block.places)
         if i != position
     ]
-    return _combined(choices, block.offset + index * block.strides[position], (*block.fixed, beside))
+    return _combined(choices, block.offset + index * step, (*block.fixed, beside))
 
 
 def _blocks_of(atom: Atom, place: int, step: int) -> list[Block]:
     """The blocks of the axis at `place`, with stride `step`."""
     atom = atom.root
     if atom.parts is None or atom.size < 2:
-        own = Block((atom,), (step,), (place,)) if atom.size > 1 else Block()
+        own = Block(((atom, step, place),)) if atom.size > 1 else Block()
         return [own] if atom.size else []
     blocks: list[Block] = []
     offset = 0
@@ -82,9 +85,7 @@ def _combined(choices: list[list[Block]], offset: int = 0, fixed: tuple[Atom, ..
     """All products of blocks, one from each list."""
     return [
         Block(
-            tuple(atom for block in combination for atom in block.atoms),
-            tuple(stride for block in combination for stride in block.strides),
-            tuple(axis for block in combination for axis in block.axes),
+            tuple(place for block in combination for place in block.places),
             offset + sum(block.offset for block in combination),
             fixed,
         )

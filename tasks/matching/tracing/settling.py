@@ -71,7 +71,7 @@ def companions(trace: Trace) -> Companions:
             for stage in stages(block):
                 present = Counter((*stage.atoms, *stage.fixed))
                 beside = {atom for atom, count in present.items() if count == 1}
-                for atom, axis in zip(stage.atoms, stage.axes, strict=True):
+                for atom, _, axis in stage.places:
                     if axis < len(members):
                         together[atom] = together[atom] & beside if atom in together else beside
     return {atom: others - {atom} for atom, others in together.items()}

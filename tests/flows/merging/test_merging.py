@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,11 +138,6 @@ def test_the_stored_merge_is_the_mean_of_the_permuted_networks(root, two, three)
         assert result.run.partitions == len(states)
 
 
-def test_a_merge_gives_its_network(two) -> None:
-    network = two.run.network()
-    assert all(torch.equal(network.state_dict()[n], tensor) for n, tensor in two.run.round(-1).tensors.items())
-
-
 def test_merging_again_gives_the_same_bits_and_so_does_a_cluster(merge, two) -> None:
     again = merge("mlp0@-1", "mlp1@-1")
     assert again.run.digest == two.run.digest
@@ -205,14 +199,6 @@ def test_the_best_point_is_the_best_of_its_path_and_what_is_kept(root, merge) ->
     step = path.index(best) / 4
     assert result.coefficients == (1 - step, step)
     assert score(loaded(merged(result)))[0] == pytest.approx(best.loss, rel=1e-5)
-
-
-def test_a_soft_match_mixes_units(merge) -> None:
-    result = merge("mlp0@-1", "mlp1@-1", soft=3)
-    found = result.run.round(1).permutations["fc1"]
-    assert found.shape == (2, 64, 64)
-    assert (found.values[1] > 0).sum(1).tolist() == [3] * 64
-    np.testing.assert_allclose(found.sum("fc1.1"), 1, rtol=1e-5)
 
 
 # Repair.
@@ -363,19 +349,6 @@ def test_checkpoints_of_another_precision_merge_in_that_of_the_network(merge, fi
     assert {str(t.dtype) for t in result.run.round(1).params.values()} == {f"torch.{wanted}"}
 
 
-def test_a_checkpoint_that_was_written_anew_is_read_anew(merge, files) -> None:
-    mine, places = files()
-    fields = {"model": f"{mine}:model", "data": f"{mine}:data"}
-    before = merge(*places, **fields)
-    other = {name: 3 * tensor for name, tensor in torch.load(places[1]).items()}
-    torch.save(other, places[1])
-    after = merge(*places, **fields)
-    first, second = (f"parent {place}" for place in places)
-    assert after.scores[first] == before.scores[first]
-    assert after.scores[second] != before.scores[second]
-    assert after.paths["plain mean"][-1] == after.scores[second]
-
-
 def test_a_merge_into_a_file_leaves_nothing_else(root, merge, tmp_path) -> None:
     before = sorted(root.iterdir())
     out = tmp_path / "merged.safetensors"
@@ -383,22 +356,6 @@ def test_a_merge_into_a_file_leaves_nothing_else(root, merge, tmp_path) -> None:
     assert result.run is None
     assert sorted(root.iterdir()) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["merged.png", "merged.safetensors"]
-
-
-def test_shards_are_merged_like_a_file(root, merge, two, tmp_path) -> None:
-    places = []
-    for i in range(2):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        state = read_checkpoint(f"mlp{i}@-1", root)
-        for number, name in enumerate(state):
-            write_checkpoint(folder / f"{number}.safetensors", {name: state[name]})
-        shards = {name: f"{number}.safetensors" for number, name in enumerate(state)}
-        places.append(str(folder / "model.safetensors.index.json"))
-        Path(places[-1]).write_text(json.dumps({"weight_map": shards}))
-    found = merge(*places, model="mlp", model_options={"hidden": 64}, data="digits", points=11)
-    assert found.run.digest == two.run.digest
-    assert found.paths == two.paths
 
 
 # What examples allow is done by default.

@@ -1,63 +1,24 @@
-"""Which tensors of each network may be pinned, as patterns of names, each with what its reason must say."""
+"""Which tensors of some networks may be pinned, as patterns of names, each with what its reason must say.
 
-HEAD = {"head.bias": "output"}
+In all others only the bias of the outputs may be.
+"""
+
+from __future__ import annotations
+
+
+def mixed(operation: str) -> dict[str, str]:
+    return {"fixed.bias": operation, "head.weight": operation}
+
 
 MAY_BE_PINNED: dict[str, dict[str, str]] = {
-    "mlp": {"4.bias": "output"},
-    "dropout": {"7.bias": "output"},
     "tied_autoencoder": {"output_bias": "input"},
-    "cosine_classifier": {},
-    "zero_head": {},
-    "gated_linear": {"4.bias": "output"},
-    "input_statistics": {"mean": "input", "deviation": "input", "body.2.bias": "output"},
-    "siamese": {},
-    "dict_output": {"classes.bias": "output"},
-    "tuple_output": {"classes.bias": "output"},
-    "fourier_units": {"fixed.bias": "fft_rfft", "head.weight": "fft_rfft", "head.bias": "output"},
-    "sorted_units": {"fixed.bias": "sort", "head.weight": "sort", "head.bias": "output"},
-    "cumulative_units": {"fixed.bias": "cumsum", "head.weight": "cumsum", "head.bias": "output"},
-    "rolled_units": {"fixed.bias": "roll", "head.weight": "roll", "head.bias": "output"},
-    "cnn": {"11.bias": "output"},
-    "adaptive_pool_flatten": {"9.bias": "output"},
-    "resnet18": {"14.bias": "output"},
-    "resnet_padded_shortcut": {"8.bias": "output"},
-    "mobilenet": {"13.bias": "output"},
-    "densenet": {"13.bias": "output"},
-    "unet": HEAD,
-    "resnext": {"8.bias": "output"},
+    "input_statistics": {"mean": "input", "deviation": "input"},
+    "fourier_units": mixed("fft_rfft"),
+    "sorted_units": mixed("sort"),
+    "cumulative_units": mixed("cumsum"),
+    "rolled_units": mixed("roll"),
     # Channels in groups of 5, 3 and 4: no order of a unit would fit all of them.
-    "shufflenet": {"[35].branch.[145].*": "groups units by 3 and by 4", "9.bias": "output"},
-    "shufflenet_split": HEAD,
-    "squeeze_excitation": {"6.bias": "output"},
-    "instance_norm": {"6.bias": "output"},
-    "prelu": {"7.bias": "output"},
-    "convnext": HEAD,
-    "gated_convolution": {"3.bias": "output"},
-    "stack_roll_pad": {"weights": "stack"} | HEAD,
-    "lstm": HEAD,
-    "lstm_final_state": HEAD,
-    "gru_both_ways": HEAD,
-    "plain_rnn": HEAD,
-    "text_classifier": HEAD,
-    "encoder_post_norm": HEAD,
-    "encoder_pre_norm": HEAD,
-    "gpt": {},
-    "gpt_unbind": {},
-    "gpt_chunk": {},
-    "vit": HEAD,
-    "mlp_mixer": {"blocks.?.across.2.bias": "spatial"} | HEAD,
-    "einsum_attention": {"3.bias": "output"},
-    "llama_repeat": {},
-    "llama_expand": {},
-    "transformers_bert_sdpa": {"classifier.bias": "output"},
-    "transformers_bert_eager": {"classifier.bias": "output"},
-    "transformers_gpt2_sdpa": {},
-    "transformers_gpt2_eager": {},
-    "transformers_vit_sdpa": {"model.classifier.bias": "output"},
-    "transformers_vit_eager": {"model.classifier.bias": "output"},
-    "transformers_llama_sdpa": {},
-    "transformers_llama_eager": {},
-    "transformers_mixtral": {},
-    "transformers_resnet": {"classifier.1.bias": "output"},
-    "transformers_convnext": {"model.classifier.bias": "output"},
+    "shufflenet": {"[35].branch.[145].*": "groups units by 3 and by 4"},
+    "stack_roll_pad": {"weights": "stack"},
+    "mlp_mixer": {"blocks.?.across.2.bias": "spatial"},
 }

@@ -82,13 +82,6 @@ def test_all_weight_on_one_network_is_that_network(values, data) -> None:
     assert torch.equal(found["fc1.weight"], networks(values[chosen])[0]["fc1.weight"])
 
 
-@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.01, 10)), min_size=2, max_size=6))
-def test_a_mean_lies_within_its_networks(pairs) -> None:
-    values, coefficients = zip(*pairs, strict=True)
-    found = average(networks(*values, dtype=torch.float64), coefficients)["fc10.weight"].item()
-    assert 10 * min(values) - 1e-9 <= found <= 10 * max(values) + 1e-9
-
-
 NAN, INFINITE = float("nan"), float("inf")
 
 

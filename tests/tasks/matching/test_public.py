@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 import tasks.matching
 
 
@@ -14,11 +12,6 @@ def test_every_public_name_leads_to_what_is_called_so():
     names = ["UnitGroups", "average", "check_function", "find_units", "match"]
     assert sorted(tasks.matching.__all__) == names
     assert [getattr(tasks.matching, name).__name__ for name in names] == names
-
-
-def test_a_name_that_is_not_there_is_refused():
-    with pytest.raises(AttributeError, match="merge_everything"):
-        tasks.matching.merge_everything  # noqa: B018
 
 
 def test_importing_the_package_does_not_import_torch():

@@ -67,28 +67,6 @@ def test_rescaled_units_vary_as_much_as_the_parents(bias: bool) -> None:
     assert not any(module._forward_hooks for net in (merged, one, other) for module in net.modules())
 
 
-def test_the_average_of_a_network_with_itself_needs_no_repair() -> None:
-    network = mlp(0, 6, 20, 12, 3)
-    units = find_units(network, (torch.randn(2, 6),))
-    merged = copy.deepcopy(network)
-    rescale(merged, [network, network], [0.5, 0.5], torch.randn(100, 6), units)
-    for name, tensor in network.state_dict().items():
-        assert torch.allclose(merged.state_dict()[name], tensor, atol=1e-5)
-
-
-def test_a_convolution_is_rescaled_by_channel() -> None:
-    torch.manual_seed(1)
-    one, other = (nn.Sequential(nn.Conv2d(1, 5, 3), nn.ReLU(), nn.Conv2d(5, 2, 3)) for _ in range(2))
-    inputs = torch.randn(40, 1, 8, 8)
-    units = find_units(one, (inputs,))
-    merged = copy.deepcopy(one)
-    merged.load_state_dict(average([one.state_dict(), other.state_dict()], [1.0, 1.0]))
-    rescale(merged, [one, other], [1.0, 1.0], inputs, units)
-    with torch.no_grad():
-        found, a, b = (spread_of(net[0], net[0](inputs)) for net in (merged, one, other))
-    assert torch.allclose(found[1], (a[1] + b[1]) / 2, atol=1e-4)
-
-
 def test_a_network_without_hidden_layers_has_nothing_to_rescale() -> None:
     network = nn.Linear(3, 2)
     units = find_units(network, (torch.randn(2, 3),))

@@ -13,24 +13,15 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 @rule(*GATES)
-def _recurrent(
-    site: Site,
-    input: Axes,
-    hx: Any,
-    params: Sequence[Axes],
-    num_layers: int,
-    bidirectional: bool,
-    batch_first: bool,
-    **_: Any,
-) -> Result:
+def _recurrent(site: Site, input: Axes, hx: Any, params: Sequence[Axes], num_layers: int, **more: Any) -> Result:
     """Weights are (gates x hidden, in) and (gates x hidden, hidden).
 
     The latter has the hidden units on both axes.
     """
-    batch, time = input[:2] if batch_first else input[1::-1]
+    batch, time = input[:2] if more["batch_first"] else input[1::-1]
     time.pin("time")
     site.contract([time, input[-1]], [], [batch])
-    directions = 2 if bidirectional else 1
+    directions = 2 if more["bidirectional"] else 1
     each = len(params) // (num_layers * directions)
     current, states, cells = input[-1], [], []
     for layer in range(num_layers):

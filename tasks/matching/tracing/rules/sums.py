@@ -9,6 +9,15 @@ from typing import Any
 from tasks.matching.tracing.axes import Atom, Axes, broadcast, new_axes, pin_all, product, unify
 from tasks.matching.tracing.rules.registry import Result, Site, Unknown, dimensions, rule, tensors
 
+EQUATIONS = {
+    "linear": "...i,oi->...o",
+    "bilinear": "...i,...j,oij->...o",
+    "inner": "...i,ai->...a",
+    "outer": "r,c->rc",
+    "ger": "r,c->rc",
+}
+"""Products by their equations, as of `torch.einsum`."""
+
 
 def summed_product(site: Site, equation: str, *factors: Axes) -> Axes:
     """The axes of a product by an equation of `torch.einsum` with an arrow; axes of length 1 are broadcast."""
@@ -41,10 +50,14 @@ def _einsum(site: Site, equation: str, tensors: Sequence[Axes], **_: Any) -> Axe
     return summed_product(site, equation.replace(" ", ""), *tensors)
 
 
-@rule("linear")
-def _linear(site: Site, input: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
-    outputs = summed_product(site, "...i,oi->...o" if len(weight) == 2 else "...i,i->...", input, weight)
-    return outputs if bias is None else broadcast(outputs, bias)
+@rule(*EQUATIONS)
+def _by_equation(site: Site, **arguments: Any) -> Axes:
+    """Products of the first arguments; a further one is a bias."""
+    equation, axes = EQUATIONS[site.name], tensors(arguments)
+    if site.name == "linear" and len(axes[1]) == 1:
+        equation = "...i,i->..."
+    count = equation.count(",") + 1
+    return broadcast(summed_product(site, equation, *axes[:count]), *axes[count:])
 
 
 @rule("matmul mm bmm mv dot vdot addmm baddbmm addmv")
@@ -64,36 +77,16 @@ def _grouped_mm(site: Site, offs: Axes, **arguments: Any) -> Axes:
     return summed_product(site, "ri,gio->ro", rows, matrices)
 
 
-@rule("outer ger")
-def _outer(site: Site, self: Axes, vec2: Axes) -> Axes:
-    return [*self, *vec2]
-
-
-@rule("inner")
-def _inner(site: Site, self: Axes, other: Axes) -> Axes:
-    rows, columns = "abcdefgh"[: len(self) - 1], "stuvwxyz"[: len(other) - 1]
-    return summed_product(site, f"{rows}i,{columns}i->{rows}{columns}", self, other)
-
-
 @rule("scaled_dot_product_attention")
-def _attention(
-    site: Site,
-    query: Axes,
-    key: Axes,
-    value: Axes,
-    attn_mask: Axes | None = None,
-    is_causal: bool = False,
-    enable_gqa: bool = False,
-    **_: Any,
-) -> Axes:
-    if enable_gqa and query[-3].size != key[-3].size:
+def _attention(site: Site, query: Axes, key: Axes, value: Axes, **more: Any) -> Axes:
+    if more["enable_gqa"] and query[-3].size != key[-3].size:
         # Each head of keys and values is shared by several heads of queries.
         several = Atom(query[-3].size // key[-3].size)
         key, value = ([*part[:-3], product(part[-3], several), *part[-2:]] for part in (key, value))
     weights = summed_product(site, "...qd,...kd->...qk", query, key)
-    if attn_mask is not None:
-        broadcast(attn_mask, weights)
-    if is_causal:
+    if more["attn_mask"] is not None:
+        broadcast(more["attn_mask"], weights)
+    if more["is_causal"]:
         pin_all(weights[-2:], "causal mask")
     return summed_product(site, "...qk,...kv->...qv", weights, value)
 
@@ -119,12 +112,6 @@ def _convolution(
     if bias is not None:
         unify(bias[0], features)
     return [*images, features, *new_axes(site.shape[-spatial:], "spatial")]
-
-
-@rule("bilinear")
-def _bilinear(site: Site, input1: Axes, input2: Axes, weight: Axes, bias: Axes | None = None) -> Axes:
-    outputs = summed_product(site, "...i,oij,...j->...o", input1, weight, input2)
-    return outputs if bias is None else broadcast(outputs, bias)
 
 
 # Reductions

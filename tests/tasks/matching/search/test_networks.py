@@ -48,14 +48,6 @@ def test_matching_to_one_another_brings_networks_nearer_to_their_mean() -> None:
 # Mixtures
 
 
-def test_a_soft_match_to_one_unit_undoes_a_permutation() -> None:
-    _, units, states = copies(2)
-    mixture = match_each(Evidence(states, units), 1, 0.1)[1]
-    aligned = units.permute(states[1], mixture)
-    assert all(torch.allclose(aligned[name], states[0][name]) for name in aligned)
-    assert all(torch.equal(table.sum(1), torch.ones(len(table))) for table in mixture.values())
-
-
 def test_a_mixture_is_carried_into_the_next_layer_by_hand() -> None:
     network = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     units = find_units(network, (torch.randn(2, 1),))

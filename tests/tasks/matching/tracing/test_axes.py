@@ -4,76 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.matching.tracing.axes import Atom, AxesMismatch, concatenation, new_axes, unify, union
+from tasks.matching.tracing.axes import Atom, AxesMismatch, new_axes, unify, union
 from tasks.matching.tracing.rules.shapes import view
-
-
-def sizes(axis):
-    """An axis as the sizes of the atoms of its segments."""
-    return [[atom.size for atom in segment] for segment in axis.segments]
-
-
-def same(left, right):
-    return left.segments == right.segments
-
-
-def pins(axis):
-    return [atom.pinned for segment in axis.segments for atom in segment]
-
-
-def test_a_view_splits_an_axis_and_merges_it_again():
-    axes = new_axes([5, 12])
-    split = view(axes, [5, 3, 4])
-    assert [sizes(axis) for axis in split] == [[[5]], [[3]], [[4]]]
-    assert same(split[0], axes[0]) and sizes(axes[1]) == [[3, 4]]
-    merged = view(split, [5, 12])
-    assert same(merged[1], axes[1])
-    assert [sizes(axis) for axis in view(merged, [60])] == [[[5, 3, 4]]]
 
 
 def test_views_that_do_not_fit_one_another_pin():
     axes = new_axes([12])
     view(axes, [3, 4])
     view(axes, [4, 3])
-    assert all("groups units by" in why for why in pins(axes[0]))
-
-
-def test_cuts_at_different_places_make_the_parts_between():
-    axis = Atom(10)
-    axis.cut([4, 6])
-    axis.cut([7, 3])
-    assert sizes(axis) == [[4], [3], [3]]
-    left, right = axis.cut([4, 6])
-    assert sizes(left) == [[4]] and sizes(right) == [[3], [3]]
-
-
-def test_a_cut_of_a_product_keeps_whole_rows():
-    axis = Atom(12)
-    rows, columns = axis.factored(4, 3)
-    axis.cut([6, 6])
-    assert sizes(axis) == [[4, 3]] or sizes(axis) == [[2, 3], [2, 3]]
-    assert pins(columns) == [None] and rows.whole is None
-
-
-def test_a_cut_across_rows_pins():
-    axis = Atom(12)
-    axis.factored(4, 3)
-    axis.cut([4, 8])
-    assert all(pins(axis))
-
-
-def test_unifying_is_transitive_and_carries_pins_along():
-    one, two, three = Atom(6), Atom(6), Atom(6)
-    unify(one, two)
-    unify(two, three)
-    three.pin("here")
-    assert same(one, three) and pins(one) == ["here"]
-
-
-def test_a_sum_and_a_whole_become_the_same():
-    first, whole = Atom(2, "first"), Atom(6)
-    unify(whole, concatenation(first, Atom(4)))
-    assert pins(whole) == ["first", None]
+    assert all("groups units by" in str(atom.pinned) for atom in axes[0].walk() if atom.parts is None)
 
 
 def test_axes_of_different_lengths_are_refused():
