@@ -41,10 +41,10 @@ from tasks.data.sources.table import Source as Source
 from tasks.data.sources.table import find_source as find_source
 from tasks.data.splits.split import Split as Split
 from tasks.maps.backprop import batches as batches
+from tasks.maps.corrected import FedProx as FedProx
+from tasks.maps.corrected import Scaffold as Scaffold
 from tasks.maps.gradient import Gradient as Gradient
-from tasks.maps.local_steps import FedProx as FedProx
 from tasks.maps.local_steps import LocalSteps as LocalSteps
-from tasks.maps.scaffold import Scaffold as Scaffold
 from tasks.networks.objective import Objective as Objective
 from tasks.reduces.matched import Matched as Matched
 from tasks.reduces.mean import Mean as Mean

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from flows.config.base import NamedOrOwn, problems_of
 from storage.errors import CodeError, failing_as, located
 from tasks.algebra import Algorithm
-from tasks.algorithms.parts import APPLIES, MAPS, TABLES, is_own_part, part_options
+from tasks.algorithms.preset import APPLIES, MAPS, TABLES, is_own_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
 from tasks.reduces.table import REDUCES

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from flows.config.base import Config, NamedOrOwn
 from tasks.algebra import Algorithm
-from tasks.algorithms.parts import APPLIES, is_own_part, make_part
-from tasks.algorithms.preset import joined
+from tasks.algorithms.preset import APPLIES, is_own_part, joined, make_part
 from tasks.reduces.matched import Matched
 from tasks.reduces.table import REDUCES
 from tasks.tables import spelled

@@ -17,7 +17,7 @@ from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
-from tasks.algorithms.parts import TABLES, is_own_part
+from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.sources.table import is_source
 from tasks.networks.losses import LOSSES

@@ -23,7 +23,7 @@ from storage.runs.names import SUFFIX, default_root
 from storage.upkeep.keeping import Keep
 from tasks.compute.compute import Compute
 from tasks.data.sources.table import SOURCES
-from tasks.data.splits.table import SPLITS
+from tasks.data.splits.deals import SPLITS
 from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import SCORES

@@ -11,8 +11,7 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
 from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.courses import Course, course, lengths_of, phases
-from tasks.compute.stacked.independence import check_stackable
-from tasks.compute.stacked.replicas import Stacked
+from tasks.compute.stacked.replicas import Stacked, check_stackable
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, descend
 from tasks.maps.local_steps import LocalSteps

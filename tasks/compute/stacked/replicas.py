@@ -1,4 +1,4 @@
-"""Replicas of a network as one batched network, with a loss for each replica."""
+"""Replicas of a network as one batched network, and the trial whether each has the bits that it has alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from storage.errors import ModelError, failing_as, one_line
 from storage.values.state import State
+from storage.values.tensors import same_bits
+from tasks.data.examples import Examples
+from tasks.maps.backprop import backprop, descend
 from tasks.networks.objective import Objective
+from tasks.numerics import derive_seed, pinned
 
 
 class Replicas(nn.Module):
@@ -54,3 +59,113 @@ class Stacked:
         """The mean loss of each replica, (replica,), from outputs and targets (replica, example, *)."""
         losses: torch.Tensor = vmap(self.objective.value)(outputs, targets)
         return losses.view(self.count)
+
+
+RATE = 1 / 7
+"""The learning rate of the steps that are tried. No floating-point type holds it, so rounding shows up."""
+
+RANDOM = "it draws random numbers, as dropout does"
+
+
+def check_stackable(stacked: Stacked, examples: Examples) -> None:
+    """Raise `ModelError` for networks that cannot be trained as one batched network, or not to the same bits.
+
+    It tries a step of one network, and the same step of replicas that have different parameters.
+    """
+    objective, count = stacked.objective, stacked.count
+    with failing_as(lambda error: refusal(objective, f"they fail with {one_line(error)}")):
+        state = objective.initial()
+        alone, network = objective.network(state), stacked.network(state)
+        _check_alone(objective, alone, examples)
+        _scatter(network)
+        batch = Examples(*(t.expand(count, *t.shape).contiguous() for t in (examples.inputs, examples.targets)))
+        _check_apart(stacked, network, batch)
+        _check_agreement(stacked, alone, network, batch)
+
+
+def _check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
+    """Raise `ModelError` if the bits of a replica's step depend on its place or on the other replicas.
+
+    It tries steps of the network on a batch (replica, example, *), and restores the network's parameters.
+    """
+    places = torch.arange(stacked.count)
+    order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
+    each, again, moved, same = (
+        _stepped(stacked, network, batch, chosen, seed)
+        for seed, chosen in enumerate((places, places, order, places * 0))
+    )
+    if not all(map(same_bits, each, again)):
+        raise refusal(stacked.objective, RANDOM)
+    for here, there, copies in zip(each, moved, same, strict=True):
+        if not (same_bits(here[order], there) and same_bits(here[:1].expand_as(copies), copies)):
+            why = "a step of one has other bits in another place, or beside others"
+            raise refusal(stacked.objective, why, ", or try a multiple of 64 or another batch_size")
+
+
+def _stepped(
+    stacked: Stacked, network: Replicas, batch: Examples, places: torch.Tensor, seed: int
+) -> list[torch.Tensor]:
+    """The losses and parameters after a step in which place i has the parameters and examples of `places[i]`.
+
+    The generators start from `seed`. The network's parameters are restored.
+    """
+    parameters = list(network.trained.values())
+    before = [parameter.detach().clone() for parameter in parameters]
+    with pinned(seed, torch.get_num_threads()):
+        for parameter, earlier in zip(parameters, before, strict=True):
+            parameter.data.copy_(earlier[places])
+        losses = backprop(stacked, network, Examples(batch.inputs[places], batch.targets[places]))
+        descend(parameters, RATE)
+    after = [parameter.detach().clone() for parameter in parameters]
+    for parameter, earlier in zip(parameters, before, strict=True):
+        parameter.data.copy_(earlier)
+    return [losses, *after]
+
+
+def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -> None:
+    """Raise `ModelError` for a network that changes its buffers in training, or draws random numbers."""
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    losses = []
+    for seed in (0, 1):  # the generators are not compared: other threads of a worker draw from them, too
+        with pinned(seed, torch.get_num_threads()), torch.no_grad():
+            losses.append(objective.value(network(examples.inputs), examples.targets))
+    for name, buffer in network.named_buffers():
+        if not same_bits(buffers[name], buffer):
+            raise refusal(objective, f"training changes its buffer {name}, as BatchNorm does")
+    if not same_bits(*losses):
+        raise refusal(objective, RANDOM)
+
+
+def _check_agreement(stacked: Stacked, alone: nn.Module, network: Replicas, batch: Examples) -> None:
+    """Raise `ModelError` unless the first replica's gradient is that of a single network, up to rounding."""
+    objective, own = stacked.objective, dict(alone.named_parameters())
+    for name, parameter in network.trained.items():
+        own[name].data.copy_(parameter[0])
+    alone.zero_grad()
+    backprop(stacked, network, batch)
+    objective.value(alone(batch.inputs[0]), batch.targets[0]).backward()
+    single = torch.cat([_flat(own[name], own[name].grad) for name in network.trained])
+    replica = torch.cat(
+        [_flat(own[name], p.grad if p.grad is None else p.grad[0]) for name, p in network.trained.items()]
+    )
+    if (replica - single).norm() > single.norm() * torch.finfo(single.dtype).eps ** 0.5:
+        raise refusal(objective, "the gradient of one is another one than alone")
+
+
+def _flat(parameter: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    return torch.zeros_like(parameter).flatten() if gradient is None else gradient.flatten()
+
+
+def _scatter(network: Replicas) -> None:
+    """Multiply the parameters of each replica by different random factors near 1."""
+    generator = torch.Generator().manual_seed(derive_seed("replicas"))
+    for parameter in network.trained.values():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.data.mul_((1 + noise / 8).to(parameter.dtype))
+
+
+def refusal(objective: Objective, why: str, advice: str = "") -> ModelError:
+    """The error that an objective's networks cannot be stacked, with the reason and what to do."""
+    return ModelError(
+        f"replicas of model {objective.model.name} cannot be stacked: {why}; leave stacked at 1{advice}"
+    )

@@ -18,7 +18,7 @@ from torch import nn
 
 from storage.errors import ModelError, UsageError
 from storage.values.layout import Layout
-from tasks.compute.tensor_parallel.attention import attention_of
+from tasks.compute.tensor_parallel.layers import attention_of
 from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
 from tasks.compute.tensor_parallel.trying import is_sound
 from tasks.matching.groups import UnitGroups

@@ -13,7 +13,7 @@ from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.data.sources.images import Digits
 from tasks.data.splits.split import Split
-from tasks.maps.elastic import Elastic
+from tasks.maps.corrected import Elastic
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned

@@ -18,8 +18,9 @@ from tasks.applies.adaptive import Adam
 from tasks.applies.sgd import Sgd
 from tasks.data.examples import Examples
 from tasks.maps.backprop import batches
+from tasks.maps.corrected import FedProx
 from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import FedProx, LocalSteps
+from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 

@@ -10,7 +10,7 @@ import torch
 from storage.errors import UsageError
 from tasks.algorithms.table import build_algorithm
 from tasks.data.examples import Examples
-from tasks.maps.local_steps import FedProx
+from tasks.maps.corrected import FedProx
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.user_code import find_code
 

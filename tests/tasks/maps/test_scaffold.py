@@ -14,7 +14,7 @@ from tasks.algorithms.table import build_algorithm
 from tasks.clusters.connecting import connect
 from tasks.data.examples import Examples
 from tasks.executors.graph import GraphExecutor
-from tasks.maps.scaffold import Scaffold
+from tasks.maps.corrected import Scaffold
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.reduces.tree import reduce_all
 from tasks.user_code import find_code

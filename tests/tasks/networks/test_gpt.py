@@ -12,8 +12,8 @@ from tasks.data.examples import Examples
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.matching import check_function, find_units
-from tasks.networks.gpt import Gpt
 from tasks.networks.objective import ModelSpec, Objective
+from tasks.networks.reference import Gpt
 from tasks.numerics import pinned
 
 TOKENS = torch.randint(0, 11, (3, 7), generator=torch.Generator().manual_seed(0))

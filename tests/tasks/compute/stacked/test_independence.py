@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from storage.errors import ModelError
-from tasks.compute.stacked.independence import check_stackable
-from tasks.compute.stacked.replicas import Stacked
+from tasks.compute.stacked.replicas import Stacked, check_stackable
 from tasks.numerics import pinned
 from tests.tasks.compute.stacked.test_training import objective, part
 

@@ -18,9 +18,8 @@ from tasks.compute.compute import Compute
 from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.replicas import Stacked
 from tasks.data.examples import Examples
-from tasks.maps.elastic import Elastic
-from tasks.maps.local_steps import FedProx, LocalSteps
-from tasks.maps.scaffold import Scaffold
+from tasks.maps.corrected import Elastic, FedProx, Scaffold
+from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 from tasks.reduces.mean import Mean

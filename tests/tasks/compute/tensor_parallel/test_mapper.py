@@ -14,8 +14,9 @@ from tasks.applies.adaptive import Adam
 from tasks.applies.memory import KeepExtras
 from tasks.compute.compute import Compute, whole_part
 from tasks.compute.mapper import Mapper
+from tasks.maps.corrected import FedProx
 from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import FedProx, LocalSteps
+from tasks.maps.local_steps import LocalSteps
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust import Median
 from tasks.reduces.tree import reduce_all

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import DataError
-from tasks.data.splits.deals import Pool
+from tasks.data.splits.deals import SPLITS, Pool
 from tasks.data.splits.split import Split
-from tasks.data.splits.table import SPLITS
 
 KINDS = [
     "iid",

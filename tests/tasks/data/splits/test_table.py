@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from storage.errors import UsageError
+from tasks.data.splits.deals import SPLITS
 from tasks.data.splits.split import Split
-from tasks.data.splits.table import SPLITS
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_only_a_random_split_can_be_drawn_again() -> None:
 
 
 def test_the_table_is_read_without_torch() -> None:
-    script = "import sys\nfrom tasks.data.splits.table import SPLITS\nassert 'torch' not in sys.modules"
+    script = "import sys\nfrom tasks.data.splits.deals import SPLITS\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
