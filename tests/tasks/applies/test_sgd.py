@@ -17,7 +17,7 @@ def directions(steps: int) -> list[torch.Tensor]:
 
 
 @given(lr=st.floats(1e-3, 2.0), momentum=st.floats(0.0, 0.99), nesterov=st.booleans())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_steps_are_those_of_torch_step_by_step(lr: float, momentum: float, nesterov: bool) -> None:
     nesterov = nesterov and momentum > 0
     parameter = torch.nn.Parameter(torch.ones(6, dtype=torch.float64))

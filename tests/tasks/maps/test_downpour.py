@@ -15,6 +15,7 @@ from tasks.maps.gradient import Downpour, Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
+from tests.tasks.sampled import sampled
 
 
 def objective(model: str = "mlp", dtype: str = "float32") -> Objective:
@@ -37,8 +38,9 @@ def mapped(rule: Downpour, what: Objective, carry: Mapping[str, Vectors] | None 
         return rule(what, what.initial(), examples(dtype=getattr(torch, what.model.dtype)), carry or {}, seed)
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("model", "dtype"), sampled(4, ["logistic", "mlp", "cnn"], ["float32", "float64", "bfloat16"])
+)
 def test_it_pushes_the_sum_of_the_gradients_of_plain_sgd(model: str, dtype: str) -> None:
     what = objective(model, dtype)
     found = mapped(going_on(4, 16, 0.2), what)

@@ -23,6 +23,7 @@ from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
+from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=3)
 
@@ -98,8 +99,9 @@ class Net(torch.nn.Module):
 # Local steps.
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("model", "dtype"), sampled(4, ["logistic", "mlp", "cnn"], ["float32", "float64", "bfloat16"])
+)
 def test_plain_sgd_has_the_bits_of_torch(model: str, dtype: str) -> None:
     what, part = objective(model, dtype), examples(dtype=getattr(torch, dtype))
     state = what.initial()
@@ -308,7 +310,7 @@ def numbered(count: int) -> Examples:
 
 
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 3), st.integers(0, 2**63 - 1))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_each_pass_visits_every_example_once(count: int, size: int, passes: int, seed: int) -> None:
     each = -(-count // min(size, count))
     found = [batch.targets.tolist() for batch in batches(numbered(count), size, passes * each, seed)]
@@ -319,7 +321,7 @@ def test_each_pass_visits_every_example_once(count: int, size: int, passes: int,
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 20))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_as_many_batches_come_as_were_asked_for(count: int, size: int, steps: int) -> None:
     found = [
         (batch.inputs[:, 0].tolist(), batch.targets.tolist()) for batch in batches(numbered(count), size, steps, 0)

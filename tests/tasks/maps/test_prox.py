@@ -13,6 +13,7 @@ from tasks.data.examples import Examples
 from tasks.maps.corrected import FedProx
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.user_code import find_code
+from tests.tasks.sampled import sampled
 
 SQUARE = """
 import torch
@@ -58,8 +59,10 @@ def test_it_rests_between_the_start_and_the_minimum(square: Objective) -> None:
         assert 2 - update.direction["float32"].item() == pytest.approx(2 * mu / (1 + mu), abs=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"optimizer": "AdamW", "lr": 1e-3}, {"clip_norm": 0.5, "momentum": 0.9}])
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize(
+    ("options", "model"),
+    sampled(5, [{}, {"optimizer": "AdamW", "lr": 1e-3}, {"clip_norm": 0.5, "momentum": 0.9}], ["mlp", "cnn"]),
+)
 def test_without_mu_it_has_the_bits_of_federated_averaging(model: str, options: dict[str, object]) -> None:
     objective = Objective(ModelSpec(model, (1, 8, 8), 10, "float32", 0), "cross_entropy")
     examples = Examples(torch.rand(40, 1, 8, 8), torch.arange(40) % 10)

@@ -59,7 +59,7 @@ def test_distances_by_hand() -> None:
 
 
 @given(st.integers(1, 20), st.integers(6, 9))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_what_is_right_is_among_the_five_greatest(examples: int, classes: int) -> None:
     generator = torch.Generator().manual_seed(examples)
     logits = torch.randn(examples, classes, generator=generator)

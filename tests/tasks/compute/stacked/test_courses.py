@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.compute.stacked import courses
@@ -36,6 +36,7 @@ def taken(every: list[Course], places: int) -> list[list[list[int]]]:
     return found
 
 
+@settings(deadline=None, max_examples=25)
 @given(SIZES, st.one_of(st.none(), st.integers(1, 20)), st.integers(1, 9), st.integers(0, 2))
 def test_each_replica_takes_its_own_batches_in_their_order(sizes, size, steps, more) -> None:
     parts = [numbered(100 * number, count) for number, count in enumerate(sizes)]
@@ -46,6 +47,7 @@ def test_each_replica_takes_its_own_batches_in_their_order(sizes, size, steps, m
     assert taken(every, len(parts) + more) == wanted
 
 
+@settings(deadline=None, max_examples=25)
 @given(SIZES, st.integers(1, 20), st.integers(1, 4))
 def test_it_is_so_however_few_batches_are_drawn_ahead(sizes, size, epochs) -> None:
     parts = [numbered(100 * number, count) for number, count in enumerate(sizes)]

@@ -13,12 +13,15 @@ from storage.errors import ModelError
 from tasks.compute.stacked.replicas import Stacked, check_stackable
 from tasks.numerics import pinned
 from tests.tasks.compute.stacked.test_training import objective, part
+from tests.tasks.sampled import sampled
 
 COUNT = 8
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp", "gpt", "Convolutions", "Tied", "Frozen", "Idle"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    sampled(3, ["logistic", "mlp", "gpt", "Convolutions", "Tied", "Frozen", "Idle"], ["float32", "float64"]),
+)
 def test_sound_networks_pass_and_stay_as_they_are(own, kind, dtype) -> None:
     what = objective(kind, own, dtype)
     before = what.initial()

@@ -26,6 +26,7 @@ from tasks.reduces.mean import Mean
 from tasks.reduces.tree import reduce_all
 from tasks.user_code import find_code
 from tests.tasks.compute.stacked.networks import NETWORKS
+from tests.tasks.sampled import sampled
 
 SIZES = (40, 33, 40, 8, 64, 21, 16)
 LOCAL = LocalSteps(local_epochs=2, batch_size=16, lr=0.1)
@@ -64,7 +65,7 @@ def same(one: Update, other: Update) -> bool:
     return all(torch.equal(vector, other.direction[name]) for name, vector in one.direction.items())
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp", "gpt", "Convolutions", "Tied", "Frozen", "Idle"])
+@pytest.mark.parametrize("kind", sampled(3, ["mlp", "logistic", "gpt", "Convolutions", "Frozen", "Idle", "Tied"]))
 def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
     what = objective(kind, own)
     parts, seeds = [part(what, count, count) for count in SIZES], range(len(SIZES))
@@ -112,7 +113,7 @@ def test_a_step_of_two_replicas_by_hand(own) -> None:
     assert [update.metrics["train_loss"] for update in found] == [2.5, 26.0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(["mlp", "gpt"]),
     st.lists(st.tuples(st.sampled_from(SIZES), st.integers(0, 9)), min_size=1, max_size=8),

@@ -16,6 +16,7 @@ from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import objective_of, off, shares_of
 from tests.tasks.matching.analysed import NAMES, built
+from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=20, batch_size=7, lr=0.05)
 
@@ -51,8 +52,7 @@ def test_a_gpt_s_heads_and_wide_layers_are_shared() -> None:
     assert cut(shares) > 0.9
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("way", ["split", "chunk", "view"])
+@pytest.mark.parametrize(("way", "ranks"), sampled(5, ["split", "chunk", "view"], [2, 3]))
 def test_queries_keys_and_values_of_one_layer_are_shared_by_heads(way: str, ranks: int) -> None:
     objective = objective_of("packed", way=way)
     shares = shares_of(objective, ranks)
@@ -116,8 +116,7 @@ def test_units_that_cannot_be_shared_are_named_with_those_that_can() -> None:
 # Large layers in no group.
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "ranks"), sampled(5, ["float32", "float64"], [2, 3, 4]))
 def test_a_large_layer_in_no_group_is_shared_by_its_inputs(dtype: str, ranks: int) -> None:
     objective = objective_of("chain", dtype, widths=[30, 20])
     shares = shares_of(objective, ranks)
@@ -144,7 +143,7 @@ def test_small_layers_and_those_that_are_tied_are_on_all_ranks() -> None:
 # All architectures that units are found in.
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "siamese" not in name and "bert" not in name])
+@pytest.mark.parametrize("name", sampled(7, [n for n in NAMES if "siamese" not in n and "bert" not in n]))
 def test_any_network_is_shared_soundly_or_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, (inputs,) = built(name)
     monkeypatch.setitem(MODELS, name, lambda inputs, outputs: built(name)[0])

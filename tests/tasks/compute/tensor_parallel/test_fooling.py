@@ -15,6 +15,7 @@ from storage.values.state import State
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, tensor_parallel_of
+from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=20, batch_size=7, lr=0.05)
 UNITS = 12
@@ -120,8 +121,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, "joining", Joining)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("kind", BETWEEN)
+@pytest.mark.parametrize(("kind", "ranks"), sampled(3, BETWEEN, [2, 3]))
 def test_ranks_take_the_steps_of_the_whole_network_or_none(kind: str, ranks: int) -> None:
     objective = objective_of("fooling", kind=kind)
     try:
@@ -135,8 +135,7 @@ def test_ranks_take_the_steps_of_the_whole_network_or_none(kind: str, ranks: int
         assert difference < 1e-12, kind
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("kind", BEFORE)
+@pytest.mark.parametrize(("kind", "ranks"), sampled(3, BEFORE, [2, 3]))
 def test_a_hybrid_takes_the_steps_of_the_whole_network_or_none(kind: str, ranks: int) -> None:
     objective = objective_of("joining", kind=kind)
     try:

@@ -21,7 +21,7 @@ def test_sizes_by_hand() -> None:
 
 
 @given(st.integers(1, 40), st.integers(0, 400), st.floats(0.01, 20))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_sizes_fall_and_none_is_empty(partitions: int, more: int, exponent: float) -> None:
     counts = Sizes(exponent).counts(partitions + more, partitions)
     assert counts.sum() == partitions + more
@@ -46,7 +46,7 @@ WEIGHTS = st.lists(st.floats(0, exclude_min=True, allow_infinity=False), min_siz
 
 
 @given(WEIGHTS, st.integers(0, 1000))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_sizes_in_proportions_make_up_all_examples_in_the_order_of_the_weights(weights, more: int) -> None:
     counts = Proportions(tuple(weights)).counts(len(weights) + more, len(weights))
     assert counts.sum() == len(weights) + more

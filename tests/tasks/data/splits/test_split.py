@@ -46,7 +46,7 @@ def test_every_split_of_the_table_is_tried_here() -> None:
 
 
 @given(pools(), st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 3))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_a_split_is_a_partition_of_its_pool(drawn, kind: str, seed: int, number: int) -> None:
     pool, partitions = drawn
     parts = split_of(partitions, kind, seed).rows(pool, number)
@@ -56,7 +56,7 @@ def test_a_split_is_a_partition_of_its_pool(drawn, kind: str, seed: int, number:
 
 
 @given(pools(), st.sampled_from(KINDS), st.lists(st.integers(0, 3), min_size=1, max_size=4))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_a_split_does_not_depend_on_what_was_split_before(drawn, kind: str, numbers: list[int]) -> None:
     pool, partitions = drawn
     split = split_of(partitions, kind, 4)
