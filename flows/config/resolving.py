@@ -16,7 +16,7 @@ from flows.config.train import Dealing, TrainConfig
 from storage.errors import UsageError
 from storage.runs.names import is_run, run_address
 from tasks.algebra import Algorithm
-from tasks.compute.fitting import Fitting
+from tasks.compute.compute import Fitting
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits.split import Split

@@ -74,52 +74,12 @@ def check_stackable(stacked: Stacked, examples: Examples) -> None:
     """
     objective, count = stacked.objective, stacked.count
     with failing_as(lambda error: refusal(objective, f"they fail with {one_line(error)}")):
-        state = objective.initial()
-        alone, network = objective.network(state), stacked.network(state)
+        alone = objective.network(objective.initial())
         _check_alone(objective, alone, examples)
-        _scatter(network)
         batch = Examples(*(t.expand(count, *t.shape).contiguous() for t in (examples.inputs, examples.targets)))
-        _check_apart(stacked, network, batch)
-        _check_agreement(stacked, alone, network, batch)
-
-
-def _check_apart(stacked: Stacked, network: Replicas, batch: Examples) -> None:
-    """Raise `ModelError` if the bits of a replica's step depend on its place or on the other replicas.
-
-    It tries steps of the network on a batch (replica, example, *), and restores the network's parameters.
-    """
-    places = torch.arange(stacked.count)
-    order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
-    each, again, moved, same = (
-        _stepped(stacked, network, batch, chosen, seed)
-        for seed, chosen in enumerate((places, places, order, places * 0))
-    )
-    if not all(map(same_bits, each, again)):
-        raise refusal(stacked.objective, RANDOM)
-    for here, there, copies in zip(each, moved, same, strict=True):
-        if not (same_bits(here[order], there) and same_bits(here[:1].expand_as(copies), copies)):
-            why = "a step of one has other bits in another place, or beside others"
-            raise refusal(stacked.objective, why, ", or try a multiple of 64 or another batch_size")
-
-
-def _stepped(
-    stacked: Stacked, network: Replicas, batch: Examples, places: torch.Tensor, seed: int
-) -> list[torch.Tensor]:
-    """The losses and parameters after a step in which place i has the parameters and examples of `places[i]`.
-
-    The generators start from `seed`. The network's parameters are restored.
-    """
-    parameters = list(network.trained.values())
-    before = [parameter.detach().clone() for parameter in parameters]
-    with pinned(seed, torch.get_num_threads()):
-        for parameter, earlier in zip(parameters, before, strict=True):
-            parameter.data.copy_(earlier[places])
-        losses = backprop(stacked, network, Examples(batch.inputs[places], batch.targets[places]))
-        descend(parameters, RATE)
-    after = [parameter.detach().clone() for parameter in parameters]
-    for parameter, earlier in zip(parameters, before, strict=True):
-        parameter.data.copy_(earlier)
-    return [losses, *after]
+        start = _scattered(stacked.network(objective.initial()))
+        _check_apart(stacked, start, batch)
+        _check_agreement(stacked, alone, start, batch)
 
 
 def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -> None:
@@ -136,32 +96,69 @@ def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -
         raise refusal(objective, RANDOM)
 
 
-def _check_agreement(stacked: Stacked, alone: nn.Module, network: Replicas, batch: Examples) -> None:
-    """Raise `ModelError` unless the first replica's gradient is that of a single network, up to rounding."""
-    objective, own = stacked.objective, dict(alone.named_parameters())
-    for name, parameter in network.trained.items():
-        own[name].data.copy_(parameter[0])
-    alone.zero_grad()
-    backprop(stacked, network, batch)
-    objective.value(alone(batch.inputs[0]), batch.targets[0]).backward()
-    single = torch.cat([_flat(own[name], own[name].grad) for name in network.trained])
-    replica = torch.cat(
-        [_flat(own[name], p.grad if p.grad is None else p.grad[0]) for name, p in network.trained.items()]
+def _check_apart(stacked: Stacked, start: Mapping[str, torch.Tensor], batch: Examples) -> None:
+    """Raise `ModelError` if the bits of a replica's step depend on its place or on the other replicas.
+
+    It tries steps from parameters, (replica, *shape) by name, on a batch (replica, example, *).
+    """
+    places = torch.arange(stacked.count)
+    order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
+    each, again, moved, same = (
+        _stepped(stacked, start, batch, chosen, seed)
+        for seed, chosen in enumerate((places, places, order, places * 0))
     )
+    if not all(map(same_bits, each, again)):
+        raise refusal(stacked.objective, RANDOM)
+    for here, there, copies in zip(each, moved, same, strict=True):
+        if not (same_bits(here[order], there) and same_bits(here[:1].expand_as(copies), copies)):
+            why = "a step of one has other bits in another place, or beside others"
+            raise refusal(stacked.objective, why, ", or try a multiple of 64 or another batch_size")
+
+
+def _stepped(
+    stacked: Stacked, start: Mapping[str, torch.Tensor], batch: Examples, places: torch.Tensor, seed: int
+) -> list[torch.Tensor]:
+    """The losses and parameters after a step in which place i has the parameters and examples of `places[i]`."""
+    network = _network_at(stacked, start, places)
+    with pinned(seed, torch.get_num_threads()):
+        losses = backprop(stacked, network, Examples(batch.inputs[places], batch.targets[places]))
+        descend(list(network.trained.values()), RATE)
+    return [losses, *(parameter.detach() for parameter in network.trained.values())]
+
+
+def _network_at(stacked: Stacked, start: Mapping[str, torch.Tensor], places: torch.Tensor) -> Replicas:
+    """New replicas, of which that in place i has the parameters of `places[i]`."""
+    network = stacked.network(stacked.objective.initial())
+    for name, parameter in network.trained.items():
+        parameter.data.copy_(start[name][places])
+    return network
+
+
+def _check_agreement(
+    stacked: Stacked, alone: nn.Module, start: Mapping[str, torch.Tensor], batch: Examples
+) -> None:
+    """Raise `ModelError` unless the first replica's gradient is that of a single network, up to rounding."""
+    objective, network = stacked.objective, _network_at(stacked, start, torch.arange(stacked.count))
+    own = {name: parameter for name, parameter in alone.named_parameters() if name in start}
+    for name, parameter in own.items():
+        parameter.data.copy_(start[name][0])
+    objective.value(alone(batch.inputs[0]), batch.targets[0]).backward()
+    backprop(stacked, network, batch)
+    single = torch.cat([_gradient(parameter).flatten() for parameter in own.values()])
+    replica = torch.cat([_gradient(network.trained[name])[0].flatten() for name in own])
     if (replica - single).norm() > single.norm() * torch.finfo(single.dtype).eps ** 0.5:
         raise refusal(objective, "the gradient of one is another one than alone")
 
 
-def _flat(parameter: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
-    return torch.zeros_like(parameter).flatten() if gradient is None else gradient.flatten()
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def _scatter(network: Replicas) -> None:
-    """Multiply the parameters of each replica by different random factors near 1."""
+def _scattered(network: Replicas) -> dict[str, torch.Tensor]:
+    """The parameters of each replica, (replica, *shape) by name, times different random factors near 1."""
     generator = torch.Generator().manual_seed(derive_seed("replicas"))
-    for parameter in network.trained.values():
-        noise = torch.randn(parameter.shape, generator=generator)
-        parameter.data.mul_((1 + noise / 8).to(parameter.dtype))
+    noise = {name: torch.randn(p.shape, generator=generator) for name, p in network.trained.items()}
+    return {name: p.detach() * (1 + noise[name] / 8).to(p.dtype) for name, p in network.trained.items()}
 
 
 def refusal(objective: Objective, why: str, advice: str = "") -> ModelError:
