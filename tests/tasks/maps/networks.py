@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from textwrap import indent
 
+import torch
+
+from tasks.data.examples import Examples
+from tasks.networks.objective import ModelSpec, Objective
+
+
+def objective(model: str = "mlp", dtype: str = "float32") -> Objective:
+    return Objective(ModelSpec(model, (1, 4, 4), 3, dtype, 0), "cross_entropy")
+
+
+def examples(count: int = 50, dtype: str = "float32") -> Examples:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(count, 1, 4, 4, generator=generator).to(getattr(torch, dtype))
+    return Examples(inputs, torch.randint(0, 3, (count,), generator=generator))
+
+
 HEAD = """
 import random
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-CALLS = 0
 
 class Base(nn.Module):
     def __init__(self):
@@ -161,20 +175,3 @@ def forward(self, x):
 """,
 }
 """What a step does follows from the network, the batch and the generators."""
-
-IMPURE = {
-    "of the file": """
-def forward(self, x):
-    global CALLS
-    CALLS += 1
-    return self.last(self.first(x.flatten(1)) * CALLS)
-""",
-    "list of the class": """
-tally = []
-
-def forward(self, x):
-    self.tally.append(1)
-    return self.last(self.first(x.flatten(1)) * len(self.tally))
-""",
-}
-"""What a step does follows from how many the process has taken, too."""

@@ -23,20 +23,10 @@ from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
+from tests.tasks.maps.networks import examples, objective
 from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=3)
-
-
-def objective(model: str = "mlp", dtype: str = "float32", **options: object) -> Objective:
-    text = "{" + ", ".join(f'"{key}": {value}' for key, value in options.items()) + "}"
-    return Objective(ModelSpec(model, (1, 4, 4), 3, dtype, 0, text), "cross_entropy")
-
-
-def examples(count: int = 50, dtype: torch.dtype = torch.float32) -> Examples:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(count, 1, 4, 4, generator=generator).to(dtype)
-    return Examples(inputs, torch.randint(0, 3, (count,), generator=generator))
 
 
 def trained(what: Objective, state: State, part: Examples, optimizer, steps: int, size: int | None, clip=None):
@@ -103,7 +93,7 @@ class Net(torch.nn.Module):
     ("model", "dtype"), sampled(4, ["logistic", "mlp", "cnn"], ["float32", "float64", "bfloat16"])
 )
 def test_plain_sgd_has_the_bits_of_torch(model: str, dtype: str) -> None:
-    what, part = objective(model, dtype), examples(dtype=getattr(torch, dtype))
+    what, part = objective(model, dtype), examples(dtype=dtype)
     state = what.initial()
     with pinned(0, threads=1):
         update = LocalSteps(local_steps=6, batch_size=16, lr=0.1)(what, state, part, {}, 7)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torchmetrics import MeanMetric
 
 from storage.errors import ModelError
 from tasks.data.examples import Examples
@@ -20,6 +21,7 @@ from tasks.networks.scores import (
     token_accuracy,
     top5,
 )
+from tasks.networks.unofficial import count_updates
 from tasks.user_code import Code, find_code
 
 OWN = """
@@ -151,3 +153,11 @@ def described(labels: bool, targets: tuple[int, ...]) -> Description:
 def test_scores_that_nobody_chose(loss, labels: bool, targets, scores) -> None:
     assert default_scores(loss, described(labels, targets)) == scores
     assert set(scores) <= set(SCORES)
+
+
+def test_a_metric_is_told_how_many_batches_it_has_seen() -> None:
+    metric = MeanMetric()
+    count_updates(metric, 2)
+    assert metric.update_count == 2, "torchmetrics counts otherwise now: mend tasks/networks/unofficial.py"
+    metric.update(torch.ones(1))
+    assert metric.update_count == 3

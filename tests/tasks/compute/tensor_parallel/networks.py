@@ -117,18 +117,6 @@ class Between(nn.Module):
         raise NotImplementedError
 
 
-class Softmax(Between):
-    def between(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden.softmax(-1)
-
-
-class Means(Between):
-    """Takes from each unit the mean of all."""
-
-    def between(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden.relu() - hidden.mean(-1, keepdim=True)
-
-
 class Views(Between):
     """Knows how many units there are."""
 
@@ -256,7 +244,7 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
         "again": Again,
         "python": Python,
     },
-    **{"softmax": Softmax, "means": Means, "views": Views, "normed": Normed, "past": Past},
+    **{"views": Views, "normed": Normed, "past": Past},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("encoder", "decoder", "attending", "packed"), (4, 3)),

@@ -1,4 +1,4 @@
-"""Which units are shared: all that can be, and none that something between their layers mixes or counts."""
+"""What ranks share: all that they can, and nothing that is then another function; trials and hybrids."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch import nn
 from storage.errors import ModelError, UsageError
 from tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares
 from tasks.compute.tensor_parallel.shares import Shares
+from tasks.compute.tensor_parallel.trying import is_sound
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
-from tests.tasks.compute.tensor_parallel.networks import objective_of, off, shares_of
+from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of
 from tests.tasks.matching.analysed import NAMES, built
 from tests.tasks.sampled import sampled
 
@@ -66,15 +67,10 @@ def test_heads_whose_width_is_taken_from_the_input_are_left_out() -> None:
         shares_of(objective_of("packed", way="width of the input"), 2)
 
 
-@pytest.mark.parametrize("model", ["softmax", "means", "views"])
-def test_units_that_are_mixed_or_counted_between_their_layers_are_not_shared(model: str) -> None:
+@pytest.mark.parametrize("model", ["views", "past"])
+def test_units_that_are_counted_between_their_layers_or_passed_by_in_scoring_are_not_shared(model: str) -> None:
     with pytest.raises(ModelError, match="shares of units first give another function than all of them"):
         shares_of(objective_of(model), 2)
-
-
-def test_layers_that_are_passed_by_in_evaluation_are_not_shared() -> None:
-    with pytest.raises(ModelError, match="shares of units first give another function than all of them"):
-        shares_of(objective_of("past"), 2)
 
 
 @pytest.mark.parametrize(("model", "ranks"), [("linear", 2), ("normed", 2), ("chain", 17), ("cnn", 2)])
@@ -165,3 +161,91 @@ def test_a_llama_s_gates_and_heads_are_shared() -> None:
     network, (inputs,) = built("transformers_llama_sdpa")
     fitting = candidates(network, inputs, 2)
     assert "model.model.layers.0.self_attn.q_proj" in fitting and "model.model.layers.0.mlp.gate_proj" in fitting
+
+
+def test_what_is_before_the_first_shared_layer_is_trained_on_shares_of_the_batch() -> None:
+    shares = shares_of(objective_of("alexnet"), 2, hybrid=True)
+    assert shares.joins == "8"
+    assert shares.before == {"0.weight", "0.bias", "4.weight", "4.bias"}
+
+
+def test_layers_before_that_are_not_sliced() -> None:
+    """The first layer would be, did all ranks have its examples."""
+    deep = objective_of("deep", batch_norm=False, widths=[20, 20])
+    assert shares_of(deep, 2).sliced == ("lead", "rest.6")
+    shares = shares_of(deep, 2, hybrid=True)
+    assert (shares.joins, shares.sliced) == ("rest.0", ("rest.6",))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "units", "says"),
+    [
+        ("chain", {}, (), r"nothing is trained before 0, the first of the shared layers; leave hybrid out$"),
+        (
+            "deep",
+            {},
+            ("rest.0",),
+            r"norm normalises over the batch, of which ranks have shares; leave hybrid out$",
+        ),
+        (
+            "alexnet",
+            {"norm": True},
+            (),
+            r"1 normalises over the batch, of which ranks have shares; leave hybrid out$",
+        ),
+        ("gpt", {"width": 16}, (), r"shares of the batch before .* give another function; leave hybrid out$"),
+        (
+            "encoder",
+            {},
+            (),
+            r"layer.self_attn cannot join shares of a batch, as linear layers do; leave hybrid out$",
+        ),
+    ],
+)
+def test_what_cannot_be_a_hybrid_is_refused(
+    model: str, options: dict[str, object], units: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(ModelError, match=says):
+        shares_of(objective_of(model, **options), 2, units, hybrid=True)
+
+
+class Single(nn.Linear):
+    """Takes single precision alone."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int):
+        super().__init__(inputs[0], outputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.dtype != torch.float32:
+            raise TypeError("of float32 only")
+        return super().forward(inputs)
+
+
+def tried(change: dict[str, object], model: str = "chain", hybrid: bool = False) -> bool:
+    objective = objective_of(model)
+    shares: Shares = shares_of(objective, 2, ("3",) if model == "chain" else (), hybrid)
+    return is_sound(objective, examples_of(objective, 4).inputs, replace(shares, **change))
+
+
+def test_what_is_found_is_sound() -> None:
+    assert tried({}) and tried({}, "encoder") and tried({}, "alexnet", hybrid=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "model", "hybrid"),
+    [
+        ({"column": ()}, "chain", False),  # gradients of its inputs would be those of the rank's units
+        ({"row": ()}, "chain", False),  # so would outputs
+        ({"heads": ()}, "encoder", False),
+        ({"before": frozenset()}, "alexnet", True),  # gradients would be those of the rank's examples
+    ],
+)
+def test_shares_with_a_fault_are_not(change: dict[str, object], model: str, hybrid: bool) -> None:
+    assert not tried(change, model, hybrid)
+
+
+def test_a_network_that_has_no_float64_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "single", Single)
+    objective, shares = objective_of("single", "float32"), shares_of(objective_of("chain"), 2)
+    with pytest.raises(ModelError, match="Single cannot be tried in float64: TypeError: of float32 only"):
+        is_sound(objective, examples_of(objective).inputs, shares)

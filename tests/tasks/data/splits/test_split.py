@@ -1,13 +1,16 @@
-"""The law of every split: it is a partition of its pool, decided by seed and number alone."""
+"""Splits: each is a partition of its pool, decided by seed and number alone; shards, columns, and other texts."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import DataError
+from storage.errors import DataError, UsageError
 from tasks.data.splits.deals import SPLITS, Pool
 from tasks.data.splits.split import Split
 
@@ -87,3 +90,105 @@ def test_what_a_split_needs_is_refused_where_it_is_missing(kind: str) -> None:
             split.taking_part(pool)
     else:
         assert sum(map(len, split.rows(pool, 0))) == 80
+
+
+ROLES = np.array(["b", "c", "a", "c", "d", "c", "a"])
+
+
+def pool(values: np.ndarray = ROLES) -> Pool:
+    return Pool(np.arange(10, 10 + len(values)), None, {"role": values, "other": values})
+
+
+def rows(kind: str, partitions: int, of: Pool) -> list[list[int]]:
+    return [part.tolist() for part in Split(partitions, kind).rows(of, 0)]
+
+
+def test_each_value_is_a_partition() -> None:
+    assert rows("by:role", 4, pool()) == [[12, 16], [10], [11, 13, 15], [14]]
+    assert rows("by:role", 2, pool(np.array([5, -3, 5]))) == [[11], [10, 12]]
+
+
+def test_the_values_with_the_most_examples_take_part_and_ties_go_by_value() -> None:
+    split = Split(3, "largest:role")
+    used = split.taking_part(pool())
+    assert used.tolist() == [10, 11, 12, 13, 15, 16]
+    assert rows("largest:role", 3, pool().take(used - 10)) == [[12, 16], [10], [11, 13, 15]]
+    assert Split(4, "by:role").taking_part(pool()).tolist() == list(range(10, 17))
+
+
+@pytest.mark.parametrize("partitions", [3, 5])
+def test_another_number_of_values_is_told(partitions: int) -> None:
+    says = f"split by role: there are 4 values and {partitions} partitions; use 4 partitions, or largest:role"
+    with pytest.raises(DataError, match=says):
+        rows("by:role", partitions, pool())
+
+
+def test_fewer_values_than_partitions_are_told() -> None:
+    with pytest.raises(
+        DataError, match="split largest:role: there are 4 values and 5 partitions; use 4 partitions"
+    ):
+        Split(5, "largest:role").taking_part(pool())
+
+
+def test_an_unknown_column_is_told() -> None:
+    with pytest.raises(DataError, match="split by:rol: the data has no column 'rol'; it has role, other"):
+        rows("by:rol", 4, pool())
+
+
+def test_shards_by_hand() -> None:
+    """Rows 0 to 5 with labels 2 1 0 2 1 0 are 2 5 1 4 0 3 when sorted: the shards of two are the labels' rows."""
+    pool = Pool(np.arange(6), np.array([2, 1, 0, 2, 1, 0]))
+    dealt = [part.tolist() for part in Split(3, "shards:1", seed=1).rows(pool, 0)]
+    assert sorted(dealt) == [[0, 3], [1, 4], [2, 5]]
+    orders = {str([part.tolist() for part in Split(3, "shards:1", seed).rows(pool, 0)]) for seed in range(60)}
+    assert len(orders) == 6, "every order of dealing is drawn"
+
+
+def test_shards_of_one_size_hold_one_label_each() -> None:
+    """100 examples of each of 10 labels in 10 x 2 shards of 50: no shard has two labels."""
+    labels = np.arange(1000) % 10
+    parts = Split(10, "shards:2", seed=3).rows(Pool(np.arange(1000), labels), 0)
+    for part in parts:
+        counts = np.bincount(labels[part])
+        assert sorted(counts[counts > 0].tolist()) in ([50, 50], [100])
+
+
+def test_too_few_examples_are_refused() -> None:
+    with pytest.raises(DataError, match="split shards:2: 4 partitions need at least 8 examples, and there are 7"):
+        Split(4, "shards:2").rows(Pool(np.arange(7), np.zeros(7, int)), 0)
+
+
+@pytest.mark.parametrize("text", ["0", "-2", "1.5", "two"])
+def test_other_numbers_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"split shards:{text}: '{text}' is no whole number above 0"):
+        Split(2, f"shards:{text}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("odd", "unknown split 'odd'; there are iid, contiguous"),
+        ("contigous", "did you mean contiguous?"),
+        ("iid:3", "split iid takes no '3'"),
+    ],
+)
+def test_other_texts_are_one_clear_line(kind: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Split(2, kind)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_split_says_what_it_is() -> None:
+    assert all(entry.about and "\n" not in entry.about for entry in SPLITS.values())
+
+
+def test_only_a_random_split_can_be_drawn_again() -> None:
+    assert Split(2, "iid", resplit_every=3).deal.random
+    with pytest.raises(UsageError, match="resplit_every needs a random split, and contiguous is always the same"):
+        Split(2, "contiguous", resplit_every=3)
+
+
+def test_the_table_is_read_without_torch() -> None:
+    script = "import sys\nfrom tasks.data.splits.deals import SPLITS\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
