@@ -222,7 +222,9 @@ def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
 def together(parts: Sequence[Shares]) -> Shares:
     """The shares if several groups are divided at once, from the shares of each alone."""
     names = ("column", "row", "heads", "counts", "units")
-    all_of = {name: tuple(each for part in parts for each in getattr(part, name)) for name in names}
+    all_of: dict[str, Any] = {
+        name: tuple(each for part in parts for each in getattr(part, name)) for name in names
+    }
     return replace(parts[0], cuts={name: cut for part in parts for name, cut in part.cuts.items()}, **all_of)
 
 
