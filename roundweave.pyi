@@ -26,12 +26,12 @@ from tasks.algebra import Algorithm as Algorithm
 from tasks.algebra import Apply as Apply
 from tasks.algebra import Map as Map
 from tasks.algebra import Reduce as Reduce
-from tasks.applies.adaptive import Adagrad as Adagrad
-from tasks.applies.adaptive import Adam as Adam
-from tasks.applies.adaptive import Yogi as Yogi
 from tasks.applies.memory import KeepExtras as KeepExtras
+from tasks.applies.optimizers import Adagrad as Adagrad
+from tasks.applies.optimizers import Adam as Adam
+from tasks.applies.optimizers import Sgd as Sgd
+from tasks.applies.optimizers import Yogi as Yogi
 from tasks.applies.schedules import Schedule as Schedule
-from tasks.applies.sgd import Sgd as Sgd
 from tasks.data.distribution import draw_counts as draw_counts
 from tasks.data.distribution import label_counts as label_counts
 from tasks.data.examples import Dataset as Dataset

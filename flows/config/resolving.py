@@ -21,10 +21,9 @@ from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits.split import Split
 from tasks.executors.base import Executor
-from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import SCORES
+from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start, find_start
 from tasks.rounds.job import Work
 from tasks.tables import unknown

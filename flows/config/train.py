@@ -24,9 +24,8 @@ from storage.upkeep.keeping import Keep
 from tasks.compute.compute import Compute
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.deals import SPLITS
-from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import SCORES
+from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
 from tasks.user_code import Code

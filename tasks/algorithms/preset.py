@@ -29,10 +29,10 @@ MAPS: Table = {
 }
 
 APPLIES: Table = {
-    "sgd": Entry("gradient descent with momentum", "tasks.applies.sgd:Sgd"),
-    "adam": Entry("steps by running moments", "tasks.applies.adaptive:Adam"),
-    "adagrad": Entry("steps by the sum of squares", "tasks.applies.adaptive:Adagrad"),
-    "yogi": Entry("as adam, its second moment more careful", "tasks.applies.adaptive:Yogi"),
+    "sgd": Entry("gradient descent with momentum", "tasks.applies.optimizers:Sgd"),
+    "adam": Entry("steps by running moments", "tasks.applies.optimizers:Adam"),
+    "adagrad": Entry("steps by the sum of squares", "tasks.applies.optimizers:Adagrad"),
+    "yogi": Entry("as adam, its second moment more careful", "tasks.applies.optimizers:Yogi"),
 }
 
 TABLES: Mapping[str, tuple[Table, type[Part]]] = {

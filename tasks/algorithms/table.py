@@ -13,8 +13,7 @@ from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
 from tasks.algebra import Algorithm
 from tasks.algorithms.preset import Preset, joined, make_part
-from tasks.applies.adaptive import Adagrad, Adam, Yogi
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
 from tasks.maps.corrected import Elastic, FedProx, Scaffold
 from tasks.maps.gradient import Downpour, Gradient
 from tasks.maps.local_steps import LocalSteps

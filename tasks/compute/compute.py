@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Map
-from tasks.applies.adaptive import Adaptive
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Adaptive, Sgd
 from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.mapper import StackedMapper
 from tasks.compute.tensor_parallel.finding import find_shares

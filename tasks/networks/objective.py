@@ -18,8 +18,8 @@ from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import UNSUMMED, Vectors, dtype_name, is_dense, pack, specs_of, views
 from tasks.matching.unofficial import hooked
-from tasks.networks.losses import LOSSES, Loss
 from tasks.networks.reference import MODELS, Shape
+from tasks.networks.scores import LOSSES, Loss
 from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
 

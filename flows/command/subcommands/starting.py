@@ -25,9 +25,8 @@ from tasks.applies.schedules import SCHEDULES
 from tasks.data.distribution import draw_counts, label_counts
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.deals import SPLITS
-from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import SCORES
+from tasks.networks.scores import LOSSES, SCORES
 from tasks.reduces.table import REDUCES
 from tasks.tables import Table, spelled, unknown
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.values.state import State, Update
-from tasks.applies.adaptive import Adagrad, Adam, Adaptive, Yogi
+from tasks.applies.optimizers import Adagrad, Adam, Adaptive, Yogi
 
 THREE = [Adam, Yogi, Adagrad]
 

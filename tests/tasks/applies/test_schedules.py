@@ -12,8 +12,8 @@ from torch.optim import lr_scheduler
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
+from tasks.applies.optimizers import Sgd
 from tasks.applies.schedules import SCHEDULES, Schedule, with_rounds
-from tasks.applies.sgd import Sgd
 
 ROUNDS = 12
 

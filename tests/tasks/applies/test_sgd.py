@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage.values.state import State, Update
 from tasks.applies.memory import KeepExtras
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 
 
 def directions(steps: int) -> list[torch.Tensor]:

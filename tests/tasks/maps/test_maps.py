@@ -14,8 +14,7 @@ from torch import nn
 from storage.errors import UsageError
 from storage.values.state import State
 from storage.values.tensors import views
-from tasks.applies.adaptive import Adam
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Adam, Sgd
 from tasks.data.examples import Examples
 from tasks.maps.backprop import batches
 from tasks.maps.corrected import FedProx

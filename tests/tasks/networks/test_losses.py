@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from tasks.networks.losses import class_axis, cross_entropy
+from tasks.networks.scores import class_axis, cross_entropy
 
 
 def test_cross_entropy_over_sequences_by_hand() -> None:

@@ -17,9 +17,9 @@ from tasks.data.splits.split import Split
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.fit import check_fit
-from tasks.networks.losses import mean_squared_error
 from tasks.networks.objective import ModelSpec, Objective, buffers_of, layout_of
 from tasks.networks.reference import MODELS
+from tasks.networks.scores import mean_squared_error
 from tasks.user_code import find_code
 
 ODD = """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage.errors import ModelError, UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.compute.compute import Compute
 from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.replicas import Stacked

@@ -10,8 +10,8 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State
 from tasks.algebra import Algorithm
-from tasks.applies.adaptive import Adam
 from tasks.applies.memory import KeepExtras
+from tasks.applies.optimizers import Adam
 from tasks.compute.compute import Compute, whole_part
 from tasks.compute.mapper import Mapper
 from tasks.maps.corrected import FedProx
