@@ -1,4 +1,4 @@
-"""Splits: each is a partition of its pool, decided by seed and number alone; shards, columns, and other texts."""
+"""Splits: each is a partition of its pool, decided by seed and number alone; and each kind by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import DataError, UsageError
-from tasks.data.splits.deals import SPLITS, Pool
+from tasks.data.splits.deals import SPLITS, Pool, Proportions, Sizes
 from tasks.data.splits.split import Split
 
 KINDS = [
@@ -192,3 +192,147 @@ def test_only_a_random_split_can_be_drawn_again() -> None:
 def test_the_table_is_read_without_torch() -> None:
     script = "import sys\nfrom tasks.data.splits.deals import SPLITS\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_sizes_by_hand() -> None:
+    """14 examples, 3 partitions: one each, and 11 in shares of 6 : 3 : 2. Of 10: 60/11, 30/11, 20/11."""
+    assert Sizes(1).counts(14, 3).tolist() == [1 + 6, 1 + 3, 1 + 2]
+    assert Sizes(1).counts(13, 3).tolist() == [1 + 5, 1 + 3, 1 + 2]
+    assert Sizes(2).counts(52, 3).tolist() == [1 + 36, 1 + 9, 1 + 4]
+    assert [len(part) for part in Split(3, "sizes:power").rows(Pool(np.arange(14)), 0)] == [7, 4, 3]
+
+
+@given(st.integers(1, 40), st.integers(0, 400), st.floats(0.01, 20))
+@settings(deadline=None, max_examples=25)
+def test_sizes_fall_and_none_is_empty(partitions: int, more: int, exponent: float) -> None:
+    counts = Sizes(exponent).counts(partitions + more, partitions)
+    assert counts.sum() == partitions + more
+    assert counts.min() >= 1
+    assert (np.diff(counts) <= 0).all()
+
+
+def test_proportions_by_hand() -> None:
+    """12 examples as 3 : 1 : 1 are 7.2, 2.4, 2.4, and the largest remainders come first."""
+    assert Proportions((3, 1, 1)).counts(10, 3).tolist() == [6, 2, 2]
+    assert Proportions((3, 1, 1)).counts(12, 3).tolist() == [7, 3, 2]
+    assert Proportions((0.6, 0.2, 0.2)).counts(13, 3).tolist() == [8, 3, 2]
+    assert [len(part) for part in Split(3, "proportions:3,1,1").rows(Pool(np.arange(10)), 0)] == [6, 2, 2]
+
+
+def test_none_is_empty_and_the_largest_gives() -> None:
+    assert Proportions((1, 1000, 1, 500)).counts(9, 4).tolist() == [1, 4, 1, 3]
+    assert Proportions((1e-300, 1e300)).counts(2, 2).tolist() == [1, 1]
+
+
+WEIGHTS = st.lists(st.floats(0, exclude_min=True, allow_infinity=False), min_size=1, max_size=30)
+
+
+@given(WEIGHTS, st.integers(0, 1000))
+@settings(deadline=None, max_examples=25)
+def test_sizes_in_proportions_make_up_all_examples_in_the_order_of_the_weights(weights, more: int) -> None:
+    counts = Proportions(tuple(weights)).counts(len(weights) + more, len(weights))
+    assert counts.sum() == len(weights) + more
+    assert counts.min() >= 1
+    # The one that gives to the empty may have been as large as the next.
+    assert (np.diff(counts[np.argsort(weights)]) >= -1).all()
+
+
+@pytest.mark.parametrize("text", ["3,0", "3,-1", "3,", "3,one", "3;1", "3,nan", "3,inf"])
+def test_other_proportions_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"split proportions:.*: '.*' is no number above 0"):
+        Split(2, f"proportions:{text}")
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_number_is_needed_for_each_partition(partitions: int) -> None:
+    says = f"split proportions:3,1 is for 2 partitions, and there are {partitions}; give a number for each"
+    with pytest.raises(UsageError, match=says):
+        Split(partitions, "proportions:3,1")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "big"])
+def test_other_exponents_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=f"split sizes:{text}: '{text}' is no number above 0"):
+        Split(2, f"sizes:{text}")
+
+
+LABELS = np.arange(6000) % 10
+
+
+def shares(alpha: float, labels: np.ndarray = LABELS, partitions: int = 12, seed: int = 0) -> np.ndarray:
+    """The share of each label in each partition."""
+    parts = Split(partitions, f"dirichlet:{alpha}", seed).rows(Pool(np.arange(len(labels)), labels), 0)
+    return np.array([np.bincount(labels[part], minlength=10) / len(part) for part in parts])
+
+
+def test_partitions_are_of_one_size() -> None:
+    parts = Split(7, "dirichlet:0.1").rows(Pool(np.arange(6000), LABELS), 0)
+    assert [len(part) for part in parts] == [6000 * (i + 1) // 7 - 6000 * i // 7 for i in range(7)]
+
+
+def test_a_large_alpha_gives_the_proportions_of_all() -> None:
+    labels = np.repeat(np.arange(3), [3000, 2000, 1000])
+    assert np.abs(shares(1e9, labels)[:, :3] - [1 / 2, 1 / 3, 1 / 6]).max() < 0.1
+
+
+def test_a_small_alpha_gives_one_label() -> None:
+    first = shares(1e-6)[:10]
+    assert np.mean(first.max(1) > 0.99) > 0.5
+
+
+def test_proportions_spread_as_the_distribution_says() -> None:
+    """The variance of a Dirichlet(alpha p) share is p (1 - p) / (alpha + 1): 0.09 / 3 for alpha 2.
+
+    Only the first partition is drawn with all labels left; 400 seeds give its variance within a few percent, and
+    multinomial noise of 500 draws adds p (1 - p) / 500 and less.
+    """
+    found = np.array([shares(2.0, seed=seed)[0] for seed in range(400)])
+    assert found.var(0).mean() == pytest.approx(0.09 / 3, rel=0.15)
+    assert found.mean(0) == pytest.approx(0.1, abs=0.04)
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "dirichlet_by_class"])
+@pytest.mark.parametrize("text", ["0", "-1", "x", "nan", "inf"])
+def test_other_alphas_are_refused(kind: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"split {kind}:{text}: '{text}' is no number above 0"):
+        Split(2, f"{kind}:{text}")
+
+
+# Each class dealt over the partitions.
+
+
+def dealt(alpha: float, labels: np.ndarray = LABELS, partitions: int = 4, seed: int = 0) -> np.ndarray:
+    """How many examples of each label each partition has."""
+    parts = Split(partitions, f"dirichlet_by_class:{alpha}", seed).rows(Pool(np.arange(len(labels)), labels), 0)
+    return np.array([np.bincount(labels[part], minlength=10) for part in parts])
+
+
+def test_classes_are_dealt_in_shares_of_their_own_and_sizes_differ() -> None:
+    """A share of Dirichlet(alpha, alpha, ...) over n partitions has variance (n - 1) / (n^2 (n alpha + 1))."""
+    first = np.array([dealt(0.5, seed=seed)[:, 0] / 600 for seed in range(400)])
+    assert first.mean(0) == pytest.approx(0.25, abs=0.04)
+    assert first.var(0).mean() == pytest.approx(3 / (16 * (4 * 0.5 + 1)), rel=0.15)
+    assert np.ptp(dealt(0.5).sum(1)) > 600
+
+
+def test_a_large_alpha_deals_each_class_evenly() -> None:
+    assert np.abs(dealt(1e9) - 150).max() <= 1
+
+
+def test_who_has_an_even_share_gets_no_more() -> None:
+    """Of two partitions and two classes the greater part of the first class is all that a partition gets."""
+    labels = np.repeat([0, 1], 300)
+    for seed in range(20):
+        counts = dealt(0.05, labels, 2, seed)[:, :2]
+        if counts[:, 0].max() == 300:
+            assert counts[counts[:, 0].argmax(), 1] == 0
+
+
+@pytest.mark.parametrize(("partitions", "least"), [(4, 10), (300, 10), (600, 5)])
+def test_no_partition_is_left_without_examples(partitions: int, least: int) -> None:
+    assert dealt(2.0, partitions=partitions).sum(1).min() >= least
+
+
+def test_what_no_draw_can_give_is_said() -> None:
+    with pytest.raises(DataError, match="some of 500 partitions always had fewer than 6 examples; use a larger"):
+        dealt(0.001, partitions=500)
