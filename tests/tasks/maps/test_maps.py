@@ -174,9 +174,13 @@ def test_epochs_are_so_many_steps(count: int, size: int | None, steps: int) -> N
 
 
 @pytest.mark.parametrize(
-    "algorithm", [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")]
+    ("algorithm", "model"),
+    sampled(
+        5,
+        [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")],
+        ["mlp", "cnn"],
+    ),
 )
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_a_map_changes_neither_state_nor_examples_and_repeats_itself(algorithm, model: str) -> None:
     what, part = objective(model), examples()
     state = what.initial()

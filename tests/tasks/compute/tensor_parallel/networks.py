@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -276,6 +277,7 @@ def tensor_parallel_of(
     return TensorParallel(inner, ranks=ranks, shares=shares_of(objective, ranks, units, hybrid))
 
 
+@functools.cache
 def shares_of(objective: Objective, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> Shares:
     return find_shares(objective, examples_of(objective, 4).inputs, ranks, units, hybrid)
 

@@ -97,7 +97,7 @@ def check(ranks: int = 2, **options: object) -> None:
 @pytest.mark.parametrize(
     ("mask", "weights"),
     sampled(
-        3,
+        5,
         ["none", "bool", "float", "each", "padding", "both", "causal"],
         ["unasked", "left", "used", "each"],
     ),
@@ -119,7 +119,7 @@ def test_any_shapes(how: dict[str, object], batch_first: bool, ranks: int) -> No
     check(ranks, batch_first=batch_first, **how)
 
 
-@pytest.mark.parametrize(("batch_first", "mask"), sampled(3, [False, True], ["none", "bool", "each", "padding"]))
+@pytest.mark.parametrize(("batch_first", "mask"), sampled(5, [False, True], ["none", "bool", "each", "padding"]))
 def test_single_sequences(batch_first: bool, mask: str) -> None:
     check(batched=False, batch_first=batch_first, mask=mask)
 

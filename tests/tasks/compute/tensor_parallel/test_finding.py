@@ -149,7 +149,7 @@ def test_small_layers_and_those_that_are_tied_are_on_all_ranks() -> None:
 # All architectures that units are found in.
 
 
-@pytest.mark.parametrize("name", sampled(7, [n for n in NAMES if "siamese" not in n and "bert" not in n]))
+@pytest.mark.parametrize("name", sampled(9, [n for n in NAMES if "siamese" not in n and "bert" not in n]))
 def test_any_network_is_shared_soundly_or_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, (inputs,) = built(name)
     monkeypatch.setitem(MODELS, name, lambda inputs, outputs: built(name)[0])
@@ -364,7 +364,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS, "joining", Joining)
 
 
-@pytest.mark.parametrize(("kind", "ranks"), sampled(3, BETWEEN, [2, 3]))
+@pytest.mark.parametrize(("kind", "ranks"), sampled(5, BETWEEN, [2, 3]))
 def test_ranks_take_the_steps_of_the_whole_network_or_none(kind: str, ranks: int) -> None:
     objective = objective_of("fooling", kind=kind)
     try:

@@ -114,7 +114,7 @@ def test_layers_that_draw_beside_others_are_not_shared_where_ranks_would_draw_di
 def test_what_is_tried_leaves_the_generator_as_it_was() -> None:
     objective = objective_of("chain", dropout=0.5)
     before = torch.get_rng_state()
-    shares_of(objective, 2)
+    shares_of.__wrapped__(objective, 2)
     assert torch.equal(torch.get_rng_state(), before)
     assert isinstance(objective.built, nn.Sequential) and objective.built.training
 
