@@ -36,8 +36,8 @@ class StackedMapper(Mapper):
         local = self.map
         lengths = set[int]()
         for size in {*sizes}:
-            batch = min(local.batch_size or size, size)
-            lengths |= {batch, size % batch} if local.count(size) > size // batch else {batch}
+            full = min(local.batch_size or size, size)
+            lengths |= {full, size % full} if local.count(size) > size // full else {full}
         for length in sorted(lengths - {0} or {len(examples)}, reverse=True):
             rows = torch.arange(length) % len(examples)
             batch = Examples(examples.inputs[rows], examples.targets[rows])
