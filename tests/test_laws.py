@@ -27,7 +27,7 @@ from storage.runs.run import open_run
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm
 from tasks.algorithms.table import ALGORITHMS, build_algorithm
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.clusters.connecting import connect, local_cluster
 from tasks.data.examples import Examples
 from tasks.executors.graph import GraphExecutor

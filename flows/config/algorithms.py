@@ -31,8 +31,7 @@ from pydantic_core import CoreSchema
 from flows.config.base import Config, NamedOrOwn
 from storage.errors import CodeError, failing_as, located
 from tasks.algebra import Algorithm
-from tasks.algorithms.parts import APPLIES, MAPS, TABLES, is_own_part, make_part, part_options
-from tasks.algorithms.preset import joined
+from tasks.algorithms.preset import APPLIES, MAPS, TABLES, is_own_part, joined, make_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
 from tasks.options import valid

@@ -16,12 +16,11 @@ from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
 from storage.runs.run import Run, open_run
-from tasks.algorithms.parts import TABLES, is_own_part
+from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.sources.table import is_source
-from tasks.networks.losses import LOSSES
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import SCORES
+from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.user_code import Code, is_reference
 

@@ -20,15 +20,14 @@ from storage.runs.names import is_run, run_address
 from storage.runs.run import open_run
 from tasks.algebra import Algorithm
 from tasks.asynchronous.orders import Recorded, Seeded
-from tasks.compute.fitting import Fitting
+from tasks.compute.compute import Fitting
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits.split import Split
 from tasks.executors.base import EXECUTORS, Executor
-from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import SCORES
+from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start, find_start
 from tasks.rounds.job import Work
 from tasks.tables import unknown

@@ -22,10 +22,9 @@ from storage.runs.names import SUFFIX, default_root
 from storage.upkeep.keeping import Keep
 from tasks.compute.compute import Compute
 from tasks.data.sources.table import SOURCES
-from tasks.data.splits.table import SPLITS
-from tasks.networks.losses import LOSSES
+from tasks.data.splits.deals import SPLITS
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import SCORES
+from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
 from tasks.user_code import Code

@@ -20,9 +20,9 @@ from tasks.matching.check import check_function
 from tasks.matching.search.activations import BATCH
 from tasks.matching.units import find_units
 from tasks.networks.fit import check_fit
-from tasks.networks.losses import LOSSES
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS
+from tasks.networks.scores import LOSSES
 from tasks.user_code import Code, find_code, is_reference
 
 AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)

@@ -12,14 +12,11 @@ from pydantic import Field, TypeAdapter
 from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
 from tasks.algebra import Algorithm
-from tasks.algorithms.parts import make_part
-from tasks.algorithms.preset import Preset, joined
-from tasks.applies.adaptive import Adagrad, Adam, Yogi
-from tasks.applies.sgd import Sgd
-from tasks.maps.elastic import Elastic
+from tasks.algorithms.preset import Preset, joined, make_part
+from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
+from tasks.maps.corrected import Elastic, FedProx, Scaffold
 from tasks.maps.gradient import Downpour, Gradient
-from tasks.maps.local_steps import FedProx, LocalSteps
-from tasks.maps.scaffold import Scaffold
+from tasks.maps.local_steps import LocalSteps
 from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
 from tasks.user_code import Code

@@ -19,7 +19,7 @@ class KeepExtras(Apply):
 
     The maps of the next round can then use them, such as SCAFFOLD's control variate.
 
-    >>> from tasks.applies.sgd import Sgd
+    >>> from tasks.applies.optimizers import Sgd
     >>> KeepExtras(Sgd(), ("control",)).init({"float32": torch.ones(2)})
     {'control': {'float32': tensor([0., 0.])}}
     """
@@ -48,7 +48,7 @@ def kept_memory(apply: Apply, state: State) -> Mapping[str, Vectors]:
     Vectors are (element,) by dtype.
 
     >>> import torch
-    >>> from tasks.applies.sgd import Sgd
+    >>> from tasks.applies.optimizers import Sgd
     >>> state = State({"float32": torch.zeros(1)}, memory={"first": {"float32": torch.ones(1)}})
     >>> kept_memory(Sgd(momentum=0.9), state)
     {'velocity': {'float32': tensor([0.])}}

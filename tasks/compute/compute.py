@@ -9,18 +9,23 @@ from dataclasses import dataclass, field, replace
 
 from storage.errors import UsageError
 from tasks.algebra import Algorithm, Map
-from tasks.applies.adaptive import Adaptive
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Adaptive, Sgd
 from tasks.compute.mapper import Mapper
 from tasks.compute.stacked.mapper import StackedMapper
 from tasks.compute.tensor_parallel.finding import find_shares
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.data.partitions import Partitions
+from tasks.data.partitions import Description, Partitions
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
+from tasks.networks.fit import check_fit
 from tasks.networks.objective import Objective
+from tasks.numerics import pinned
 from tasks.reduces.mean import Mean
+from tasks.user_code import Code, WithCode
+
+TRIED = 32
+"""How many examples of a partition a map is tried on, at most."""
 
 WHOLE = ("Adafactor", "Muon")
 """Optimizers that do not update each element of a parameter independently."""
@@ -102,3 +107,46 @@ def whole_part(algorithm: Algorithm) -> str | None:
     if type(algorithm.reduce) is not Mean:
         return f"{algorithm.reduce}"
     return None if isinstance(algorithm.apply, Sgd | Adaptive) else f"{algorithm.apply}"
+
+
+@dataclass(frozen=True)
+class Fitting(WithCode):
+    """The trial of a map: `mapper` computes it, with `threads` threads of torch.
+
+    `sizes` are how many examples partitions have; if it is empty, they are computed from the split of the loaded
+    data. `code` is the user's code in the mapper.
+    """
+
+    mapper: Mapper
+    threads: int
+    sizes: tuple[int, ...] = ()
+    code: tuple[Code, ...] = ()
+
+    def __call__(
+        self, objective: Objective, partitions: Partitions, description: Description, partition: int
+    ) -> Objective:
+        """Try one partition, and return the objective with its scores.
+
+        Raises `ModelError` if the network does not fit the examples, and whatever the mapper's check raises.
+        """
+        fitting = check_fit(objective, partitions, description, partition)
+        with pinned(0, self.threads):
+            sizes = self.sizes or (_dealt(partitions) if self.mapper.at_once > 1 else ())
+            self.mapper.check(fitting, partitions.sample(partition, TRIED), sizes)
+        return fitting
+
+
+def _dealt(partitions: Partitions) -> tuple[int, ...]:
+    """The sizes of partitions; raises `UsageError` if other splits have other sizes, which would not be tried."""
+    sizes, split = _sizes(partitions, 0), partitions.split
+    if split.resplit_every and _sizes(partitions, 1) != sizes:
+        raise UsageError(
+            f"stacked needs partitions whose sizes stay, and each split {split.kind} has others; leave stacked at "
+            "1, or resplit_every out"
+        )
+    return sizes
+
+
+def _sizes(partitions: Partitions, number: int) -> tuple[int, ...]:
+    """The sizes of the partitions of split `number`, in ascending order."""
+    return tuple(sorted(map(len, partitions.train_targets(number))))

@@ -50,11 +50,10 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
     targets = partitions.train_targets(number)
     counts = pd.DataFrame(index=pd.RangeIndex(len(targets), name="partition"))
     if all(map(are_scalar_labels, targets)):
-        counted = [part.bincount() for part in targets]
-        labels = range(max(map(len, counted)))
-        counts = pd.DataFrame([dict(enumerate(part.tolist())) for part in counted], counts.index, labels)
+        classes = 1 + max(int(part.max()) for part in targets)
+        counts = pd.DataFrame([part.bincount(minlength=classes).tolist() for part in targets], counts.index)
         names = partitions.describe(0).class_names
-        counts = counts.fillna(0).astype(int).rename(columns={} if "size" in names else dict(enumerate(names)))
+        counts = counts.rename(columns={} if "size" in names else dict(enumerate(names)))
     counts.columns.name = "label"
     return counts.assign(size=[len(part) for part in targets])
 

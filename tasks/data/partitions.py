@@ -78,11 +78,10 @@ class Partitions:
     def load(self, number: int, partition: int) -> Partition:
         """Load a partition under the split of this number; raises `DataError` if the examples have changed."""
         dataset, digest = self._dataset(partition)
-        apart = self.source.partitioned
-        if self.digests and digest != self.digests[partition if apart else 0]:
+        place = 0 if self.source.partitioned else partition
+        if self.digests and digest != self.digests[partition if self.source.partitioned else 0]:
             raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
-        train, held_out = self.rows(dataset, number) if apart else _whole_rows(self, number)
-        place = 0 if apart else partition
+        train, held_out = self._rows(partition, number)
         held = deal_held_out(held_out[0], self.split.partitions)[partition] if self.shared else held_out[place]
         given = dataset.held_out is not None
         return Partition(dataset.take(train[place], self.dtype), dataset.take(held, self.dtype, held_out=given))
@@ -96,7 +95,7 @@ class Partitions:
         if self.source.partitioned:
             return [self.load(number, partition).train.targets for partition in range(self.split.partitions)]
         targets = self.targets()
-        return [targets[torch.from_numpy(rows)] for rows in _whole_rows(self, number)[0]]
+        return [targets[torch.from_numpy(rows)] for rows in self._rows(0, number)[0]]
 
     def sample(self, partition: int, most: int = 2, spread: bool = False) -> Examples:
         """At most `most` training examples to try a network on: the first ones, or evenly spread ones."""
@@ -105,20 +104,9 @@ class Partitions:
         last = len(dataset.train) if spread else count
         return dataset.take(np.linspace(0, last - 1, count).astype(np.int64), self.dtype)
 
-    def rows(self, dataset: Dataset, number: int) -> tuple[list[Rows], list[Rows]]:
-        """The rows to train on and the held-out rows, both by partition, of a data set that was loaded at once."""
-        targets = dataset.train.targets
-        labels = targets.numpy() if are_scalar_labels(targets) else None
-        pool = Pool(np.arange(len(targets)), labels, dataset.columns)
-        used = pool.rows if self.source.partitioned else self.split.taking_part(pool)
-        if dataset.held_out is not None:
-            train, held = used, np.arange(len(dataset.held_out))
-        else:
-            known = np.zeros(len(used)) if labels is None else labels[used]
-            train, held = (used[rows] for rows in hold_out(known, self.held_out, self.split.seed))
-        if self.source.partitioned:
-            return [train], [held]
-        return self.split.rows(pool.take(train), number), deal_held_out(held, self.split.partitions)
+    def _rows(self, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
+        """The rows to train on and the held-out rows of what the source loads for a partition, by partition."""
+        return _known_rows(self, partition if self.source.partitioned else 0, number)
 
     def check_again(self, partition: int) -> None:
         """Read a partition again and raise `DataError` if the user's code then gives other examples."""
@@ -137,7 +125,7 @@ class Partitions:
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once."""
         dataset, digest = self._dataset(partition)
-        train, held_out = self.rows(dataset, 0)
+        train, held_out = self._rows(partition, 0)
         targets = dataset.train.targets
         labels = are_labels(targets)
         every = [tensor for part in filter(None, (dataset.train, dataset.held_out)) for tensor in _labels_of(part)]
@@ -157,7 +145,7 @@ class Partitions:
         """The partition of each example under a split, int32 (examples,); -1 for held-out and unused ones."""
         dataset, _ = self._dataset(0)
         owner = np.full(len(dataset.train), -1, np.int32)
-        for partition, rows in enumerate(_whole_rows(self, number)[0]):
+        for partition, rows in enumerate(self._rows(0, number)[0]):
             owner[rows] = partition
         return owner
 
@@ -167,9 +155,21 @@ class Partitions:
 
 
 @functools.lru_cache(maxsize=2)
-def _whole_rows(partitions: Partitions, number: int) -> tuple[list[Rows], list[Rows]]:
-    """The rows of all partitions, computed once for each split and not for each partition that is loaded."""
-    return partitions.rows(partitions._dataset(0)[0], number)
+def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
+    """What `Partitions._rows` returns, computed once for each split and not for each partition that is loaded."""
+    dataset, split, apart = partitions._dataset(partition)[0], partitions.split, partitions.source.partitioned
+    targets = dataset.train.targets
+    labels = targets.numpy() if are_scalar_labels(targets) else None
+    pool = Pool(np.arange(len(targets)), labels, dataset.columns)
+    used = pool.rows if apart else split.taking_part(pool)
+    if dataset.held_out is not None:
+        train, held = used, np.arange(len(dataset.held_out))
+    else:
+        known = np.zeros(len(used)) if labels is None else labels[used]
+        train, held = (used[rows] for rows in hold_out(known, partitions.held_out, split.seed))
+    if apart:
+        return [train], [held]
+    return split.rows(pool.take(train), number), deal_held_out(held, split.partitions)
 
 
 @functools.lru_cache(maxsize=1)
@@ -182,7 +182,7 @@ def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str
 
 def forget_examples() -> None:
     """Clear this process's cache of examples, which may have changed on disk."""
-    _whole_rows.cache_clear()
+    _known_rows.cache_clear()
     _load.cache_clear()
 
 

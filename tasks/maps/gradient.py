@@ -38,12 +38,7 @@ class Gradient(Map):
         option.check_options(self)
 
     def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Examples,
-        carry: Mapping[str, Vectors],
-        seed: int,
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Do one forward and one backward pass; the direction is one vector (elements,) per dtype."""
         network = objective.network(state)
@@ -83,12 +78,7 @@ class Downpour(Scheduled, Map):
         return ("replica",) if self.fetch_every > self.push_every else ()
 
     def __call__(
-        self,
-        objective: Objective,
-        state: State,
-        examples: Examples,
-        carry: Mapping[str, Vectors],
-        seed: int,
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
         network = objective.network(replace(state, params=carry.get("replica", state.params)))

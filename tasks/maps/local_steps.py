@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import AfterValidator, Field
 
-from storage.errors import UsageError
+from storage.errors import UsageError, near, one_line
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack, views
 from tasks import options as option
@@ -17,8 +19,23 @@ from tasks.algebra import Map
 from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, batches, descend
-from tasks.maps.optimizers import Optimizer, check_optimizer, check_steps, optimizer_name, optimizer_of
 from tasks.networks.objective import Objective, buffers_of
+
+
+def optimizer_name(name: str) -> str:
+    """An optimizer's name in torch's spelling, from a name in any case; an unknown name is returned unchanged.
+
+    >>> optimizer_name("adamw"), optimizer_name("Other")
+    ('AdamW', 'Other')
+    """
+    return _names().get(name.lower(), name)
+
+
+Optimizer = Annotated[
+    str,
+    Field(description="the local optimizer: any of torch.optim; it restarts each round"),
+    AfterValidator(optimizer_name),
+]
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
 """What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
@@ -175,36 +192,6 @@ class LocalSteps(LocalSgd):
         return step
 
 
-@dataclass(frozen=True)
-class FedProx(LocalSteps):
-    """Local training with (mu / 2) |w - w_t|^2 added to the loss (Li et al. 2020, Algorithm 2).
-
-    w_t are the parameters at the round's start. With mu 0 the bits are those of plain local training.
-
-    >>> from tasks.networks.objective import ModelSpec
-    >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
-    >>> examples = Examples(torch.ones(3, 2), torch.zeros(3))
-    >>> maps = (FedProx(local_steps=9, mu=mu) for mu in (0.0, 1.0, 5.0))
-    >>> updates = [map(objective, objective.initial(), examples, {}, 0) for map in maps]
-    >>> far, near, nearest = (update.direction["float32"].norm().item() for update in updates)
-    >>> far > near > nearest
-    True
-    """
-
-    mu: option.Proximity = 0.1
-
-    def __call__(
-        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
-    ) -> Update:
-        """Train on the partition; the direction is one vector (elements,) per dtype."""
-        start = views(objective.layout.params, state.params)
-
-        def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
-            return self.mu * (parameter - start[name])
-
-        return self.walk(objective, state, examples, seed, pull if self.mu else None)[0]
-
-
 @torch.no_grad()
 def _subtract(network: torch.nn.Module, move: Mapping[str, torch.Tensor]) -> None:
     """Subtract tensors, given by parameter name and of the parameters' shapes, from a network's parameters."""
@@ -217,3 +204,50 @@ def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:
         for name, parameter in parameters.items():
             added = term(name, parameter)
             parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
+
+
+def check_optimizer(name: str) -> None:
+    """Raise `UsageError` for a name that is no optimizer of torch, or an optimizer whose step calls the loss."""
+    if name not in _names().values():
+        meant = [_names()[close] for close in near(name.lower(), _names())] or _names().values()
+        raise UsageError(f"torch.optim has no optimizer {name!r}; there is {', '.join(meant)}")
+    if inspect.signature(_kind(name).step).parameters["closure"].default is inspect.Parameter.empty:
+        raise UsageError(
+            f"optimizer {name} computes the loss several times a step, which a batch has one of; use another"
+        )
+
+
+def optimizer_of(
+    name: str, parameters: Sequence[torch.nn.Parameter], lr: float, options: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    """A new optimizer for some parameters; raises `UsageError` if it does not take them or its options."""
+    try:
+        optimizer: torch.optim.Optimizer = _kind(name)(parameters, **{"lr": lr, **options})
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"optimizer {name}: {error}") from error
+    return optimizer
+
+
+def check_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Try a step of an optimizer with gradients of zero; raises `UsageError` if it fails."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    try:
+        optimizer.step()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"optimizer {type(optimizer).__name__} cannot train this network: {one_line(error)}"
+        ) from error
+
+
+def _kind(name: str) -> Any:
+    return getattr(torch.optim, name)
+
+
+@functools.cache
+def _names() -> Mapping[str, str]:
+    """The names of torch's optimizers by their names in lower case."""
+    base = torch.optim.Optimizer
+    kinds = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    return {name.lower(): name for name, kind in kinds.items() if issubclass(kind, base) and kind is not base}

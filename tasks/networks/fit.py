@@ -16,10 +16,9 @@ from storage.values.tensors import dtype_name
 from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions
 from tasks.data.splits.split import SCORE_BATCH
-from tasks.networks.losses import class_axis
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
-from tasks.networks.scores import default_scores, score_items
+from tasks.networks.scores import class_axis, default_scores, score_items
 from tasks.numerics import pinned
 from tasks.user_code import Code
 

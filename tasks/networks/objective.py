@@ -18,8 +18,8 @@ from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import UNSUMMED, Vectors, dtype_name, is_dense, pack, specs_of, views
 from tasks.matching.unofficial import hooked
-from tasks.networks.losses import LOSSES, Loss
 from tasks.networks.reference import MODELS, Shape
+from tasks.networks.scores import LOSSES, Loss
 from tasks.numerics import derive_seed, pinned
 from tasks.user_code import Code
 
@@ -93,10 +93,7 @@ def layout_of(network: nn.Module) -> Layout:
     persistent = network.state_dict(keep_vars=True)
     buffers = {name: buffer for name, buffer in network.named_buffers() if name in persistent}
     first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
-    every = [
-        *network.named_parameters(remove_duplicate=False),
-        *network.named_buffers(remove_duplicate=False),
-    ]
+    every = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
     return Layout(
         params=specs_of((n, p) for n, p in parameters.items() if p.requires_grad),
         frozen=specs_of((n, p) for n, p in parameters.items() if not p.requires_grad),

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional
 
 from storage.errors import ModelError
-from tasks.networks.gpt import Gpt
 
 Shape = tuple[int, ...]
 
@@ -52,6 +51,89 @@ class Cnn(nn.Module):
         hidden = functional.max_pool2d(functional.relu(self.norm1(self.conv1(images))), 2)
         hidden = functional.max_pool2d(functional.relu(self.norm2(self.conv2(hidden))), 2)
         return self.head(hidden.flatten(1))  # type: ignore[no-any-return]
+
+
+class Gpt(nn.Module):
+    """A decoder with the norms first and GELU, as GPT-2 (Radford et al. 2019, section 2.3), without dropout.
+
+    `inputs` is (time,), the context; `outputs` the number of classes, which is the vocabulary unless it is given.
+    `width` is divided among `heads`; `depth` counts blocks.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[int, ...],
+        outputs: int,
+        width: int = 64,
+        depth: int = 2,
+        heads: int = 4,
+        vocabulary: int | None = None,
+    ) -> None:
+        super().__init__()
+        if len(inputs) != 1:
+            raise ModelError(f"the gpt reads sequences of tokens of shape (time,), not {inputs}")
+        if width % heads:
+            raise ModelError(f"the gpt's width {width} cannot be divided among {heads} heads")
+        self.tokens = nn.Embedding(vocabulary or outputs, width)
+        self.places = nn.Embedding(inputs[0], width)
+        self.blocks = nn.Sequential(*(Block(width, heads, inputs[0]) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs, bias=False)
+        self.apply(_initialise)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens int64 (examples, time) -> logits (examples, time, outputs); no place sees a later one."""
+        hidden = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        return self.head(self.norm(self.blocks(hidden)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """A Transformer block: attention, then two layers at each place, both with residual connections."""
+
+    def __init__(self, width: int, heads: int, time: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads, time)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(examples, time, width) -> (examples, time, width)."""
+        hidden = hidden + self.attention(self.norm1(hidden))
+        return hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    """Causal attention: each place attends to itself and earlier places (Vaswani et al. 2017, section 3.2)."""
+
+    future: torch.Tensor
+
+    def __init__(self, width: int, heads: int, time: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.register_buffer("future", torch.ones(time, time, dtype=torch.bool).triu(1), persistent=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(examples, time, width) -> (examples, time, width)."""
+        time = hidden.shape[1]
+        query, key, value = (self._split(layer(hidden)) for layer in (self.query, self.key, self.value))
+        scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+        weights = scores.masked_fill(self.future[:time, :time], float("-inf")).softmax(-1)
+        return self.out((weights @ value).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _split(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(examples, time, width) -> (examples, heads, time, width of a head)."""
+        apart: torch.Tensor = hidden.unflatten(-1, (self.heads, -1))
+        return apart.transpose(1, 2)
+
+
+def _initialise(module: nn.Module) -> None:
+    """Draw weights with a standard deviation of 0.02, and set biases to 0."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {

@@ -16,7 +16,7 @@ from storage.runs.round import Round
 from storage.runs.run import Run, open_run
 from storage.values.digests import json_digest, tensor_digests
 from storage.values.state import State
-from storage.values.tensors import LazyTensors, Specs, Vectors, pack
+from storage.values.tensors import LazyTensors, Specs, Vectors, pack, views
 from tasks.networks.objective import Objective
 
 
@@ -78,18 +78,15 @@ class Fork(Start):
 
 
 def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
-    """The parts of a stored state's memory that have all these parameters, as vectors (element,) by type."""
-    slots: dict[str, dict[str, torch.Tensor]] = {}
-    for path, tensor in round.named.items():
-        group, _, name = path.partition("/")
-        if group == "memory":
-            slot, _, name = name.partition("/")
-            slots.setdefault(slot, {})[name] = tensor
-    names = {spec.name for spec in specs}
+    """The slots of a stored state's memory, (element,) by dtype, in the order and the dtypes of some parameters.
+
+    There are none if the stored state has not all of these parameters.
+    """
+    slots = {slot: views(round.layout.params, vectors) for slot, vectors in round.state.memory.items()}
     return {
         slot: pack(specs, {spec.name: tensors[spec.name].to(getattr(torch, spec.dtype)) for spec in specs})
         for slot, tensors in slots.items()
-        if names <= tensors.keys()
+        if {spec.name for spec in specs} <= tensors.keys()
     }
 
 

@@ -177,11 +177,7 @@ def _arrived(networks: Networks, state: State, update: Update) -> dict[str, torc
 
 
 def _aligned(
-    networks: Networks,
-    state: State,
-    update: Update,
-    moved: Tensors,
-    permutation: Mapping[str, torch.Tensor],
+    networks: Networks, state: State, update: Update, moved: Tensors, permutation: Mapping[str, torch.Tensor]
 ) -> Update:
     """The update after a permutation of its network's units; `moved` are the permuted tensors."""
     home = networks.units.identity()

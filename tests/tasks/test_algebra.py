@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage.errors import UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm, Apply, Map, Reduce
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.reduces.mean import Mean
 from tasks.reduces.tree import Gather, cover, fold, reduce_all

@@ -9,15 +9,13 @@ from pydantic import TypeAdapter
 
 from storage.errors import RoundweaveError, UsageError
 from tasks.algebra import Algorithm
-from tasks.algorithms.parts import make_part, part_options
+from tasks.algorithms.preset import make_part, part_options
 from tasks.algorithms.table import ABOUT, ALGORITHMS, build_algorithm
-from tasks.applies.adaptive import Adagrad, Adam
 from tasks.applies.memory import KeepExtras
-from tasks.applies.sgd import Sgd
-from tasks.maps.elastic import Elastic
+from tasks.applies.optimizers import Adagrad, Adam, Sgd
+from tasks.maps.corrected import Elastic, FedProx, Scaffold
 from tasks.maps.gradient import Downpour, Gradient
-from tasks.maps.local_steps import FedProx, LocalSteps
-from tasks.maps.scaffold import Scaffold
+from tasks.maps.local_steps import LocalSteps
 from tasks.reduces.matched import Matched
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust import Krum, Median

@@ -19,15 +19,14 @@ from flows.config.resolving import deal
 from flows.config.train import Dealing, Execution, Experiment
 from flows.reporting.plots import check_plot
 from storage.errors import UsageError
-from tasks.algorithms.parts import APPLIES, MAPS
+from tasks.algorithms.preset import APPLIES, MAPS
 from tasks.algorithms.table import ABOUT
 from tasks.applies.schedules import SCHEDULES
 from tasks.data.distribution import draw_counts, label_counts
 from tasks.data.sources.table import SOURCES
-from tasks.data.splits.table import SPLITS
-from tasks.networks.losses import LOSSES
+from tasks.data.splits.deals import SPLITS
 from tasks.networks.reference import MODELS
-from tasks.networks.scores import SCORES
+from tasks.networks.scores import LOSSES, SCORES
 from tasks.reduces.table import REDUCES
 from tasks.tables import spelled, unknown
 

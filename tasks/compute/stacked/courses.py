@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice, repeat
 
 import torch
 
@@ -20,25 +19,23 @@ AHEAD = 1 << 24
 class Course:
     """The batches of one replica, of which the first `taken` are done.
 
-    `rows` are indices of the examples, (row,), for one batch after the other; `lengths` is how many rows each
-    batch has.
+    `rows` are the indices of the examples, (row,), of each batch.
     """
 
     examples: Examples
-    rows: torch.Tensor
-    lengths: Sequence[int]
+    rows: Sequence[torch.Tensor]
     taken: int = 0
 
     @property
     def following(self) -> int:
         """The length of the next batch, 0 if none is left."""
-        return self.lengths[self.taken] if self.taken < len(self.lengths) else 0
+        return len(self.rows[self.taken]) if self.taken < len(self.rows) else 0
 
     @property
     def alike(self) -> int:
         """How many of the next batches in a row have the length of the next one."""
-        length, left = self.following, self.lengths[self.taken :]
-        return next((count for count, other in enumerate(left) if other != length), len(left))
+        left = self.rows[self.taken :]
+        return next((count for count, rows in enumerate(left) if len(rows) != self.following), len(left))
 
 
 def course(examples: Examples, size: int | None, steps: int, seed: int) -> Course:
@@ -46,15 +43,8 @@ def course(examples: Examples, size: int | None, steps: int, seed: int) -> Cours
 
     `size` is that of a batch, None for all examples.
     """
-    rows = torch.cat(list(passes(len(examples), size, steps, seed)))
-    return Course(examples, rows, lengths_of(len(examples), size, steps))
-
-
-def lengths_of(examples: int, size: int | None, steps: int) -> list[int]:
-    """The length of each batch, for as many `steps`; `size` is that of a full batch, None for all examples."""
-    size = min(size or examples, examples)
-    whole, rest = divmod(examples, size)
-    return list(islice(cycle([*repeat(size, whole), *repeat(rest, rest > 0)]), steps))
+    orders = passes(len(examples), size, steps, seed)
+    return Course(examples, [rows for order in orders for rows in order.split(size or len(order))])
 
 
 @dataclass(frozen=True)
@@ -82,16 +72,12 @@ def phases(courses: Sequence[Course], places: int) -> Iterator[Phase]:
         taking = [courses[number] for number in members]
         row = taking[0].examples.inputs[:1].nbytes
         steps = max(1, min(*(each.alike for each in taking), AHEAD // max(1, places * length * row)))
-        drawn = [(each.examples, _next_rows(each, steps, length)) for each in taking]
+        drawn = [(each.examples, torch.cat([*each.rows[each.taken : each.taken + steps]])) for each in taking]
+        for each in taking:
+            each.taken += steps
         inputs = _drawn([(each.inputs, rows) for each, rows in drawn], places, steps)
         targets = _drawn([(each.targets, rows) for each, rows in drawn], places, steps)
         yield Phase(members, [Examples(*pair) for pair in zip(inputs, targets, strict=True)])
-
-
-def _next_rows(each: Course, steps: int, length: int) -> torch.Tensor:
-    begin = sum(each.lengths[: each.taken])
-    each.taken += steps
-    return each.rows[begin : begin + steps * length]
 
 
 def _drawn(chosen: Sequence[tuple[torch.Tensor, torch.Tensor]], places: int, steps: int) -> list[torch.Tensor]:

@@ -10,9 +10,8 @@ import torch
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack
 from tasks.compute.mapper import Mapper
-from tasks.compute.stacked.courses import Course, course, lengths_of, phases
-from tasks.compute.stacked.independence import check_stackable
-from tasks.compute.stacked.replicas import Stacked
+from tasks.compute.stacked.courses import Course, course, phases
+from tasks.compute.stacked.replicas import Stacked, check_stackable
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, descend
 from tasks.maps.local_steps import LocalSteps
@@ -35,8 +34,11 @@ class StackedMapper(Mapper):
         `sizes` are the numbers of examples that partitions have.
         """
         local = self.map
-        lengths = {n for size in {*sizes} for n in lengths_of(size, local.batch_size, local.count(size))}
-        for length in sorted(lengths or {len(examples)}, reverse=True):
+        lengths = set[int]()
+        for size in {*sizes}:
+            full = min(local.batch_size or size, size)
+            lengths |= {full, size % full} if local.count(size) > size // full else {full}
+        for length in sorted(lengths - {0} or {len(examples)}, reverse=True):
             rows = torch.arange(length) % len(examples)
             batch = Examples(examples.inputs[rows], examples.targets[rows])
             check_stackable(Stacked(objective, self.at_once), batch)

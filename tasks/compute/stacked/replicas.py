@@ -1,4 +1,4 @@
-"""Replicas of a network as one batched network, with a loss for each replica."""
+"""Replicas of a network as one batched network, and the trial whether each has the bits that it has alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from storage.errors import ModelError, failing_as, one_line
 from storage.values.state import State
+from storage.values.tensors import same_bits
+from tasks.data.examples import Examples
+from tasks.maps.backprop import backprop, descend
 from tasks.networks.objective import Objective
+from tasks.numerics import derive_seed, pinned
 
 
 class Replicas(nn.Module):
@@ -54,3 +59,110 @@ class Stacked:
         """The mean loss of each replica, (replica,), from outputs and targets (replica, example, *)."""
         losses: torch.Tensor = vmap(self.objective.value)(outputs, targets)
         return losses.view(self.count)
+
+
+RATE = 1 / 7
+"""The learning rate of the steps that are tried. No floating-point type holds it, so rounding shows up."""
+
+RANDOM = "it draws random numbers, as dropout does"
+
+
+def check_stackable(stacked: Stacked, examples: Examples) -> None:
+    """Raise `ModelError` for networks that cannot be trained as one batched network, or not to the same bits.
+
+    It tries a step of one network, and the same step of replicas that have different parameters.
+    """
+    objective, count = stacked.objective, stacked.count
+    with failing_as(lambda error: refusal(objective, f"they fail with {one_line(error)}")):
+        alone = objective.network(objective.initial())
+        _check_alone(objective, alone, examples)
+        batch = Examples(*(t.expand(count, *t.shape).contiguous() for t in (examples.inputs, examples.targets)))
+        start = _scattered(stacked.network(objective.initial()))
+        _check_apart(stacked, start, batch)
+        _check_agreement(stacked, alone, start, batch)
+
+
+def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -> None:
+    """Raise `ModelError` for a network that changes its buffers in training, or draws random numbers."""
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    losses = []
+    for seed in (0, 1):  # the generators are not compared: other threads of a worker draw from them, too
+        with pinned(seed, torch.get_num_threads()), torch.no_grad():
+            losses.append(objective.value(network(examples.inputs), examples.targets))
+    for name, buffer in network.named_buffers():
+        if not same_bits(buffers[name], buffer):
+            raise refusal(objective, f"training changes its buffer {name}, as BatchNorm does")
+    if not same_bits(*losses):
+        raise refusal(objective, RANDOM)
+
+
+def _check_apart(stacked: Stacked, start: Mapping[str, torch.Tensor], batch: Examples) -> None:
+    """Raise `ModelError` if the bits of a replica's step depend on its place or on the other replicas.
+
+    It tries steps from parameters, (replica, *shape) by name, on a batch (replica, example, *).
+    """
+    places = torch.arange(stacked.count)
+    order = torch.randperm(stacked.count, generator=torch.Generator().manual_seed(derive_seed("order")))
+    each, again, moved, same = (
+        _stepped(stacked, start, batch, chosen, seed)
+        for seed, chosen in enumerate((places, places, order, places * 0))
+    )
+    if not all(map(same_bits, each, again)):
+        raise refusal(stacked.objective, RANDOM)
+    for here, there, copies in zip(each, moved, same, strict=True):
+        if not (same_bits(here[order], there) and same_bits(here[:1].expand_as(copies), copies)):
+            why = "a step of one has other bits in another place, or beside others"
+            raise refusal(stacked.objective, why, ", or try a multiple of 64 or another batch_size")
+
+
+def _stepped(
+    stacked: Stacked, start: Mapping[str, torch.Tensor], batch: Examples, places: torch.Tensor, seed: int
+) -> list[torch.Tensor]:
+    """The losses and parameters after a step in which place i has the parameters and examples of `places[i]`."""
+    network = _network_at(stacked, start, places)
+    with pinned(seed, torch.get_num_threads()):
+        losses = backprop(stacked, network, Examples(batch.inputs[places], batch.targets[places]))
+        descend(list(network.trained.values()), RATE)
+    return [losses, *(parameter.detach() for parameter in network.trained.values())]
+
+
+def _network_at(stacked: Stacked, start: Mapping[str, torch.Tensor], places: torch.Tensor) -> Replicas:
+    """New replicas, of which that in place i has the parameters of `places[i]`."""
+    network = stacked.network(stacked.objective.initial())
+    for name, parameter in network.trained.items():
+        parameter.data.copy_(start[name][places])
+    return network
+
+
+def _check_agreement(
+    stacked: Stacked, alone: nn.Module, start: Mapping[str, torch.Tensor], batch: Examples
+) -> None:
+    """Raise `ModelError` unless the first replica's gradient is that of a single network, up to rounding."""
+    objective, network = stacked.objective, _network_at(stacked, start, torch.arange(stacked.count))
+    own = {name: parameter for name, parameter in alone.named_parameters() if name in start}
+    for name, parameter in own.items():
+        parameter.data.copy_(start[name][0])
+    objective.value(alone(batch.inputs[0]), batch.targets[0]).backward()
+    backprop(stacked, network, batch)
+    single = torch.cat([_gradient(parameter).flatten() for parameter in own.values()])
+    replica = torch.cat([_gradient(network.trained[name])[0].flatten() for name in own])
+    if (replica - single).norm() > single.norm() * torch.finfo(single.dtype).eps ** 0.5:
+        raise refusal(objective, "the gradient of one is another one than alone")
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _scattered(network: Replicas) -> dict[str, torch.Tensor]:
+    """The parameters of each replica, (replica, *shape) by name, times different random factors near 1."""
+    generator = torch.Generator().manual_seed(derive_seed("replicas"))
+    noise = {name: torch.randn(p.shape, generator=generator) for name, p in network.trained.items()}
+    return {name: p.detach() * (1 + noise[name] / 8).to(p.dtype) for name, p in network.trained.items()}
+
+
+def refusal(objective: Objective, why: str, advice: str = "") -> ModelError:
+    """The error that an objective's networks cannot be stacked, with the reason and what to do."""
+    return ModelError(
+        f"replicas of model {objective.model.name} cannot be stacked: {why}; leave stacked at 1{advice}"
+    )

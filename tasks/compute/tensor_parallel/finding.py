@@ -18,7 +18,7 @@ from torch import nn
 
 from storage.errors import ModelError, UsageError
 from storage.values.layout import Layout
-from tasks.compute.tensor_parallel.attention import attention_of
+from tasks.compute.tensor_parallel.layers import attention_of
 from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
 from tasks.compute.tensor_parallel.trying import is_sound
 from tasks.matching.groups import UnitGroups
@@ -47,9 +47,9 @@ def find_shares(
     network = objective.network(objective.initial())
     fitting = candidates(network, inputs, ranks)
     sound = functools.partial(is_sound, objective, inputs)
-    for divided in [named(fitting, units)] if units else _choices(fitting, sound):
-        shares = joined(network, inputs, divided) if hybrid else divided
-        wider = shares if units else sliced(network, shares)
+    for divided in [_named(fitting, units)] if units else _choices(fitting, sound):
+        shares = _with_hybrid(network, inputs, divided) if hybrid else divided
+        wider = shares if units else _with_slices(network, shares)
         if sound(wider):
             return wider
         if wider is not shares and sound(shares):
@@ -65,10 +65,10 @@ def find_shares(
 
 def _choices(fitting: Mapping[str, Shares], sound: Callable[[Shares], bool]) -> Iterator[Shares]:
     """Yield the best groups; then the best of those that are sound on their own, and the largest of these."""
-    yield best(fitting)
+    yield _best(fitting)
     alone = {name: shares for name, shares in fitting.items() if sound(shares)}
     if alone:
-        yield best(alone)
+        yield _best(alone)
         yield max(alone.values(), key=_elements)
 
 
@@ -165,7 +165,7 @@ def _counts(
                 yield Count(owner, attribute, tuple(value // size * each for each in local))
 
 
-def sliced(network: nn.Module, shares: Shares) -> Shares:
+def _with_slices(network: nn.Module, shares: Shares) -> Shares:
     """Add slices of the inputs of large linear layers, which every rank would have as a whole otherwise.
 
     Layers of which ranks have different examples are left out, and so are weights that several layers share.
@@ -183,7 +183,7 @@ def sliced(network: nn.Module, shares: Shares) -> Shares:
     return replace(shares, cuts={**shares.cuts, **cuts}, sliced=names) if cuts else shares
 
 
-def best(fitting: Mapping[str, Shares]) -> Shares:
+def _best(fitting: Mapping[str, Shares]) -> Shares:
     """Divide the groups that cut the most elements. Of groups that meet in one tensor, only one can be divided."""
 
     def elements(names: tuple[str, ...]) -> int:
@@ -197,7 +197,7 @@ def best(fitting: Mapping[str, Shares]) -> Shares:
         clear = tuple(name for name in rest if not fitting[name].cuts.keys() & fitting[first].cuts.keys())
         return max((first, *chosen(clear)), chosen(tuple(rest)), key=elements)
 
-    return together([fitting[name] for name in chosen(tuple(fitting))])
+    return _together([fitting[name] for name in chosen(tuple(fitting))])
 
 
 def _elements(shares: Shares) -> int:
@@ -205,7 +205,7 @@ def _elements(shares: Shares) -> int:
     return sum(spec.size for spec in shares.layout.params if spec.name in shares.cuts)
 
 
-def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
+def _named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
     """Divide the groups of these names; raises `UsageError` if one cannot be divided, or not with the others."""
     for name in names:
         if name not in fitting:
@@ -216,17 +216,19 @@ def named(fitting: Mapping[str, Shares], names: Sequence[str]) -> Shares:
     for number, shares in enumerate(chosen):
         if clash := [other.units[0] for other in chosen[:number] if shares.cuts.keys() & other.cuts.keys()]:
             raise UsageError(f"units {shares.units[0]!r} and {clash[0]!r} meet in one layer; share one of them")
-    return together(chosen)
+    return _together(chosen)
 
 
-def together(parts: Sequence[Shares]) -> Shares:
+def _together(parts: Sequence[Shares]) -> Shares:
     """The shares if several groups are divided at once, from the shares of each alone."""
     names = ("column", "row", "heads", "counts", "units")
-    all_of = {name: tuple(each for part in parts for each in getattr(part, name)) for name in names}
+    all_of: dict[str, Any] = {
+        name: tuple(each for part in parts for each in getattr(part, name)) for name in names
+    }
     return replace(parts[0], cuts={name: cut for part in parts for name, cut in part.cuts.items()}, **all_of)
 
 
-def joined(network: nn.Module, inputs: torch.Tensor, shares: Shares) -> Shares:
+def _with_hybrid(network: nn.Module, inputs: torch.Tensor, shares: Shares) -> Shares:
     """Add to shares that ranks divide the examples of a batch up to the first of the shared layers.
 
     `inputs` are (example, *). Raises `ModelError` if nothing is trained before that layer, or examples interact

@@ -13,8 +13,14 @@ from torch.overrides import TorchFunctionMode
 from storage.values.layout import Layout
 from storage.values.state import State
 from tasks.compute.communicator import Communicator
-from tasks.compute.tensor_parallel.attention import Attention, unfuse
-from tasks.compute.tensor_parallel.layers import ColumnParallel, Exchange, InputParallel, RowParallel
+from tasks.compute.tensor_parallel.layers import (
+    ColumnParallel,
+    Exchange,
+    HeadParallel,
+    InputParallel,
+    RowParallel,
+    unfuse,
+)
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.networks.objective import ModelSpec, Objective, bound_network
 
@@ -54,7 +60,7 @@ class ShareObjective(Objective):
         kinds = {
             **dict.fromkeys(shares.column, ColumnParallel),
             **dict.fromkeys(shares.row, RowParallel),
-            **dict.fromkeys(shares.heads, Attention),
+            **dict.fromkeys(shares.heads, HeadParallel),
             **dict.fromkeys(shares.sliced, InputParallel),
         }
         for name, kind in kinds.items():

@@ -23,9 +23,6 @@ from tasks.data.sources.table import Source
 PIXELS = (255.0, 0.0, 1.0)
 """The divisor, mean and deviation that scale bytes to the range 0 to 1."""
 
-DICTS = "batches of dicts are not read yet; give a tuple (input, target) for each example, or wrap the data set"
-
-
 UNREADABLE = (OSError, ValueError, EOFError, ImportError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 """The exceptions that libraries raise for a file that is broken or of another kind."""
 
@@ -45,10 +42,13 @@ def reading(file: str | Path, kind: str) -> Iterator[None]:
         raise DataError(f"{file} cannot be read as {kind}: {reason(error)}") from error
 
 
-def are_dicts(value: Any) -> bool:
-    """Whether a value is a dict, or a tuple or list that begins with one."""
-    first = value[0] if isinstance(value, tuple | list) and value else value
-    return isinstance(first, Mapping)
+def refuse_dicts(value: Any, name: str) -> None:
+    """Raise `DataError` for a value that is a dict, or a tuple or list that begins with one."""
+    if isinstance(value[0] if isinstance(value, tuple | list) and value else value, Mapping):
+        raise DataError(
+            f"{name}: batches of dicts are not read yet; give a tuple (input, target) for each example, or wrap "
+            "the data set"
+        )
 
 
 def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
@@ -65,8 +65,7 @@ def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
 
 def tensor_of(value: Any, name: str) -> torch.Tensor:
     """Turn an array of any form into a dense, contiguous tensor (examples, *); raises `DataError`."""
-    if are_dicts(value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value):
-        raise DataError(f"{name}: {DICTS}")
+    refuse_dicts(value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value, name)
     try:
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:

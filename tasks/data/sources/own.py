@@ -12,7 +12,7 @@ import torch
 
 from storage.errors import DataError, failing_as, one_line
 from tasks.data.examples import Dataset, check_values
-from tasks.data.sources.arrays import DICTS, are_dicts, examples_of, pixel_scaling
+from tasks.data.sources.arrays import examples_of, pixel_scaling, refuse_dicts
 from tasks.data.sources.table import Source
 from tasks.user_code import Code
 
@@ -83,8 +83,7 @@ def _is_pair(value: Any) -> bool:
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
     """The pairs (inputs, targets) to train on and, if given, held out; raises `DataError` for another value."""
-    if are_dicts(value):
-        raise DataError(f"{name}: {DICTS}")
+    refuse_dicts(value, name)
     if _is_pair(value):
         # A pair of numbers is an example, not a pair of inputs and targets.
         if all(_is_pair(pair) and all(hasattr(member, "__len__") for member in pair) for pair in value):
@@ -106,8 +105,8 @@ def _arrays(data: Any, name: str, most: int | None) -> tuple[Any, Any]:
     if not hasattr(data, "__len__"):
         raise DataError(f"{name} gives a stream ({type(data).__name__}); give a data set of a known length")
     pairs = [data[number] for number in range(len(data))[:most]]
-    if pairs and (are_dicts(pairs) or are_dicts(pairs[0])):
-        raise DataError(f"{name}: {DICTS}")
+    for value in (pairs, *pairs[:1]):
+        refuse_dicts(value, name)
     if not pairs or not all(map(_is_pair, pairs)):
         raise DataError(f"{name}: each example of a {type(data).__name__} must be a pair (input, target)")
     inputs, targets = zip(*pairs, strict=True)

@@ -1,7 +1,8 @@
-"""Deals, which are ways to split examples into partitions: by order, size, labels, or a column of the data."""
+"""Deals, which are ways to split examples into partitions, and their table by name."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from storage.errors import DataError, UsageError
+from tasks.tables import Entry, find
 
 POWER = 1.0
 """The exponent of ``sizes:power``: the second partition is half of the first, the tenth a tenth (Zipf's law)."""
@@ -330,3 +332,32 @@ def _draw(size: int, concentration: np.ndarray, left: np.ndarray, generator: np.
         counts[usable] += generator.multinomial(missing, generator.dirichlet(concentration[usable]))
         counts = np.minimum(counts, left)
     return counts
+
+
+SPLITS: Mapping[str, Entry] = {
+    "iid": Entry("dealt out at random", "tasks.data.splits.deals:Iid"),
+    "contiguous": Entry("in the order of the data", "tasks.data.splits.deals:Contiguous"),
+    "dirichlet": Entry(
+        "partitions of one size, each with labels in proportions of its own (Hsu et al. 2019)",
+        "tasks.data.splits.deals:dirichlet",
+        "ALPHA",
+    ),
+    "dirichlet_by_class": Entry(
+        "each class dealt over the partitions, of unequal sizes (Yurochkin et al. 2019)",
+        "tasks.data.splits.deals:dirichlet_by_class",
+        "ALPHA",
+    ),
+    "shards": Entry("sorted by label, so many runs to each", "tasks.data.splits.deals:shards", "SHARDS"),
+    "sizes": Entry("sizes by a power law: `power`, or its exponent", "tasks.data.splits.deals:sizes", "EXPONENT"),
+    "proportions": Entry("sizes in proportions such as `3,1,1`", "tasks.data.splits.deals:proportions", "NUMBERS"),
+    "by": Entry("one partition for each value of a column", "tasks.data.splits.deals:By", "COLUMN"),
+    "largest": Entry("the values of a column with the most examples", "tasks.data.splits.deals:Largest", "COLUMN"),
+}
+
+
+@functools.cache
+def find_split(text: str) -> Deal:
+    """The deal that a ``name`` or ``name:argument`` stands for; raises `UsageError` for any other text."""
+    entry, argument = find("split", text, SPLITS)
+    deal: Deal = entry.load()(*([argument] if argument else []))
+    return deal

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.errors import ColumnMissing, DataError, UsageError
-from tasks.data.splits.deals import Deal, Pool, Rows
-from tasks.data.splits.table import find_split
+from tasks.data.splits.deals import Deal, Pool, Rows, find_split
 from tasks.numerics import derive_seed
 
 SCORE_BATCH = 128

@@ -24,7 +24,7 @@ from flows.config.resolving import Resolved, resolve
 from flows.preparing.job import prepared
 from storage.runs.names import default_root
 from tasks.executors.inline import InlineExecutor
-from tasks.networks.gpt import Gpt
+from tasks.networks.reference import Gpt
 
 NAME = "shakespeare"
 PARTITIONS = 36

@@ -21,7 +21,7 @@ from flows.config.train import TrainConfig
 from flows.preparing.job import Prepared, prepared
 from storage.values.state import Update
 from tasks.algebra import Algorithm, Map
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.clusters.connecting import connect
 from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor

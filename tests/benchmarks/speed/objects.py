@@ -23,7 +23,7 @@ from flows.preparing.job import prepared
 from storage.runs.run import Run
 from storage.values.state import Update
 from tasks.algebra import Algorithm, Map
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.clusters.connecting import connect
 from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor

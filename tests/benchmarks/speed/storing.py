@@ -28,7 +28,7 @@ from flows.preparing.job import Prepared, prepared
 from storage.rounds.commits import UpdateRecord
 from storage.values.state import Update
 from tasks.algebra import Algorithm, Map
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.executors.inline import InlineExecutor
 from tasks.reduces.mean import Mean
 from tasks.rounds.job import Job

@@ -12,7 +12,7 @@ from storage.errors import RoundFailed
 from storage.rounds.commits import Arrival, InFlight, UpdateRecord
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm, Apply
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.asynchronous.steps import Pushed, serve
 from tasks.data.partitions import Partitions
 from tasks.data.sources.images import Digits

@@ -13,27 +13,21 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 from tasks.user_code import find_code
-from tests.tasks.maps.networks import IMPURE, PURE, file_of
+from tests.tasks.maps.networks import PURE, examples, file_of
 
 STEPS, BATCH, LR, SEED = 20, 6, 0.1, 5
 LOCAL = LocalSteps(local_steps=STEPS, batch_size=BATCH, lr=LR)
 
 
-def objective(own, body: str) -> Objective:
+def network_of(own, body: str) -> Objective:
     return Objective(
         ModelSpec(find_code(f"{own(file_of(body))}:Net"), (1, 4, 4), 3, "float32", 0), "cross_entropy"
     )
 
 
-def examples() -> Examples:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(40, 1, 4, 4, generator=generator)
-    return Examples(inputs, torch.randint(0, 3, (40,), generator=generator))
-
-
 def mapped(what: Objective, local: LocalSteps = LOCAL, seed: int = SEED) -> Update:
     with pinned(seed, threads=1):
-        return local(what, what.initial(), examples(), {}, seed)
+        return local(what, what.initial(), examples(40), {}, seed)
 
 
 def looped(what: Objective) -> torch.Tensor:
@@ -42,7 +36,7 @@ def looped(what: Objective) -> torch.Tensor:
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     start = [p.detach().clone() for p in network.parameters() if p.requires_grad]
     with pinned(SEED, threads=1):
-        for batch in batches(examples(), BATCH, STEPS, SEED):
+        for batch in batches(examples(40), BATCH, STEPS, SEED):
             loss = nn.functional.cross_entropy(network(batch.inputs), batch.targets)
             loss.backward()
             optimizer.step()
@@ -53,7 +47,7 @@ def looped(what: Objective) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", PURE)
 def test_a_map_takes_the_steps_of_a_plain_loop(own, name) -> None:
-    what = objective(own, PURE[name])
+    what = network_of(own, PURE[name])
     mine, loop = mapped(what).direction["float32"], looped(what)
     if name == "norm of weights":  # a product of a vector is added up by where it lies in memory
         torch.testing.assert_close(mine, loop)
@@ -64,18 +58,10 @@ def test_a_map_takes_the_steps_of_a_plain_loop(own, name) -> None:
 @pytest.mark.parametrize("name", PURE)
 def test_what_a_process_did_before_changes_nothing(own, name) -> None:
     """By a small rate, so that nothing diverges in so many steps."""
-    what = objective(own, PURE[name])
+    what = network_of(own, PURE[name])
     before = mapped(what).direction["float32"]
     mapped(what, LocalSteps(local_steps=150, batch_size=4, lr=1e-6), seed=9)
     assert torch.equal(mapped(what).direction["float32"], before)
-
-
-@pytest.mark.parametrize("name", IMPURE)
-def test_what_reaches_past_the_network_is_left_as_it_is(own, name) -> None:
-    """Nothing is remembered of a step: each is the network's own, and counts as the next one."""
-    what = objective(own, IMPURE[name])
-    first, second = mapped(what).direction["float32"], mapped(what).direction["float32"]
-    assert not torch.equal(first, second)
 
 
 def test_a_step_adds_the_gradients_of_the_loss() -> None:

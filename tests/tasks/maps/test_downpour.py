@@ -9,22 +9,13 @@ import torch
 
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, views
-from tasks.data.examples import Examples
 from tasks.maps.backprop import batches
 from tasks.maps.gradient import Downpour, Gradient
 from tasks.maps.local_steps import LocalSteps
-from tasks.networks.objective import ModelSpec, Objective
+from tasks.networks.objective import Objective
 from tasks.numerics import pinned
-
-
-def objective(model: str = "mlp", dtype: str = "float32") -> Objective:
-    return Objective(ModelSpec(model, (1, 4, 4), 3, dtype, 0), "cross_entropy")
-
-
-def examples(count: int = 50, dtype: torch.dtype = torch.float32) -> Examples:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(count, 1, 4, 4, generator=generator).to(dtype)
-    return Examples(inputs, torch.randint(0, 3, (count,), generator=generator))
+from tests.tasks.maps.networks import examples, objective
+from tests.tasks.sampled import sampled
 
 
 def going_on(steps: int, size: int | None, lr: float, **fields: str) -> Downpour:
@@ -34,11 +25,12 @@ def going_on(steps: int, size: int | None, lr: float, **fields: str) -> Downpour
 
 def mapped(rule: Downpour, what: Objective, carry: Mapping[str, Vectors] | None = None, seed: int = 7) -> Update:
     with pinned(0, threads=1):
-        return rule(what, what.initial(), examples(dtype=getattr(torch, what.model.dtype)), carry or {}, seed)
+        return rule(what, what.initial(), examples(dtype=what.model.dtype), carry or {}, seed)
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("model", "dtype"), sampled(4, ["logistic", "mlp", "cnn"], ["float32", "float64", "bfloat16"])
+)
 def test_it_pushes_the_sum_of_the_gradients_of_plain_sgd(model: str, dtype: str) -> None:
     what = objective(model, dtype)
     found = mapped(going_on(4, 16, 0.2), what)
@@ -46,7 +38,7 @@ def test_it_pushes_the_sum_of_the_gradients_of_plain_sgd(model: str, dtype: str)
     sums = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
     losses, optimizer = [], torch.optim.SGD(network.parameters(), lr=0.2)
     with pinned(0, threads=1):
-        for batch in batches(examples(dtype=getattr(torch, dtype)), 16, 4, seed=7):
+        for batch in batches(examples(dtype=dtype), 16, 4, seed=7):
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(network(batch.inputs), batch.targets)
             loss.backward()
@@ -74,7 +66,7 @@ def test_one_step_is_one_gradient() -> None:
 def test_the_sum_times_its_rate_is_how_far_local_steps_go() -> None:
     what = objective(dtype="float64")
     pushed = mapped(Downpour(push_every=5, batch_size=16, lr=0.2), what).direction["float64"]
-    part = examples(dtype=torch.float64)
+    part = examples(dtype="float64")
     moved = LocalSteps(local_steps=5, batch_size=16, lr=0.2)(what, what.initial(), part, {}, 7).direction[
         "float64"
     ]

@@ -14,27 +14,18 @@ from torch import nn
 from storage.errors import UsageError
 from storage.values.state import State
 from storage.values.tensors import views
-from tasks.applies.adaptive import Adam
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Adam, Sgd
 from tasks.data.examples import Examples
 from tasks.maps.backprop import batches
+from tasks.maps.corrected import FedProx
 from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import FedProx, LocalSteps
+from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
+from tests.tasks.maps.networks import examples, objective
+from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=3)
-
-
-def objective(model: str = "mlp", dtype: str = "float32", **options: object) -> Objective:
-    text = "{" + ", ".join(f'"{key}": {value}' for key, value in options.items()) + "}"
-    return Objective(ModelSpec(model, (1, 4, 4), 3, dtype, 0, text), "cross_entropy")
-
-
-def examples(count: int = 50, dtype: torch.dtype = torch.float32) -> Examples:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(count, 1, 4, 4, generator=generator).to(dtype)
-    return Examples(inputs, torch.randint(0, 3, (count,), generator=generator))
 
 
 def trained(what: Objective, state: State, part: Examples, optimizer, steps: int, size: int | None, clip=None):
@@ -97,10 +88,11 @@ class Net(torch.nn.Module):
 # Local steps.
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("model", "dtype"), sampled(4, ["logistic", "mlp", "cnn"], ["float32", "float64", "bfloat16"])
+)
 def test_plain_sgd_has_the_bits_of_torch(model: str, dtype: str) -> None:
-    what, part = objective(model, dtype), examples(dtype=getattr(torch, dtype))
+    what, part = objective(model, dtype), examples(dtype=dtype)
     state = what.initial()
     with pinned(0, threads=1):
         update = LocalSteps(local_steps=6, batch_size=16, lr=0.1)(what, state, part, {}, 7)
@@ -182,9 +174,13 @@ def test_epochs_are_so_many_steps(count: int, size: int | None, steps: int) -> N
 
 
 @pytest.mark.parametrize(
-    "algorithm", [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")]
+    ("algorithm", "model"),
+    sampled(
+        5,
+        [Gradient(), LocalSteps(local_steps=3), LocalSteps(local_steps=3, optimizer="Adam")],
+        ["mlp", "cnn"],
+    ),
 )
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_a_map_changes_neither_state_nor_examples_and_repeats_itself(algorithm, model: str) -> None:
     what, part = objective(model), examples()
     state = what.initial()
@@ -307,7 +303,7 @@ def numbered(count: int) -> Examples:
 
 
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 3), st.integers(0, 2**63 - 1))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_each_pass_visits_every_example_once(count: int, size: int, passes: int, seed: int) -> None:
     each = -(-count // min(size, count))
     found = [batch.targets.tolist() for batch in batches(numbered(count), size, passes * each, seed)]
@@ -318,7 +314,7 @@ def test_each_pass_visits_every_example_once(count: int, size: int, passes: int,
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 20))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_as_many_batches_come_as_were_asked_for(count: int, size: int, steps: int) -> None:
     found = [
         (batch.inputs[:, 0].tolist(), batch.targets.tolist()) for batch in batches(numbered(count), size, steps, 0)

@@ -1,11 +1,15 @@
-"""Scores by hand, and one clear line where one does not fit."""
+"""Losses and scores by hand, and metrics of torchmetrics."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
+from torchmetrics import MeanMetric
 
 from storage.errors import ModelError
 from tasks.data.examples import Examples
@@ -14,12 +18,15 @@ from tasks.networks.fit import Trial
 from tasks.networks.scores import (
     SCORES,
     accuracy,
+    class_axis,
+    cross_entropy,
     default_scores,
     mae,
     score_items,
     token_accuracy,
     top5,
 )
+from tasks.networks.unofficial import count_updates
 from tasks.user_code import Code, find_code
 
 OWN = """
@@ -59,7 +66,7 @@ def test_distances_by_hand() -> None:
 
 
 @given(st.integers(1, 20), st.integers(6, 9))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_what_is_right_is_among_the_five_greatest(examples: int, classes: int) -> None:
     generator = torch.Generator().manual_seed(examples)
     logits = torch.randn(examples, classes, generator=generator)
@@ -151,3 +158,54 @@ def described(labels: bool, targets: tuple[int, ...]) -> Description:
 def test_scores_that_nobody_chose(loss, labels: bool, targets, scores) -> None:
     assert default_scores(loss, described(labels, targets)) == scores
     assert set(scores) <= set(SCORES)
+
+
+def test_a_metric_is_told_how_many_batches_it_has_seen() -> None:
+    metric = MeanMetric()
+    count_updates(metric, 2)
+    assert metric.update_count == 2, "torchmetrics counts otherwise now: mend tasks/networks/unofficial.py"
+    metric.update(torch.ones(1))
+    assert metric.update_count == 3
+
+
+def test_cross_entropy_over_sequences_by_hand() -> None:
+    """Logits log 1, log 3 give label 0 a quarter and label 1 three quarters."""
+    logits = torch.tensor([0.0, math.log(3)]).expand(1, 3, 2)
+    found = cross_entropy(logits, torch.tensor([[0, 1, 1]])).item()
+    assert found == pytest.approx((math.log(4) + 2 * math.log(4 / 3)) / 3)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6))
+@settings(deadline=None, max_examples=25)
+def test_a_sequence_is_as_many_examples_as_it_has_places(examples: int, time: int, classes: int) -> None:
+    generator = torch.Generator().manual_seed(examples)
+    logits = torch.randn(examples, time, classes, generator=generator)
+    labels = torch.randint(0, classes, (examples, time), generator=generator)
+    apart = torch.stack([cross_entropy(logits[:, place], labels[:, place]) for place in range(time)]).mean()
+    torch.testing.assert_close(cross_entropy(logits, labels), apart)
+
+
+def test_single_labels_and_probabilities_are_read_as_torch_does() -> None:
+    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    shares = torch.full((5, 3), 1 / 3)
+    assert torch.equal(cross_entropy(logits, labels), functional.cross_entropy(logits, labels))
+    assert torch.equal(cross_entropy(logits, shares), functional.cross_entropy(logits, shares))
+    pictures, masks = torch.randn(2, 3, 4, 5), torch.ones(2, 4, 5, dtype=torch.long)
+    assert torch.equal(cross_entropy(pictures, masks), functional.cross_entropy(pictures, masks))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "axis"),
+    [
+        ((2, 3), (2,), -1),
+        ((2, 7, 3), (2, 7), -1),
+        ((2, 3, 7), (2, 7), 1),
+        ((2, 3, 4, 5), (2, 4, 5), 1),
+        ((2, 3), (2, 7), None),
+        ((2, 7, 3), (2,), None),
+        ((2,), (2,), None),
+    ],
+)
+def test_classes_lie_last_or_as_torch_has_them(outputs, targets, axis) -> None:
+    assert class_axis(torch.zeros(outputs), torch.zeros(targets)) == axis

@@ -20,7 +20,7 @@ def parent(train):
     return train(name="parent", rounds=2, **FIELDS)
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_a_run_begins_with_a_file_or_a_stored_round(train, tmp_path, model) -> None:
     fields = {**FIELDS, "model": model, "model_options": {}}
     parent = train(name="parent", rounds=2, **fields)

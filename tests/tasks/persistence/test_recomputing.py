@@ -23,7 +23,7 @@ from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify
 from tasks.algorithms.table import ALGORITHMS
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor

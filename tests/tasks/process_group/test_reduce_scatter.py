@@ -12,7 +12,7 @@ from storage.rounds.commits import UpdateRecord
 from storage.values.state import State, Update
 from storage.values.tensors import same_bits
 from tasks.algebra import Algorithm
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.clusters.connecting import connect
 from tasks.executors.ranks import RanksExecutor
 from tasks.maps.gradient import Gradient

@@ -155,6 +155,7 @@ def test_a_matched_run_keeps_its_permutations(train: Callable[..., Any]) -> None
     assert (run.round(2).permutations["fc1"].values == np.arange(256)).mean() > 0.9, "near identity once together"
 
 
+@pytest.mark.slow
 def test_a_matched_run_has_the_same_bits_on_a_cluster(train: Callable[..., Any]) -> None:
     options = {
         "algorithm": "matched",

@@ -192,7 +192,7 @@ def test_more_than_half_at_one_place_are_that_place_to_the_bit() -> None:
 
 
 @given(st.integers(3, 8), st.integers(0, 99), st.integers(0, 7))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 def test_no_point_around_has_a_smaller_sum_of_distances(count: int, seed: int, direction: int) -> None:
     points = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed)).double()
     found = GeometricMedian(steps=1000, tolerance=1e-9, smoothing=1e-6).center(points)

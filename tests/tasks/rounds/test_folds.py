@@ -11,7 +11,7 @@ from storage.rounds.commits import UpdateRecord
 from storage.values.state import State, Update
 from storage.values.tensors import same_bits
 from tasks.algebra import Algorithm, Reduce
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.maps.gradient import Gradient
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust import Median

@@ -1,9 +1,11 @@
-"""Replicas that are trained side by side, against one at a time."""
+"""Replicas that are trained side by side, against one at a time, and networks that are refused."""
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,20 +15,23 @@ from hypothesis import strategies as st
 from storage.errors import ModelError, UsageError
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm
-from tasks.applies.sgd import Sgd
+from tasks.applies.optimizers import Sgd
 from tasks.compute.compute import Compute
 from tasks.compute.mapper import Mapper
-from tasks.compute.stacked.replicas import Stacked
+from tasks.compute.stacked import courses
+from tasks.compute.stacked.courses import Course, course, phases
+from tasks.compute.stacked.replicas import Stacked, check_stackable
 from tasks.data.examples import Examples
-from tasks.maps.elastic import Elastic
-from tasks.maps.local_steps import FedProx, LocalSteps
-from tasks.maps.scaffold import Scaffold
+from tasks.maps.backprop import batches
+from tasks.maps.corrected import Elastic, FedProx, Scaffold
+from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.numerics import pinned
 from tasks.reduces.mean import Mean
 from tasks.reduces.tree import reduce_all
 from tasks.user_code import find_code
 from tests.tasks.compute.stacked.networks import NETWORKS
+from tests.tasks.sampled import sampled
 
 SIZES = (40, 33, 40, 8, 64, 21, 16)
 LOCAL = LocalSteps(local_epochs=2, batch_size=16, lr=0.1)
@@ -65,7 +70,7 @@ def same(one: Update, other: Update) -> bool:
     return all(torch.equal(vector, other.direction[name]) for name, vector in one.direction.items())
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp", "gpt", "Convolutions", "Tied", "Frozen", "Idle"])
+@pytest.mark.parametrize("kind", sampled(3, ["mlp", "logistic", "gpt", "Convolutions", "Frozen", "Idle", "Tied"]))
 def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
     what = objective(kind, own)
     parts, seeds = [part(what, count, count) for count in SIZES], range(len(SIZES))
@@ -113,7 +118,7 @@ def test_a_step_of_two_replicas_by_hand(own) -> None:
     assert [update.metrics["train_loss"] for update in found] == [2.5, 26.0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(["mlp", "gpt"]),
     st.lists(st.tuples(st.sampled_from(SIZES), st.integers(0, 9)), min_size=1, max_size=8),
@@ -214,3 +219,152 @@ def test_options_that_cannot_be_stacked_are_refused_by_name(fields, says) -> Non
 def test_maps_that_add_to_local_training_are_not_stacked(kind) -> None:
     with pytest.raises(UsageError, match=f"plain SGD from a shared start, not for map {kind.__name__}"):
         stacked(kind(local_steps=1), 8)
+
+
+COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
+
+
+def numbered(first: int, count: int) -> Examples:
+    """Examples that no other replica has."""
+    return Examples(torch.arange(first, first + count).float()[:, None], torch.arange(first, first + count))
+
+
+def taken(every: list[Course], places: int) -> list[list[list[int]]]:
+    """The targets of each batch that each replica takes."""
+    found: list[list[list[int]]] = [[] for _ in every]
+    for phase in phases(every, places):
+        for batch in phase.batches:
+            inputs, targets = batch.inputs, batch.targets
+            assert inputs.is_contiguous()
+            assert inputs.storage_offset() == targets.storage_offset() == 0
+            assert len(inputs) == len(targets) == places
+            assert torch.equal(inputs.squeeze(-1).long(), targets)
+            for place, member in enumerate(phase.members):
+                found[member].append(targets[place].tolist())
+            for copy in targets[len(phase.members) :]:
+                assert torch.equal(copy, targets[0])
+    return found
+
+
+@settings(deadline=None, max_examples=25)
+@given(COUNTS, st.one_of(st.none(), st.integers(1, 20)), st.integers(1, 9), st.integers(0, 2))
+def test_each_replica_takes_its_own_batches_in_their_order(sizes, size, steps, more) -> None:
+    parts = [numbered(100 * number, count) for number, count in enumerate(sizes)]
+    every = [course(part, size, steps, seed) for seed, part in enumerate(parts)]
+    wanted = [
+        [batch.targets.tolist() for batch in batches(part, size, steps, seed)] for seed, part in enumerate(parts)
+    ]
+    assert taken(every, len(parts) + more) == wanted
+
+
+@settings(deadline=None, max_examples=25)
+@given(COUNTS, st.integers(1, 20), st.integers(1, 4))
+def test_it_is_so_however_few_batches_are_drawn_ahead(sizes, size, epochs) -> None:
+    parts = [numbered(100 * number, count) for number, count in enumerate(sizes)]
+    steps = [epochs * -(-count // size) for count in sizes]
+    found = []
+    for ahead in (1 << 24, 1, 64):
+        before, courses.AHEAD = courses.AHEAD, ahead
+        try:
+            found.append(taken([course(p, size, s, 7) for p, s in zip(parts, steps, strict=True)], len(parts)))
+        finally:
+            courses.AHEAD = before
+    assert found[0] == found[1] == found[2]
+
+
+def test_steps_of_one_length_are_taken_together_by_hand() -> None:
+    """Of 5, 4 and 6 examples in batches of 2: two steps of all, then the rests of 1, then 2."""
+    every = [course(numbered(0, count), 2, -(-count // 2), 0) for count in (5, 4, 6)]
+    found = [
+        (phase.members, [tuple(batch.targets.shape) for batch in phase.batches]) for phase in phases(every, 4)
+    ]
+    assert found == [([0, 1, 2], [(4, 2)] * 2), ([2], [(4, 2)]), ([0], [(4, 1)])]
+
+
+COUNT = 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    sampled(3, ["logistic", "mlp", "gpt", "Convolutions", "Tied", "Frozen", "Idle"], ["float32", "float64"]),
+)
+def test_sound_networks_pass_and_stay_as_they_are(own, kind, dtype) -> None:
+    what = objective(kind, own, dtype)
+    before = what.initial()
+    with pinned(0, threads=1):
+        check_stackable(Stacked(what, COUNT), part(what, 16))
+    assert all(torch.equal(vector, before.params[name]) for name, vector in what.initial().params.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("Dropping", "it draws random numbers, as dropout does"),
+        ("Playing", "it draws random numbers"),
+        ("Normed", "training changes its buffer norm.running_mean, as BatchNorm does"),
+        ("Branching", "they fail with RuntimeError: vmap: "),
+    ],
+)
+def test_what_cannot_be_stacked_is_refused_by_its_reason(own, kind, why) -> None:
+    what = objective(kind, own, "float32")
+    with pytest.raises(ModelError) as error, pinned(0, threads=1):
+        check_stackable(Stacked(what, COUNT), part(what, 16))
+    assert f"mine.py:{kind} cannot be stacked: {why}" in str(error.value)
+    assert "leave stacked at 1" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@dataclass(frozen=True)
+class Placed(Stacked):
+    """A replica's loss depends on its place."""
+
+    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return super().value(outputs, targets) * torch.linspace(1, 1.0001, self.count)
+
+
+@dataclass(frozen=True)
+class Neighbouring(Stacked):
+    """A replica's loss depends on that of its neighbour."""
+
+    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        losses = super().value(outputs, targets)
+        return losses * (1 + losses.roll(1).detach() / 1000)
+
+
+@dataclass(frozen=True)
+class Doubled(Stacked):
+    """Replicas are independent, and trained in another way than alone."""
+
+    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return super().value(outputs, targets) * 1.01
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Placed, "a step of one has other bits in another place, or beside others; leave stacked at 1, or try"),
+        (Neighbouring, "a step of one has other bits in another place, or beside others"),
+        (Doubled, "the gradient of one is another one than alone"),
+    ],
+)
+def test_replicas_that_are_not_as_if_alone_are_refused(kind, why) -> None:
+    what = objective("mlp", None, "float32")
+    with pytest.raises(ModelError, match=f"replicas of model mlp cannot be stacked: {why}"), pinned(0, threads=1):
+        check_stackable(kind(what, COUNT), part(what, 16))
+
+
+def test_that_other_threads_draw_random_numbers_meanwhile_does_no_harm() -> None:
+    what, done = objective("mlp", None, "float32"), threading.Event()
+
+    def draw() -> None:
+        while not done.is_set():
+            random.random()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        with pinned(0, threads=1):
+            check_stackable(Stacked(what, COUNT), part(what, 16))
+    finally:
+        done.set()
+        thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -115,18 +116,6 @@ class Between(nn.Module):
 
     def between(self, hidden: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
-
-
-class Softmax(Between):
-    def between(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden.softmax(-1)
-
-
-class Means(Between):
-    """Takes from each unit the mean of all."""
-
-    def between(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden.relu() - hidden.mean(-1, keepdim=True)
 
 
 class Views(Between):
@@ -256,7 +245,7 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
         "again": Again,
         "python": Python,
     },
-    **{"softmax": Softmax, "means": Means, "views": Views, "normed": Normed, "past": Past},
+    **{"views": Views, "normed": Normed, "past": Past},
 }
 SHAPES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("encoder", "decoder", "attending", "packed"), (4, 3)),
@@ -288,6 +277,7 @@ def tensor_parallel_of(
     return TensorParallel(inner, ranks=ranks, shares=shares_of(objective, ranks, units, hybrid))
 
 
+@functools.cache
 def shares_of(objective: Objective, ranks: int, units: tuple[str, ...] = (), hybrid: bool = False) -> Shares:
     return find_shares(objective, examples_of(objective, 4).inputs, ranks, units, hybrid)
 

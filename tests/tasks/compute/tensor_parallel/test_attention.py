@@ -11,6 +11,7 @@ from tasks.compute.tensor_parallel.trying import is_sound
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of
+from tests.tasks.sampled import sampled
 
 TIME = 4
 STEPS = LocalSteps(local_steps=5, batch_size=7, lr=0.1)
@@ -93,21 +94,32 @@ def check(ranks: int = 2, **options: object) -> None:
     assert off(objective, STEPS, ranks) < 1e-12
 
 
-@pytest.mark.parametrize("weights", ["unasked", "left", "used", "each"])
-@pytest.mark.parametrize("mask", ["none", "bool", "float", "each", "padding", "both", "causal"])
+@pytest.mark.parametrize(
+    ("mask", "weights"),
+    sampled(
+        5,
+        ["none", "bool", "float", "each", "padding", "both", "causal"],
+        ["unasked", "left", "used", "each"],
+    ),
+)
 def test_any_masks_and_weights(mask: str, weights: str) -> None:
     check(mask=mask, weights=weights, batch_first=True)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("how", [{}, {"cross": True}, {"cross": True, "kdim": 10, "vdim": 7}, {"bias": False}])
-@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    ("batch_first", "how", "ranks"),
+    sampled(
+        5,
+        [False, True],
+        [{}, {"cross": True}, {"cross": True, "kdim": 10, "vdim": 7}, {"bias": False}],
+        [2, 3, 4],
+    ),
+)
 def test_any_shapes(how: dict[str, object], batch_first: bool, ranks: int) -> None:
     check(ranks, batch_first=batch_first, **how)
 
 
-@pytest.mark.parametrize("mask", ["none", "bool", "each", "padding"])
-@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(("batch_first", "mask"), sampled(5, [False, True], ["none", "bool", "each", "padding"]))
 def test_single_sequences(batch_first: bool, mask: str) -> None:
     check(batched=False, batch_first=batch_first, mask=mask)
 
@@ -122,8 +134,7 @@ def test_what_is_not_shared(options: dict[str, object]) -> None:
         shares_of(objective_of("attending", **options), 2)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(("batched", "ranks"), sampled(3, [False, True], [2, 3]))
 def test_each_rank_has_the_masks_of_its_own_heads(batched: bool, ranks: int) -> None:
     """Heads with masks of their own cannot change places, and so are not found; another network's shares fit."""
     plain, masked = (objective_of("attending", mask=mask, batched=batched) for mask in ("none", "apart"))

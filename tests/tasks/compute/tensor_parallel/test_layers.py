@@ -21,6 +21,7 @@ from tests.tasks.compute.tensor_parallel.networks import (
     shares_of,
     tensor_parallel_of,
 )
+from tests.tasks.sampled import sampled
 
 STEPS = LocalSteps(local_steps=6, batch_size=7, lr=0.1)
 
@@ -70,8 +71,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "ranks"), sampled(5, CASES, [2, 3]))
 def test_what_all_have_has_the_same_bits_on_all(case: str, ranks: int) -> None:
     options, hybrid = CASES[case]
     objective = objective_of("alexnet" if case == "hybrid" else case, "float32", **options)
@@ -114,7 +114,7 @@ def test_layers_that_draw_beside_others_are_not_shared_where_ranks_would_draw_di
 def test_what_is_tried_leaves_the_generator_as_it_was() -> None:
     objective = objective_of("chain", dropout=0.5)
     before = torch.get_rng_state()
-    shares_of(objective, 2)
+    shares_of.__wrapped__(objective, 2)
     assert torch.equal(torch.get_rng_state(), before)
     assert isinstance(objective.built, nn.Sequential) and objective.built.training
 

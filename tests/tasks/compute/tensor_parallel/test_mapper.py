@@ -10,12 +10,13 @@ import torch
 from storage.errors import UsageError
 from storage.values.state import State
 from tasks.algebra import Algorithm
-from tasks.applies.adaptive import Adam
 from tasks.applies.memory import KeepExtras
+from tasks.applies.optimizers import Adam
 from tasks.compute.compute import Compute, whole_part
 from tasks.compute.mapper import Mapper
+from tasks.maps.corrected import FedProx
 from tasks.maps.gradient import Gradient
-from tasks.maps.local_steps import FedProx, LocalSteps
+from tasks.maps.local_steps import LocalSteps
 from tasks.reduces.mean import Mean
 from tasks.reduces.robust import Median
 from tasks.reduces.tree import reduce_all
@@ -27,6 +28,7 @@ from tests.tasks.compute.tensor_parallel.networks import (
     shares_of,
     tensor_parallel_of,
 )
+from tests.tasks.sampled import sampled
 
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "chain": ("chain", {"widths": [16, 16]}),
@@ -43,17 +45,14 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 STEPS = LocalSteps(local_steps=20, batch_size=7, lr=0.05)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("case", CASES)
-def test_a_team_takes_the_steps_of_one_machine(case: str, ranks: int, dtype: str) -> None:
+@pytest.mark.parametrize(("case", "ranks", "dtype"), sampled(7, CASES, [1, 2, 3, 4], TOLERANCE))
+def test_ranks_take_the_steps_of_one_machine(case: str, ranks: int, dtype: str) -> None:
     model, options = CASES[case]
     objective = objective_of(model, dtype, **options)
     assert off(objective, STEPS, ranks) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(("ranks", "dtype"), sampled(5, [2, 3, 4], TOLERANCE))
 def test_a_hybrid_takes_the_steps_of_one_machine(ranks: int, dtype: str) -> None:
     objective = objective_of("alexnet", dtype)
     assert shares_of(objective, ranks, hybrid=True).joins == "8"
@@ -74,8 +73,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("hybrid", [False, True])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "hybrid"), sampled(3, OPTIMIZERS, [False, True]))
 def test_optimizers_that_treat_each_element_for_itself_see_no_difference(optimizer: str, hybrid: bool) -> None:
     objective, inner = objective_of("alexnet"), OPTIMIZERS[optimizer]
     assert off(objective, inner, 2, hybrid=hybrid) < 1e-12
@@ -110,7 +108,7 @@ def test_scores_are_those_of_the_whole_network() -> None:
     assert (found - wanted).abs().max() < 1e-12
 
 
-def test_a_partition_with_initial_weights_of_its_own_has_them_in_a_team_too() -> None:
+def test_a_partition_with_initial_weights_of_its_own_has_them_on_ranks_too() -> None:
     objective, inner = objective_of("chain"), replace(STEPS, init="per-partition")
     assert off(objective, inner, 2) < 1e-12
 

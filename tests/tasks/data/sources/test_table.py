@@ -5,14 +5,17 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
-from storage.errors import UsageError
+from storage.errors import DataError, UsageError
+from tasks.data.examples import Dataset, Examples
 from tasks.data.sources.images import Digits, Idx
 from tasks.data.sources.own import Own
-from tasks.data.sources.table import SOURCES, find_source
+from tasks.data.sources.table import SOURCES, Each, Source, find_source
 from tasks.user_code import find_code
 
 
@@ -64,3 +67,21 @@ def test_a_target_needs_columns(own) -> None:
 def test_the_table_is_read_without_torch_or_pandas() -> None:
     script = "import sys, tasks.data.sources.table\nassert not {'torch', 'pandas', 'pyarrow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@dataclass(frozen=True)
+class Number(Source):
+    """One example, of a number."""
+
+    number: float
+
+    def load(self, partition: int, partitions: int) -> Dataset:
+        """The example."""
+        return Dataset(Examples(torch.tensor([[self.number]]), torch.zeros(1, dtype=torch.int64)))
+
+
+def test_each_partition_has_what_its_source_loads() -> None:
+    each = Each((Number(1.0), Number(2.0)))
+    assert each.load(1, 2).train.inputs.item() == 2.0
+    with pytest.raises(DataError, match="2 data sets are as many partitions, not 3"):
+        each.load(0, 3)

@@ -1,4 +1,4 @@
-"""SCAFFOLD by hand, against the paper's loop, and in runs that are resumed or on a cluster."""
+"""FedProx, SCAFFOLD and elastic averaging by hand, against the papers' loops, and in runs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import torch
 
 from storage.errors import UsageError
 from storage.values.state import State, Update
+from storage.values.tensors import Vectors
 from tasks.algebra import Algorithm
 from tasks.algorithms.table import build_algorithm
 from tasks.clusters.connecting import connect
 from tasks.data.examples import Examples
+from tasks.data.partitions import Partitions
+from tasks.data.sources.images import Digits
+from tasks.data.splits.split import Split
 from tasks.executors.graph import GraphExecutor
-from tasks.maps.scaffold import Scaffold
+from tasks.maps.corrected import Elastic, FedProx, Scaffold
+from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
+from tasks.numerics import pinned
 from tasks.reduces.tree import reduce_all
 from tasks.user_code import find_code
+from tests.tasks.maps.networks import examples, objective
+from tests.tasks.sampled import sampled
 
 SQUARE = """
 import torch
@@ -106,13 +114,13 @@ def test_it_arrives_where_averaging_stays_away(square: Objective) -> None:
     """Minimum of w^2 / 2 and (w - 5)^2 together: 10/3. Unequal curvatures pull the mean of networks elsewhere."""
     fields = {"local_steps": 20, "batch_size": None, "lr": 0.1}
     parts = [towards(0.0), towards(5.0)]
-    corrected = rounds(build_algorithm("scaffold", fields), square, parts, 300)[-1].params["float64"].item()
-    plain = rounds(build_algorithm("fed_avg", fields), square, parts, 300)[-1].params["float64"].item()
+    corrected = rounds(build_algorithm("scaffold", fields), square, parts, 60)[-1].params["float64"].item()
+    plain = rounds(build_algorithm("fed_avg", fields), square, parts, 60)[-1].params["float64"].item()
     assert corrected == pytest.approx(10 / 3, abs=1e-6)
     assert abs(plain - 10 / 3) > 0.2
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_alone_it_is_federated_averaging_to_the_bit(train, model: str) -> None:
     """With one partition c is its c_i, so that nothing is added to its gradients."""
     fields = {"model": model, "partitions": 1, "rounds": 3, "local_steps": 4}
@@ -157,11 +165,16 @@ FIELDS = {
 }
 
 
-def test_a_resumed_run_and_one_on_a_cluster_have_the_same_bits(train) -> None:
+def test_a_resumed_run_has_the_same_bits(train) -> None:
     whole = train(name="whole", **FIELDS)
     for number in (1, 3, 4):
         resumed = train(name="resumed", **FIELDS | {"rounds": number})
     assert resumed.digest == whole.digest
+
+
+@pytest.mark.slow
+def test_a_run_on_a_cluster_has_the_same_bits(train) -> None:
+    whole = train(name="whole", **FIELDS)
     with connect(None, 2) as client:
         assert train(GraphExecutor(client), 2, name="there", **FIELDS).digest == whole.digest
 
@@ -186,3 +199,117 @@ def test_updates_bring_what_is_declared(square: Objective) -> None:
     state = replace(square.initial(), memory=algorithm.apply.init(square.initial().params))
     update: Update = algorithm.map(square, state, towards(0.0), {}, 0)
     assert (tuple(update.carry), tuple(update.extras)) == (algorithm.map.carry, algorithm.map.extras)
+
+
+def test_two_steps_by_hand(square: Objective) -> None:
+    """From 2 towards 0 with lr 0.5 and mu 1: gradients 2 and 1 - 1; the second is 1 towards 0 and 1 back."""
+    local = FedProx(local_steps=2, batch_size=None, lr=0.5, mu=1.0)
+    update = local(square, square.initial(), towards(0.0), {}, 0)
+    assert update.direction["float64"].tolist() == [1.0]
+    free = replace(local, mu=0.0)(square, square.initial(), towards(0.0), {}, 0)
+    assert free.direction["float64"].tolist() == [1.5]
+    # The loss that is told is that of the examples: 4/2 and 1/2.
+    assert update.metrics == {"train_loss": 1.25}
+
+
+def test_it_rests_between_the_start_and_the_minimum(square: Objective) -> None:
+    """Of w^2/2 + (mu/2)(w - 2)^2 the minimum is at 2 mu / (1 + mu)."""
+    for mu in (0.5, 1.0, 3.0):
+        update = FedProx(local_steps=300, batch_size=None, lr=0.1, mu=mu)(
+            square, square.initial(), towards(0.0), {}, 0
+        )
+        assert 2 - update.direction["float64"].item() == pytest.approx(2 * mu / (1 + mu), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "model"),
+    sampled(5, [{}, {"optimizer": "AdamW", "lr": 1e-3}, {"clip_norm": 0.5, "momentum": 0.9}], ["mlp", "cnn"]),
+)
+def test_without_mu_it_has_the_bits_of_federated_averaging(model: str, options: dict[str, object]) -> None:
+    objective = Objective(ModelSpec(model, (1, 8, 8), 10, "float32", 0), "cross_entropy")
+    examples = Examples(torch.rand(40, 1, 8, 8), torch.arange(40) % 10)
+    plain, held, free = (
+        build_algorithm(name, {"batch_size": 8, **options, **more})
+        for name, more in (("fed_avg", {}), ("fed_prox", {}), ("fed_prox", {"mu": 0.0}))
+    )
+    assert (free.reduce, free.apply) == (plain.reduce, plain.apply)
+    one, two, three = (a.map(objective, objective.initial(), examples, {}, 7) for a in (plain, free, held))
+    assert torch.equal(one.direction["float32"], two.direction["float32"])
+    assert not torch.equal(one.direction["float32"], three.direction["float32"])
+
+
+def test_mu_is_a_weight() -> None:
+    with pytest.raises(UsageError, match="mu = -1: Input should be greater than or equal to 0"):
+        FedProx(local_steps=1, mu=-1)
+
+
+LOCAL = LocalSteps(local_steps=3, batch_size=16, lr=0.2)
+
+
+def tied(elasticity: float | None) -> Elastic:
+    return Elastic(**vars(LOCAL), elasticity=elasticity)
+
+
+def mapped(rule: Elastic | LocalSteps, dtype: str, params: Vectors, carry: Vectors | None = None) -> Update:
+    what = objective(dtype=dtype)
+    state = what.initial()
+    state = type(state)(params, state.buffers, state.frozen)
+    with pinned(0, threads=1):
+        return rule(what, state, examples(dtype=dtype), {"own": carry} if carry else {}, 7)
+
+
+def test_a_first_turn_is_local_training_and_moves_no_server() -> None:
+    start = objective(dtype="float64").initial().params
+    first, local = mapped(tied(0.5), "float64", start), mapped(LOCAL, "float64", start)
+    assert not first.direction["float64"].any()
+    moved = start["float64"] - first.carry["own"]["float64"]
+    assert torch.equal(moved, local.direction["float64"])
+    assert (first.weight, first.metrics) == (local.weight, local.metrics)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("elasticity", [0.25, 0.5])
+def test_both_move_towards_each_other_while_the_partition_trains(dtype: str, elasticity: float) -> None:
+    server = objective(dtype=dtype).initial().params
+    own = {dtype: (2 * server[dtype] + 1).to(server[dtype].dtype)}
+    found = mapped(tied(elasticity), dtype, server, own)
+    wide = torch.float64 if dtype == "float64" else torch.float32
+    move = (elasticity * (own[dtype].to(wide) - server[dtype].to(wide))).to(server[dtype].dtype)
+    assert torch.equal(found.direction[dtype], -move)
+    trained = mapped(replace(LOCAL, local_steps=1), dtype, own)  # by the gradient of where it was before the move
+    found = mapped(replace(tied(elasticity), local_steps=1), dtype, server, own)
+    wanted = own[dtype] - trained.direction[dtype] - move
+    torch.testing.assert_close(found.carry["own"][dtype], wanted, rtol=0, atol=8 * torch.finfo(wanted.dtype).eps)
+
+
+def test_a_turn_is_that_of_the_paper_in_plain_floats() -> None:
+    """Zhang et al. 2015, Algorithm 1, on the loss (b - 1)^2: of inputs 0 a linear network gives its bias b.
+
+    From b = 3 with the server at 1, an elasticity of 0.25 and lr 0.1: b moves by 0.5, and its first step is by the
+    gradient at 3, which is 4: b = 3 - 0.4 - 0.5 = 2.1. The second is by that at 2.1: b = 2.1 - 0.22 = 1.88.
+    """
+    what = Objective(ModelSpec("linear", (1,), 1, "float64", 0), "mse")
+    part = Examples(torch.zeros(4, 1, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    server, own = (torch.tensor([0.0, bias], dtype=torch.float64) for bias in (1.0, 3.0))
+    state = replace(what.initial(), params={"float64": server})
+    turn = Elastic(local_steps=2, lr=0.1, elasticity=0.25)
+    with pinned(0, threads=1):
+        update = turn(what, state, part, {"own": {"float64": own}}, 0)
+    assert update.direction["float64"].tolist() == [0.0, -0.5]
+    assert update.carry["own"]["float64"].tolist() == pytest.approx([0.0, 1.88], abs=1e-12)
+
+
+def test_what_nobody_pulls_apart_stays() -> None:
+    """What is moved on one side is moved on the other: x and the centre keep their sum."""
+    server = objective(dtype="float64").initial().params
+    own = {"float64": server["float64"] - 3.0}
+    still = Elastic(local_steps=1, batch_size=None, lr=1e-300, elasticity=0.3)
+    found = mapped(still, "float64", server, own)
+    after = found.carry["own"]["float64"] + server["float64"] - found.direction["float64"]
+    torch.testing.assert_close(after, own["float64"] + server["float64"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("given", "partitions", "wanted"), [(None, 3, 0.9 / 3), (None, 1, 0.9), (0.2, 3, 0.2)])
+def test_its_elasticity_is_by_the_partitions_unless_it_is_given(given, partitions, wanted) -> None:
+    rule = tied(given).bound(objective(dtype="float32"), Partitions(Digits(), Split(partitions)))
+    assert rule.elasticity == pytest.approx(wanted, rel=1e-15)

@@ -1,0 +1,126 @@
+"""Local training that is corrected: held near the start, by control variates, or drawn to a parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+
+from storage.errors import UsageError
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors, views
+from tasks import options as option
+from tasks.data.examples import Examples
+from tasks.maps.local_steps import LocalSgd, LocalSteps
+from tasks.networks.objective import Objective
+from tasks.numerics import accumulator
+
+
+@dataclass(frozen=True)
+class FedProx(LocalSteps):
+    """Local training with (mu / 2) |w - w_t|^2 added to the loss (Li et al. 2020, Algorithm 2).
+
+    w_t are the parameters at the round's start. With mu 0 the bits are those of plain local training.
+
+    >>> from tasks.networks.objective import ModelSpec
+    >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
+    >>> examples = Examples(torch.ones(3, 2), torch.zeros(3))
+    >>> maps = (FedProx(local_steps=9, mu=mu) for mu in (0.0, 1.0, 5.0))
+    >>> updates = [map(objective, objective.initial(), examples, {}, 0) for map in maps]
+    >>> far, near, nearest = (update.direction["float32"].norm().item() for update in updates)
+    >>> far > near > nearest
+    True
+    """
+
+    mu: option.Proximity = 0.1
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        start = views(objective.layout.params, state.params)
+
+        def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
+            return self.mu * (parameter - start[name])
+
+        return self.walk(objective, state, examples, seed, pull if self.mu else None)[0]
+
+
+@dataclass(frozen=True)
+class Scaffold(LocalSgd):
+    """Local SGD with control variates (Karimireddy et al. 2020, Algorithm 1, option II).
+
+    Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i, which becomes its
+    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends it as the extra ``control``. The
+    server's c, stored by `KeepExtras`, is the mean of all that were sent. That equals the paper's c + mean(change
+    of c_i) if all partitions take part; if one is refused, there is no lasting error, as a sum of changes would
+    have.
+
+    >>> Scaffold(local_epochs=1).carry
+    ('control',)
+    """
+
+    carry = extras = ("control",)
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; direction and control variate are one vector (elements,) per dtype."""
+        if "control" not in state.memory:
+            raise UsageError("SCAFFOLD needs the server's control variate: wrap its apply in KeepExtras")
+        server = state.memory["control"]
+        own = carry.get("control") or {name: torch.zeros_like(vector) for name, vector in server.items()}
+        correction = {name: vector - own[name] for name, vector in server.items()}
+        terms = views(objective.layout.params, correction)
+        update, _ = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
+        walked = self.count(len(examples)) * self.rate(state)
+        control = {
+            name: (vector.to(accumulator(name)) / walked - correction[name]).to(vector.dtype)
+            for name, vector in update.direction.items()
+        }
+        return replace(update, carry={"control": control}, extras={"control": control})
+
+
+FORCE = 0.9
+"""The sum of all partitions' elasticities, as in the experiments of Zhang et al. 2015, section 5."""
+
+
+@dataclass(frozen=True)
+class Elastic(LocalSteps):
+    """Elastic averaging: each partition carries its own parameters x (Zhang et al. 2015, Algorithm 1).
+
+    In each map, x and the server's parameters move towards each other by `elasticity` times their difference, and
+    x takes its local steps; the first uses the gradient at x before the move. The server's part of the move is
+    pushed as the direction. The default elasticity is 0.9 divided by the number of partitions.
+
+    >>> Elastic(local_steps=10).carry
+    ('own',)
+    """
+
+    elasticity: option.Elasticity = None
+
+    carry = ("own",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.init != "shared":
+            raise UsageError("elastic averaging begins from one network; leave init out")
+
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """This map with the default elasticity for the number of partitions filled in."""
+        bound = super().bound(objective, partitions)
+        return replace(bound, elasticity=self.elasticity or FORCE / partitions.split.partitions)
+
+    def __call__(
+        self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
+    ) -> Update:
+        """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
+        assert self.elasticity is not None
+        own, moves = carry.get("own", state.params), dict[str, Any]()
+        for name, server in state.params.items():
+            wide = accumulator(name)
+            moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
+        update, arrived = self.walk(objective, replace(state, params=own), examples, seed, move=moves)
+        return replace(update, direction={name: -move for name, move in moves.items()}, carry={"own": arrived})

@@ -1,0 +1,20 @@
+"""Sweeps over many cases, of which `make test` runs a part and `make test-slow` the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def sampled(every: int, *axes: Iterable[Any]) -> list[Any]:
+    """The product of some axes as parameters; all but each `every`-th case are slow.
+
+    `every` shares no factor with the lengths of the axes, so that each value of an axis is met.
+    """
+    return [
+        pytest.param(*case, marks=() if number % every == 0 else pytest.mark.slow)
+        for number, case in enumerate(product(*axes))
+    ]
