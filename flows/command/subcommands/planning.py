@@ -45,19 +45,17 @@ def plan_command(
     cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields if name in options}
     values = (read_toml(config) if config else {}) | options
     if simulate is not None:
-        _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), as_json)
-    elif cluster:
+        if save:
+            raise UsageError("a simulation chooses nothing that could be saved; leave out --save, or --simulate")
+        _simulate(TrainConfig(**values), SimulatedCluster(**cluster), simulate, as_json)
+        return
+    if cluster:
         flags = ", ".join(f"--{name}" for name in cluster)
         raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
-    else:
-        _plan(TrainConfig(**values), save, as_json)
-
-
-def _plan(config: TrainConfig, save: Path | None, as_json: bool) -> None:
     if save:
         check_toml(save)
     with Console(stderr=True).status("strategies race"):
-        made = plan(config)
+        made = plan(TrainConfig(**values))
     if save:
         write_toml(save, made.planned)
     output(as_json, _summary(made), _print_plan, made, save)
@@ -114,21 +112,15 @@ def _time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
-def _workers(text: str, save: Path | None) -> list[int]:
-    """The numbers of workers to simulate, parsed from text such as 10,100; raises `UsageError`."""
-    if save:
-        raise UsageError("a simulation chooses nothing that could be saved; leave out --save, or --simulate")
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError as error:
-        raise UsageError(f"--simulate {text}: give numbers of workers, such as 10,100,1000") from error
-
-
-def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: list[int], as_json: bool) -> None:
+def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: str, as_json: bool) -> None:
     from flows.planning.simulating.curves import beyond  # slow to import, as it imports executors
 
+    try:
+        numbers = [int(number) for number in workers.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--simulate {workers}: give numbers of workers, such as 10,100,1000") from error
     with Console(stderr=True).status("measuring what the work costs, and simulating it"):
-        curves = beyond(config, cluster, workers)
+        curves = beyond(config, cluster, numbers)
     output(as_json, simulation_summary(curves), print_simulation, curves)
 
 
