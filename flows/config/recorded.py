@@ -6,11 +6,10 @@ its execution is used, since a scheduler that it names could send any code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from flows.config.algorithms import Named, Recombined, is_part
-from flows.config.merge import Architecture
 from flows.config.train import Dealing, Experiment, TrainConfig
 from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
@@ -23,6 +22,9 @@ from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.user_code import Code, is_reference
+
+if TYPE_CHECKING:
+    from flows.config.merge import Architecture
 
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "data": is_source,
@@ -84,12 +86,7 @@ def check_trust(
     run: Run, root: Where, trust: bool, config: Dealing | Architecture, taken: Iterable[str] = BUILT_IN
 ) -> None:
     """Raise `UsageError` if the fields `taken` from a run outside the root hold code, unless `trust` is given."""
-    code = [
-        value.reference if isinstance(value, Code) else str(value)
-        for field in taken
-        for value in _values(config, field)
-        if not _is_built_in(field, value)
-    ]
+    code = [text for field in taken for text in _code(config, field)]
     if code and not trust and not is_own(run, root):
         raise UsageError(
             f"{full_address(run.address)} is outside {root} and holds code ({', '.join(code)}); "
@@ -97,16 +94,20 @@ def check_trust(
         )
 
 
-def _values(config: Dealing | Architecture, field: str) -> tuple[Any, ...]:
+def _code(config: Dealing | Architecture, field: str) -> Iterator[str]:
+    """What a field of a configuration names that is not built in, so that it is code."""
     value = getattr(config, field, None)
     if isinstance(value, Named):
-        return (value.name, *(part for kind, part in value.parts.items() if is_own_part(kind, part)))
-    value = (value.reduce, value.apply) if isinstance(value, Recombined) else value
-    return tuple(one for one in (value if isinstance(value, tuple) else (value,)) if one is not None)
-
-
-def _is_built_in(field: str, value: Any) -> bool:
-    return field not in BUILT_IN or (isinstance(value, str) and BUILT_IN[field](value))
+        values: Any = (value.name, *(part for kind, part in value.parts.items() if is_own_part(kind, part)))
+    elif isinstance(value, Recombined):
+        values = (value.reduce, value.apply)
+    else:
+        values = value if isinstance(value, tuple) else (value,)
+    for one in values:
+        if isinstance(one, Code):
+            yield one.reference
+        elif one is not None and field in BUILT_IN and not (isinstance(one, str) and BUILT_IN[field](one)):
+            yield str(one)
 
 
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:

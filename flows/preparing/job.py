@@ -98,21 +98,25 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
 
     A failure inside the context is recorded in the run.
     """
-    order = order_of(resolved.config, resolved.algorithm)
+    config, order = resolved.config, order_of(resolved.config, resolved.algorithm)
     work, description = work_of(resolved, executor)
-    common = _common_fingerprint(executor, resolved.config.mixed_hardware)
+    common = _common_fingerprint(executor, config.mixed_hardware)
     work = replace(work, fingerprint=common, source=source_digest())
-    _tell_of_ranks(resolved.config, work.compute.ranks)
-    store = _open_or_create(resolved.config, work, description, executor)
+    if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
+        shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
+        notice(f"{shared}; with executor ranks each has its own")
+    store = _open_or_create(config, work, description, executor)
     begun.append(run_name(store.address))
     token = secrets.token_hex(4)
-    with hold_lease(store.place, token, resolved.config.rounds) as lease:
-        store, done = _recovered(store, resolved.config.rounds, work)
-        attempt = _attempt(resolved.config, store, token, lease.epoch)
-        job = Job(work, attempt, RoundPlan(resolved.config.partitions), order)
+    keep = Keep.of(config.keep or "all")
+    with hold_lease(store.place, token, config.rounds) as lease:
+        store, done = _recovered(store, config.rounds, work)
+        given = config.model_dump(include={"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"})
+        where = full_address(store.address)
+        attempt = Attempt(where, token, lease.epoch, **given, state_every=keep.state_every)
+        job = Job(work, attempt, RoundPlan(config.partitions), order)
         with synced(store, store.log.read(done)) as syncing:
-            keep = Keep.of(resolved.config.keep or "all")
-            run = Prepared(job, store, done, keep, resolved.config.window, syncing)
+            run = Prepared(job, store, done, keep, config.window, syncing)
             run.let_go(syncing.newest)
             try:
                 yield run
@@ -121,12 +125,6 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
                 with suppress(StoreError):  # an error that ended the window early is reported already
                     store.numbers.catch_up()
         run.let_go(syncing.newest)
-
-
-def _tell_of_ranks(config: TrainConfig, ranks: int) -> None:
-    """Send a notice if ranks share a network inside one process, which saves neither memory nor time."""
-    if ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
-        notice(f"the {ranks} ranks of a network take turns in one process; with executor ranks each has its own")
 
 
 def _common_fingerprint(executor: Executor, mixed: bool) -> Fingerprint | None:
@@ -141,13 +139,6 @@ def _common_fingerprint(executor: Executor, mixed: bool) -> Fingerprint | None:
         if first is not None:
             check_fingerprint(first, other, place)
     return first
-
-
-def _attempt(config: TrainConfig, store: RoundStore, token: str, epoch: int) -> Attempt:
-    fields = ("rounds", "evaluate_every", "target_accuracy", "patience", "fsync")
-    given = {name: getattr(config, name) for name in fields}
-    state_every = Keep.of(config.keep or "all").state_every
-    return Attempt(full_address(store.address), token, epoch, **given, state_every=state_every)
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description, executor: Executor) -> RoundStore:
@@ -167,27 +158,24 @@ def _open_or_create(config: TrainConfig, work: Work, description: Description, e
     return store
 
 
-def _create(config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
-    start = config.start_from
-    if isinstance(start, Fork):
-        return _forked(start, config, address, work, description)
-    initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
-    return create_run(address, config, work, description, initial)
+def _create(config: TrainConfig, where: str, work: Work, description: Description) -> RoundStore:
+    """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
-
-def _forked(start: Fork, config: TrainConfig, address: str, work: Work, description: Description) -> RoundStore:
-    """Create a run that begins with a round of another run: with its state and its outer optimizer's memory.
-
-    The partitions' carry is taken along, too, if the partitions hold the same examples.
+    Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
+    partitions hold the same examples.
     """
+    start = config.start_from
+    if not isinstance(start, Fork):
+        initial = start.state(work.objective) if isinstance(start, Start) else work.objective.initial()
+        return create_run(where, config, work, description, initial)
     initial, carried = start.state(work.objective), _carried(start, config, work, description)
     if not carried:
         # Extras in the state, such as a control variate, belong to the partitions' carry and are dropped with it.
         names = initial.memory.keys() - set(work.algorithm.map.extras)
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
-        notice(f"{run_name(address)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
-    return create_run(address, config, work, description, initial, carried, parent=start.parent)
+        notice(f"{run_name(where)} begins with {', '.join(new)} of its own: {start.reference} has none that fit")
+    return create_run(where, config, work, description, initial, carried, parent=start.parent)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
@@ -201,13 +189,17 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:
+    """Raise `ExperimentDiffers` if the run of this name was made by another experiment."""
     differing = differences(store.attributes["config"], config.experiment)
     if other := other_examples(store.attributes, description.digest):
         differing.append(f"data: {other}")
     if differing:
+        name = run_name(store.address)
+        of_that = f"go on with that one: `roundweave resume {name}`"
+        if not store.log.has(1):
+            of_that = f"delete that one, which has no round: `roundweave rm {name}`"
         raise ExperimentDiffers(
-            f"{run_name(store.address)} is another experiment ({'; '.join(differing)}); "
-            "give this one another --name"
+            f"{name} is another experiment ({'; '.join(differing)}); give this one another --name, or {of_that}"
         )
 
 

@@ -40,10 +40,15 @@ SHOWN_CLASSES = 12
 def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None:
     """Print what a run is and how it went."""
     stored = open_run(run, root)
-    if as_json:
-        print_json(_detailed_summary(stored))
-    else:
+    if not as_json:
         _print_run(stored)
+        return
+    summary = run_summary(stored)
+    if planned := stored.config.get("planned"):
+        summary["planned"] = Planned(**planned).model_dump() | {"taken": summary["seconds_per_round"]}
+    if arrivals := worker_rows(stored.arrivals()):
+        summary["arrivals"] = arrivals
+    print_json(summary)
 
 
 def runs_command(
@@ -87,16 +92,6 @@ def _seconds_per_round(history: pd.DataFrame) -> float | None:
     """The mean seconds of all rounds but the first, which is slower; None if there is only one round."""
     later = history["seconds"][history.index > 1]
     return float(later.mean()) if len(later) else None
-
-
-def _detailed_summary(run: Run) -> dict[str, Any]:
-    """A run's summary with the choice of its strategy, and each worker's pushes to a parameter server."""
-    summary = run_summary(run)
-    if planned := run.config.get("planned"):
-        summary["planned"] = Planned(**planned).model_dump() | {"taken": summary["seconds_per_round"]}
-    if arrivals := worker_rows(run.arrivals()):
-        summary["arrivals"] = arrivals
-    return summary
 
 
 def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
@@ -180,7 +175,7 @@ def _remarks(run: Run) -> list[str]:
     if run.damaged:
         remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
     if run.absent.rounds:
-        remarks.append(f"kept: the states of {_kept(run.kept)}, {_updates_kept(run)}")
+        remarks.append(_kept(run))
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
     if score and score.examples < held_out:
         left_out = held_out - score.examples
@@ -188,20 +183,20 @@ def _remarks(run: Run) -> list[str]:
     return remarks
 
 
-def _kept(rounds: Sequence[int]) -> str:
-    """The rounds as ranges; if there are too many ranges, their number and the largest gap between them."""
-    if len(spans(rounds)) <= SHOWN_SPANS:
-        return f"rounds {listed(rounds)}"
-    apart = max(later - earlier for earlier, later in pairwise(rounds))
-    return f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}, at most {apart} apart"
+def _kept(run: Run) -> str:
+    """The rounds whose states and updates a pruned run still has.
 
-
-def _updates_kept(run: Run) -> str:
-    """The rounds whose updates a pruned run still has."""
+    If the states are of too many ranges of rounds, only their number and the largest gap between them are given.
+    """
+    states = f"rounds {listed(run.kept)}"
+    if len(spans(run.kept)) > SHOWN_SPANS:
+        apart = max(later - earlier for earlier, later in pairwise(run.kept))
+        states = f"{len(run.kept)} rounds from {run.kept[0]} to {run.kept[-1]}, at most {apart} apart"
     rounds = [number for number in run.committed if number and run.pruned.has_update(number)]
+    updates = f"the updates of rounds {listed(rounds)}" if rounds else "of no round all updates"
     carried = [number for number, _ in run.pruned.carried]
     more = f"; of rounds {listed(carried)} those that partitions carry from" if carried else ""
-    return f"and the updates of rounds {listed(rounds)}{more}" if rounds else f"and of no round all updates{more}"
+    return f"kept: the states of {states}, and {updates}{more}"
 
 
 def _refusals(run: Run) -> list[str]:

@@ -101,21 +101,16 @@ def rm_command(
     stored = open_run(run, root)
     if not scheme_of(stored.address) and Path(stored.address).is_symlink():
         raise UsageError(f"{stored.address} is a link to a run; delete the link, or give the path of the run")
-    if not yes and not _agreed(stored):
-        raise typer.Abort
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(f"{stored.name} has {stored.done} rounds; give --yes to delete it")
+    if not yes:
+        typer.confirm(f"delete {stored!r}?", err=True, abort=True)
     remove_run(place_of(stored.address))
     _say_done(stored, f"deleted from {stored.address}", as_json)
 
 
 def _store(stored: Run) -> RoundStore:
     return RoundStore(stored.address, bool(stored.config.get("fsync")))
-
-
-def _agreed(stored: Run) -> bool:
-    """Ask the user to confirm the deletion; raises `UsageError` if standard input is no terminal."""
-    if not sys.stdin.isatty():
-        raise UsageError(f"{stored.name} has {stored.done} rounds; give --yes to delete it")
-    return typer.confirm(f"delete {stored!r}?", err=True)
 
 
 def _say_done(stored: Run, done: str, as_json: bool, **values: object) -> None:

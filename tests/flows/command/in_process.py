@@ -16,3 +16,10 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
         app.main()
     out, err = capsys.readouterr()
     return int(ended.value.code or 0), out, err
+
+
+def refused(capsys, *arguments: str) -> tuple[int, str]:
+    """Exit code and the one line of a command that prints nothing but its error."""
+    code, out, err = run(capsys, *arguments)
+    assert (out, err.count("\n"), err[:7]) == ("", 1, "error: "), (out, err)
+    return code, err.removeprefix("error: ").rstrip("\n")

@@ -1,4 +1,4 @@
-"""`roundweave prune`, `cp` and `rm`: what they say, and what they leave."""
+"""`roundweave prune`, `cp`, `rm` and `verify`: what they say, what they leave, and their exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
 from storage.runs.run import Run
-from tests.flows.command.in_process import run
+from tests.flows.command.in_process import refused, run
 
 FIELDS = {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4, "name": "first"}
 
@@ -43,22 +43,20 @@ def test_cp_copies_to_a_root_or_a_place(first, capsys, tmp_path: Path, target: s
     answer = json.loads(out)
     assert (code, answer["copy"], answer["chain"]) == (0, str(copy), first._store.log.chain(4))
     assert Run(copy).digest == first.digest
-    code, _, err = run(capsys, "cp", "first", f"{tmp_path}/{target}")
-    assert (code, err) == (1, f"error: {copy} exists already; give the copy another place\n")
+    again = refused(capsys, "cp", "first", f"{tmp_path}/{target}")
+    assert again == (1, f"{copy} exists already; give the copy another place")
 
 
 def test_the_last_line_of_cp_is_a_run_to_verify(first, capsys, tmp_path: Path) -> None:
     code, out, _ = run(capsys, "cp", "first", str(tmp_path / "there"))
     assert (code, out.splitlines()[-1]) == (0, str(tmp_path / "there/first.zarr"))
     assert run(capsys, "verify", out.splitlines()[-1])[0] == 0
-    code, _, err = run(capsys, "verify", str(tmp_path / "there"))
-    assert (code, err.count("\n")) == (1, 1)
-    assert "it holds first; name one, as " in err
+    code, line = refused(capsys, "verify", str(tmp_path / "there"))
+    assert (code, "it holds first; name one, as " in line) == (1, True)
 
 
 def test_rm_deletes_a_run_where_it_is_told_to(first, capsys) -> None:
-    code, _, err = run(capsys, "rm", "first")
-    assert (code, err) == (2, "error: first has 4 rounds; give --yes to delete it\n")
+    assert refused(capsys, "rm", "first") == (2, "first has 4 rounds; give --yes to delete it")
     assert first.path.exists()
     code, out, _ = run(capsys, "rm", "first", "--yes")
     assert (code, out) == (0, f"first: deleted from {first.address}\n")
@@ -76,9 +74,9 @@ def test_rm_asks_at_a_terminal(first, capsys, monkeypatch, answer: str, there: b
 
 def test_rm_deletes_no_run_through_a_link(first, capsys, tmp_path: Path) -> None:
     (tmp_path / "runs/link.zarr").symlink_to(first.path)
-    code, _, err = run(capsys, "rm", "link", "--yes")
+    code, line = refused(capsys, "rm", "link", "--yes")
     assert code == 2
-    assert "is a link to a run; delete the link, or give the path of the run" in err
+    assert "is a link to a run; delete the link, or give the path of the run" in line
     assert Run(first.path).done == 4
 
 
@@ -90,10 +88,8 @@ def test_rm_deletes_no_run_through_a_link(first, capsys, tmp_path: Path) -> None
 def test_a_run_that_is_written_is_left_alone(first, capsys, arguments: tuple[str, ...]) -> None:
     command, *others = arguments
     with hold_lease(LocalPlace(first.path), "mine"):
-        code, _, err = run(capsys, command, "first", *others)
-    assert code == 1
-    assert "is being written by process" in err
-    assert err.count("\n") == 1
+        code, line = refused(capsys, command, "first", *others)
+    assert (code, "is being written by process" in line) == (1, True)
     assert Run(first.path).kept == [0, 1, 2, 3, 4]
 
 
@@ -106,7 +102,63 @@ def test_a_run_that_is_written_is_left_alone(first, capsys, arguments: tuple[str
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(first, capsys, arguments, said: str) -> None:
-    code, _, err = run(capsys, *arguments)
+    code, line = refused(capsys, *arguments)
     assert code in (1, 2)
-    assert said in err
-    assert err.count("\n") == 1
+    assert said in line
+
+
+# `roundweave verify`.
+
+SHORT = {"model": "logistic", "partitions": 2, "rounds": 2, "name": "first"}
+
+
+def test_a_sound_run_is_told_with_its_chain(train, capsys) -> None:
+    chain = train(**SHORT).chain
+    code, out, err = run(capsys, "verify", "first")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].startswith("first: sound; 2 rounds, ")
+    assert out.splitlines()[1:] == [f"chain {chain}"]
+
+
+def test_each_finding_is_a_line_with_its_path_and_the_exit_code_is_1(train, capsys, flip) -> None:
+    path = train(**SHORT).path
+    flip(path / "params/1.weight/c/1/0/0")
+    (path / "commits/added").write_text("x")
+    code, out, err = run(capsys, "verify", str(path))
+    assert (code, err) == (1, "")
+    first, second, last, _ = out.splitlines()
+    assert first == "commits/added: it does not belong to the run"
+    assert second.startswith("params/1.weight/c/1/0/0: the stored bytes are not those that were written")
+    assert last.startswith("first: 2 found; 2 rounds, ")
+    code, out, _ = run(capsys, "verify", "first", "--json")
+    told = json.loads(out)
+    assert (code, told["sound"], [each["path"] for each in told["findings"]]) == (
+        1,
+        False,
+        ["commits/added", "params/1.weight/c/1/0/0"],
+    )
+
+
+def test_a_run_that_cannot_be_opened_is_verified_too(train, capsys, flip) -> None:
+    flip(train(**SHORT | {"rounds": 1}).path / "zarr.json")
+    code, out, err = run(capsys, "verify", "first")
+    assert (code, err) == (1, "")
+    assert out.startswith("zarr.json: ")
+
+
+def test_an_expected_chain_is_that_of_a_round_or_a_finding(train, capsys) -> None:
+    train(**SHORT | {"rounds": 1})
+    chain = Run(train(**SHORT | {"rounds": 3}).path)._store.log.chain(1)
+    code, out, _ = run(capsys, "verify", "first", "--expect", chain)
+    assert (code, out.splitlines()[-1]) == (0, "the expected chain vouches for rounds 0 to 1")
+    code, out, _ = run(capsys, "verify", "first", "--expect", "0" * 64)
+    assert code == 1
+    assert f"{'0' * 64} is that of no round of this history" in out
+    said = "'12' is no chain, which has 64 hexadecimal digits; `roundweave verify` prints it"
+    assert refused(capsys, "verify", "first", "--expect", "12") == (2, said)
+
+
+def test_what_is_no_run_is_told_in_a_line(capsys) -> None:
+    code, line = refused(capsys, "verify", "nowhere")
+    assert code == 1
+    assert line.startswith("no run 'nowhere' under ")

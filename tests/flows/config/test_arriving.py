@@ -11,7 +11,6 @@ from flows.config.train import TrainConfig
 from storage.errors import RoundweaveError, UsageError
 from storage.places.addresses import full_address
 from tasks.asynchronous.orders import Recorded, Seeded
-from tests.flows.command.in_process import run as command
 
 SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
 
@@ -67,30 +66,6 @@ def test_what_does_not_go_with_a_server_is_refused_in_one_line(fields: dict[str,
         resolve(TrainConfig(**SERVER | fields))
     assert str(caught.value).startswith(says)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (["--speeds", "1,1"], 2, "speeds needs 4 numbers above 0"),
-        (["--speeds", "fast"], 2, "speeds"),
-        (["--order", "sorted"], 2, "'sorted' is no order of arrival"),
-        (["--order", "recorded:nowhere"], 1, "nowhere"),
-        (["--quorum", "3"], 2, "quorum 3 needs rounds of all partitions"),
-        (["--resplit-every", "3"], 2, "resplit_every needs rounds in which all partitions begin together"),
-        (["--executor", "graph", "--order", "seeded"], 2, "order and speeds need executor inline"),
-        (["--algorithm", "fed_buff", "--buffer", "9"], 2, "a buffer of 9 is never full"),
-        (["--algorithm", "downpour", "--push-every", "2"], 2, "fetch_every 1 is no multiple of push_every 2"),
-    ],
-)
-def test_the_command_ends_in_one_line_and_leaves_no_run_behind(capsys, tmp_path, arguments, code, says) -> None:
-    given = ["--algorithm", "async_sgd", "--model", "logistic", "--executor", "inline", *arguments]
-    found, out, err = command(capsys, "train", *given)
-    assert (found, out) == (code, "")
-    assert err.startswith("error: ")
-    assert says in err
-    assert err.count("\n") == 1, "one line, no traceback"
-    assert not list((tmp_path / "runs").glob("*.zarr"))
 
 
 @pytest.mark.parametrize(

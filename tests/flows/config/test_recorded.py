@@ -13,7 +13,6 @@ import cloudpickle
 import pytest
 
 import roundweave as rw
-from flows.command import app
 from flows.config.merge import MergeConfig
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution
@@ -21,17 +20,11 @@ from flows.merging.preparing import plan_merge
 from storage.errors import NotARun, UsageError
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run, open_run
+from tests.flows.command.in_process import refused
+from tests.flows.command.in_process import run as command
 
 Store = Callable[..., Run]
 KEPT = ("version", "schema", "coordinates")
-
-
-def command(*arguments: str) -> int:
-    """The exit code of the command in this process."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr(sys, "argv", ["roundweave", *arguments])
-        app.main()
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture
@@ -94,10 +87,10 @@ def test_the_attacker_is_one(attacker: str, mark: Path) -> None:
 
 
 def test_a_scheduler_that_a_foreign_store_names_is_not_connected_to(
-    theirs: Store, attacker: str, mark: Path
+    theirs: Store, attacker: str, mark: Path, capsys
 ) -> None:
     run = theirs(scheduler=attacker, workers=1)
-    assert command("resume", str(run.path), "--workers", "1", "--trust") == 0
+    assert command(capsys, "resume", str(run.path), "--workers", "1", "--trust")[0] == 0
     assert not mark.exists()
     assert run.refresh().done == 2
 
@@ -175,11 +168,10 @@ def test_code_of_a_foreign_store_is_not_run_without_trust(
 ) -> None:
     monkeypatch.syspath_prepend(Path(script).parent)
     run = theirs(**recorded_code(script, mark)[case])
-    assert command("resume", str(run.path), "--executor", "inline") == 2
-    says = capsys.readouterr().err
-    assert says.startswith(f"error: {run.path} is outside")
-    assert "holds code" in says
-    assert says.count("\n") == 1
+    code, line = refused(capsys, "resume", str(run.path), "--executor", "inline")
+    assert code == 2
+    assert line.startswith(f"{run.path} is outside")
+    assert "holds code" in line
     assert not mark.exists()
 
 
@@ -188,7 +180,7 @@ def test_code_of_a_foreign_store_is_run_with_trust(
     theirs: Store, script: str, mark: Path, capsys, case: str
 ) -> None:
     run = theirs(**recorded_code(script, mark)[case])
-    command("resume", str(run.path), "--executor", "inline", "--trust")
+    command(capsys, "resume", str(run.path), "--executor", "inline", "--trust")
     # `mnist:/x.py` is no file, so not even then can that be run.
     assert mark.exists() == (case != "model mnist:")
 
@@ -226,7 +218,11 @@ def test_looking_runs_nothing(theirs: Store, script: str, mark: Path, capsys, mo
     monkeypatch.syspath_prepend(Path(script).parent)
     run = theirs(**recorded_code(script, mark)[case])
     repr(run), run.history(), run.round(0).tensors, run[run.tensors[0]].values
-    assert command("show", str(run.path)) == command("runs", str(run.path.parent), "--json") == 0
+    assert (
+        command(capsys, "show", str(run.path))[0]
+        == command(capsys, "runs", str(run.path.parent), "--json")[0]
+        == 0
+    )
     assert not mark.exists()
 
 
@@ -239,20 +235,22 @@ def test_a_record_that_roundweave_never_wrote_is_no_run(theirs: Store, recorded:
 # Where a run lies.
 
 
-def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Path) -> None:
+def test_a_symlinked_run_goes_on_in_that_very_run(store_at: Store, tmp_path: Path, capsys) -> None:
     run = store_at(tmp_path / "disk" / "real.zarr")
     (tmp_path / "runs" / "link.zarr").symlink_to(run.path)
     before = sorted(tmp_path.rglob("*.zarr"))
-    assert command("resume", "link", "--executor", "inline") == 0
+    assert command(capsys, "resume", "link", "--executor", "inline")[0] == 0
     assert run.refresh().done == 2
     assert open_run("link").done == 2
     assert sorted(tmp_path.rglob("*.zarr")) == before
 
 
 @pytest.mark.parametrize("folder", ["theirs", "runs"])
-def test_a_folder_without_suffix_is_found_and_goes_on(store_at: Store, tmp_path: Path, folder: str) -> None:
+def test_a_folder_without_suffix_is_found_and_goes_on(
+    store_at: Store, tmp_path: Path, folder: str, capsys
+) -> None:
     run = store_at(tmp_path / folder / "bare")
-    assert command("resume", "bare" if folder == "runs" else str(run.path), "--executor", "inline") == 0
+    assert command(capsys, "resume", "bare" if folder == "runs" else str(run.path), "--executor", "inline")[0] == 0
     assert run.refresh().done == 2
     assert (run.name, run.path.name) == ("bare", "bare")
     assert not list(tmp_path.rglob("bare.zarr"))

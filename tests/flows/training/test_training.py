@@ -14,7 +14,7 @@ import pytest
 
 import roundweave as rw
 from flows.serving.server import start_server
-from storage.errors import ExperimentDiffers, RunBusy
+from storage.errors import ExperimentDiffers, RoundweaveError, RunBusy
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.runs.run import Run
@@ -112,7 +112,17 @@ def test_another_experiment_under_the_same_name_is_refused_by_its_fields(run, ro
     with pytest.raises(ExperimentDiffers, match=r"seed 0 -> 1; .*data: other examples|seed 0 -> 1") as refused:
         train(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name=NAME, root=root)
     assert "local_steps 2 -> 5" in str(refused.value)
-    assert "--name" in str(refused.value)
+    assert f"give this one another --name, or go on with that one: `roundweave resume {NAME}`" in str(
+        refused.value
+    )
+
+
+def test_where_a_run_of_the_name_failed_in_its_first_round_it_is_said_how_to_delete_it(own, train) -> None:
+    fails = "def loss(outputs, targets):\n    return outputs.sum() if len(outputs) <= 2 else 1 / 0"
+    with pytest.raises(RoundweaveError, match="round 1: "):
+        train(**SMALL, name="failed", loss=f"{own(fails)}:loss")
+    with pytest.raises(ExperimentDiffers, match="that one, which has no round: `roundweave rm failed`"):
+        train(**SMALL, name="failed")
 
 
 def test_a_second_writer_is_refused_while_the_first_is_at_work(run, root, train) -> None:
