@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,11 +15,8 @@ from flows.command.options import given, with_options
 from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
 from flows.planning.plan import Plan, plan
-from flows.planning.simulating.costs import SimulatedCluster
+from flows.planning.simulating import SimulatedCluster, Simulation, simulate
 from storage.errors import UsageError
-
-if TYPE_CHECKING:
-    from flows.planning.simulating.curves import Curves
 
 DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
 """Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
@@ -32,8 +29,9 @@ def plan_command(
         typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="where to write the chosen configuration: .toml")] = None,
-    simulate: Annotated[
-        str | None, typer.Option(help="simulate clusters of so many workers instead, such as 10,100,1000")
+    simulated: Annotated[
+        str | None,
+        typer.Option("--simulate", help="simulate clusters of so many workers instead, such as 10,100,1000"),
     ] = None,
     as_json: Json = False,
     **options: Any,
@@ -45,8 +43,8 @@ def plan_command(
     cluster = {name: options.pop(name) for name in SimulatedCluster.model_fields}
     cluster = {name: value for name, value in cluster.items() if value is not None}
     values = (read_toml(config) if config else {}) | given(options, Experiment, Execution)
-    if simulate is not None:
-        _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulate, save), as_json)
+    if simulated is not None:
+        _simulate(TrainConfig(**values), SimulatedCluster(**cluster), _workers(simulated, save), as_json)
     elif cluster:
         flags = ", ".join(f"--{name}" for name in cluster)
         raise UsageError(f"{flags}: of a simulated cluster only; give --simulate WORKERS, too")
@@ -126,26 +124,24 @@ def _workers(text: str, save: Path | None) -> list[int]:
 
 
 def _simulate(config: TrainConfig, cluster: SimulatedCluster, workers: list[int], as_json: bool) -> None:
-    from flows.planning.simulating.curves import beyond  # slow to import, as it imports executors
-
     with Console(stderr=True).status("measuring what the work costs, and simulating it"):
-        curves = beyond(config, cluster, workers)
-    output(as_json, simulation_summary(curves), print_simulation, curves)
+        simulation = simulate(config, cluster, workers, seed=config.seed)
+    output(as_json, simulation_summary(simulation), print_simulation, simulation)
 
 
-def simulation_summary(curves: Curves) -> dict[str, Any]:
+def simulation_summary(simulation: Simulation) -> dict[str, Any]:
     """A simulation as a JSON object."""
     return {
-        "costs": {kind: asdict(costs) for kind, costs in curves.costs.items()},
-        "cluster": curves.cluster.model_dump(),
-        "seed": curves.seed,
-        "points": [asdict(point) for point in curves.points],
+        "costs": {kind: asdict(costs) for kind, costs in simulation.costs.items()},
+        "cluster": simulation.cluster.model_dump(),
+        "seed": simulation.seed,
+        "points": [asdict(point) for point in simulation.points],
     }
 
 
-def print_simulation(curves: Curves) -> None:
+def print_simulation(simulation: Simulation) -> None:
     """Print a table of schedules; for each number of workers the one with the shortest epoch is bold."""
-    best = {curves.best(point.workers).schedule + str(point.workers) for point in curves.points}
+    best = {simulation.best(point.workers).schedule + str(point.workers) for point in simulation.points}
     rows = [
         {
             "schedule": point.schedule,
@@ -156,6 +152,6 @@ def print_simulation(curves: Curves) -> None:
             "efficiency": f"{100 * point.efficiency:.3g} %",
             "bound by": f"{point.bound} ({point.share:.0%})",
         }
-        for point in curves.points
+        for point in simulation.points
     ]
     console().print(table(rows, right=True, bold=lambda row: f"{row['schedule']}{row['workers']}" in best))
