@@ -296,8 +296,8 @@ def measured(config: TrainConfig) -> dict[str, Costs]:
         began = time.perf_counter()
         cluster.gather(abs, range(TASKS))
         task = (time.perf_counter() - began) / TASKS
-        graph, ranks = (_timed(bench, kind, work.local, {"local_steps": STEPS}) for kind in ("graph", "ranks"))
-        server = _timed(replace(bench, work=replace(work, options={})), "graph", "async_sgd", {})
+        graph, ranks = (_timed(bench, kind, work.local, STEPS) for kind in ("graph", "ranks"))
+        server = _timed(replace(bench, work=replace(work, options={})), "graph", "async_sgd", 1)
     vector, began = torch.zeros(work.state // 4 + 1), time.perf_counter()
     for _ in range(FOLDS):
         vector += vector
@@ -312,9 +312,9 @@ def measured(config: TrainConfig) -> dict[str, Costs]:
     return {kind: replace(known, round=max(0.0, each)) for kind, each in besides.items()}
 
 
-def _timed(bench: Bench, kind: str, algorithm: str, options: Mapping[str, int]) -> Timing:
-    """Time rounds of all workers: rounds of local steps, or single pushes to a parameter server."""
-    steps = options.get("local_steps", 1)
+def _timed(bench: Bench, kind: str, algorithm: str, steps: int) -> Timing:
+    """Time rounds of all workers: rounds of local steps, or, with one step, pushes to a parameter server."""
+    options = {"local_steps": steps} if steps > 1 else {}
     strategy = Strategy(f"{algorithm}-{kind}", kind, bench.workers, algorithm, steps, bench.work.batch, 1, options)
     lane = Lane(bench, strategy, steps)
     lane.train(SECONDS)

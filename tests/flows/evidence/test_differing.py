@@ -107,7 +107,7 @@ def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_stat
     assert found.largest == (one.double() - other.double()).abs().max().item() > 0
 
 
-def test_another_judgement_of_the_same_update_is_told(train) -> None:
+def test_another_judgement_of_the_same_update_is_named(train) -> None:
     run = train(**SMALL, name="a")
     updates = run.round(2).commit.updates
     copy(run, "b")
@@ -118,7 +118,7 @@ def test_another_judgement_of_the_same_update_is_told(train) -> None:
     assert found.detail == f"accepted with weight {updates[1].weight} or too large"
 
 
-def test_a_lost_record_is_told_where_nothing_else_differs(train) -> None:
+def test_a_lost_record_is_named_where_nothing_else_differs(train) -> None:
     a, b = train(**SMALL, name="a"), train(**SMALL, name="b")
     b._place.delete("commits/1.json")
     found = rw.diff("a", "b")
@@ -157,7 +157,7 @@ def test_tensors_of_the_first_differing_round_alone_are_read(train, monkeypatch)
     assert sorted(read) == [("record", n) for n in range(4) for _ in "ab"]
 
 
-def test_another_match_of_the_same_update_is_told(train) -> None:
+def test_another_match_of_the_same_update_is_named(train) -> None:
     run = train(**SMALL, algorithm="matched", name="a")
     updates = run.round(2).commit.updates
     copy(run, "b")

@@ -89,7 +89,7 @@ def test_another_algorithm_has_its_own_options(train) -> None:
     assert rw.fork("parent@1", algorithm="fed_adam").algorithm == TrainConfig(algorithm="fed_adam").algorithm
 
 
-def test_a_memory_that_the_parent_has_not_begins_anew_and_is_told(train) -> None:
+def test_a_memory_that_the_parent_has_not_begins_anew_and_is_named(train) -> None:
     train(**SMALL, outer_momentum=0.5, name="parent")
     run, notices = forked("parent@2", algorithm="fed_adam", outer_tau=0.5)
     assert len(notices) == 1

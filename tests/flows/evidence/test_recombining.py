@@ -63,8 +63,8 @@ def simple(train, own):
 
     def make(name: str = "simple", targets: tuple[float, ...] = TARGETS, **fields: object) -> rw.Run:
         mine = own(MINE.format(targets=targets), name)
-        told = {"data": f"{mine}:data", "algorithm": f"{mine}:algorithm", "split": "contiguous", "rounds": 2}
-        train(**told, model="linear", dtype="float64", partitions=len(targets), name=name, **fields)
+        fields |= {"data": f"{mine}:data", "algorithm": f"{mine}:algorithm", "split": "contiguous", "rounds": 2}
+        train(model="linear", dtype="float64", partitions=len(targets), name=name, **fields)
         return rw.open_run(name)
 
     return make
@@ -399,9 +399,9 @@ def test_machines_get_an_object(simple, capsys) -> None:
     run = simple()
     options = ("--round", "2", "--reduce", "median", "--save", "kept", "--json")
     _, out, _ = command(capsys, "recombine", "simple", *options, "--executor", "inline")
-    told = json.loads(out.splitlines()[-1])
-    (row,) = told["rounds"]
+    printed = json.loads(out.splitlines()[-1])
+    (row,) = printed["rounds"]
     assert (row["round"], row["identical"]) == (2, False)
     assert (row["loss"], row["loss_before"]) == pytest.approx((0, 4), abs=1e-9)
-    assert told["saved"] == str(rw.open_run("kept").path.resolve())
-    assert told["run"] == run.name
+    assert printed["saved"] == str(rw.open_run("kept").path.resolve())
+    assert printed["run"] == run.name

@@ -109,7 +109,7 @@ def test_the_reason_names_the_learning_rate_of_a_larger_batch() -> None:
 
 
 class Ran:
-    """A lane that has run: its losses by seconds, of which refining tells one more."""
+    """A lane that has run: its losses by seconds, of which refining gives one more."""
 
     def __init__(self, *points: tuple[float, float], between: tuple[float, float]) -> None:
         self.curve = [Point(0.001, 102.0), *(Point(*point) for point in points)]
@@ -209,14 +209,14 @@ def test_clusters_that_are_not_here_are_simulated(capsys: pytest.CaptureFixture[
     options = ["--algorithm", "auto", "--workers", "2", "--root", str(tmp_path), "--simulate", "2,1000"]
     code, out, _ = run(capsys, "plan", *options, "--cores", "4", "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["cluster"]["cores"] == 4
-    assert {point["workers"] for point in told["points"]} == {2, 1000}
-    assert told["costs"].keys() == {"graph", "ranks", "server"}
-    for costs in told["costs"].values():
+    printed = json.loads(out)
+    assert printed["cluster"]["cores"] == 4
+    assert {point["workers"] for point in printed["points"]} == {2, 1000}
+    assert printed["costs"].keys() == {"graph", "ranks", "server"}
+    for costs in printed["costs"].values():
         assert costs["step"] > 0
         assert costs["task"] > 0
-    seconds = {(point["schedule"], point["workers"]): point["seconds"] for point in told["points"]}
+    seconds = {(point["schedule"], point["workers"]): point["seconds"] for point in printed["points"]}
     assert seconds["synchronous, graph", 1000] > 10 * seconds["synchronous, graph", 2]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".trials")]
 

@@ -106,7 +106,7 @@ ON_DASK = """
 from flows import train_flow
 
 if __name__ == "__main__":
-    train_flow({"model": "logistic", "workers": 1, "rounds": 1, "name": "heard"})
+    train_flow({"model": "logistic", "workers": 1, "rounds": 1, "name": "logged"})
 """
 
 
