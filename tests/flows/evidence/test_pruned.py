@@ -38,7 +38,7 @@ def test_what_is_there_is_replayed_and_what_is_not_is_named(pruned, capsys) -> N
 
 
 def test_what_is_there_is_recombined_and_what_is_not_is_a_line(pruned, capsys) -> None:
-    recombine = ("recombine", "small", "--reduce", "median", "--round")
+    recombine = ("recombine", "small", "--reduce", "median", "--executor", "inline", "--round")
     assert command(capsys, *recombine, "5")[0] == 0
     assert command(capsys, *recombine, "4")[::2] == (1, "error: " + GONE.format(3, pruned.path))
     code, _, err = command(capsys, *recombine[:-1], "--all")

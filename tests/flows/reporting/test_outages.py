@@ -12,7 +12,7 @@ import pytest
 from storage.runs.run import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
-ROUNDS = 10
+ROUNDS = 8
 SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--local-steps", "300"]
 
 
