@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from flows.evidence.replay_result import Replay
+    from flows.evidence.replaying import Replay
     from tasks.data.partitions import Partitions
     from tasks.evidence.recombining import Recombination
     from tasks.networks.objective import ModelSpec

@@ -88,10 +88,10 @@ def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> 
     lost = {number: found for number in shared if (found := _lost(one, other, number))}
     whole = [number for number in shared if number not in lost]
     pairs = ((number, _first_in(one.round(number), other.round(number))) for number in whole)
-    found = ((number, difference) for number, difference in pairs if difference)
+    differing_rounds = ((number, difference) for number, difference in pairs if difference)
     ends = RoundDifference(f"{shorter.name} ends with round {shorter.done}")
     beyond = [(shorter.done + 1, ends)] if one.done != other.done else []
-    number, difference = next(chain(found, beyond, lost.items()), (None, RoundDifference()))
+    number, difference = next(chain(differing_rounds, beyond, lost.items()), (None, RoundDifference()))
     return RunDifference(
         **vars(difference),
         runs=(one.name, other.name),

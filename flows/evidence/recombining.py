@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from flows.config.algorithms import Parts, Recombined
-from flows.config.base import EachOwn, Integers, NamedOrOwn
+from flows.config.base import Integers
 from flows.config.recorded import check_examples, recorded_experiment
 from flows.config.resolving import Resolved, resolve, work_of
 from flows.config.train import Placement, TrainConfig
-from flows.evidence.replaying import examples_wanted
+from flows.evidence.replaying import OfRun, examples_wanted
 from flows.recording import create_run
 from flows.reporting.listening import notice
 from storage.errors import UsageError, listed
@@ -34,7 +34,7 @@ from tasks.persistence.recomputing import recomputed
 from tasks.user_code import Code
 
 
-class RecombineConfig(Parts, Placement):
+class RecombineConfig(Parts, OfRun):
     """Which stored rounds to reduce again, and how; `name` is a new run to store one of the results in.
 
     Raises:
@@ -44,15 +44,10 @@ class RecombineConfig(Parts, Placement):
         >>> config = rw.RecombineConfig(run="first", round=2, reduce="trimmed_mean:1", without=(3,))
     """
 
-    run: str = Field(description="the run's name, or its address")
     round: WhichRound | None = Field(
         default=None, description="a round's number, last or best; default: each on its own"
     )
     without: Integers = Field(default=(), description="partitions whose updates are left out, as 3,7")
-    data: NamedOrOwn | EachOwn | None = Field(
-        default=None, description="another place of the same examples; default: where they were"
-    )
-    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
 
     @model_validator(mode="after")
     def _one_is_kept(self) -> RecombineConfig:

@@ -9,12 +9,15 @@ from typing import Any
 from flows.config.resolving import Resolved, resolve
 from flows.config.scheduled import address, as_scheduled, is_pattern
 from flows.config.train import Planned, TrainConfig
-from flows.planning.strategies import DECIDED, larger_batch
+from flows.planning.strategies import larger_batch
 from flows.planning.workload import AUTO, DISTRIBUTING, workload
 from flows.reporting.listening import notice
 from storage.errors import UsageError
 from storage.runs.names import is_run
 from storage.runs.run import open_run
+
+DECIDED = ("executor", "partitions", "threads", "evaluate_every", "quorum", "ranks", "units", "hybrid")
+"""Fields of a configuration that a strategy decides for a run, besides the algorithm and the number of rounds."""
 
 
 def settled(config: TrainConfig) -> Resolved:
@@ -58,5 +61,5 @@ def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
     if batch > own:
         given |= larger_batch(batch, own, config.algorithm.options["lr"])
     rounds = ceil(config.rounds * Planned(**recorded["planned"]).rounds_of_epoch)
-    kept = config.model_dump(exclude={*DECIDED, "planned"}, exclude_unset=True)
+    kept = config.model_dump(exclude={"planned"}, exclude_unset=True)
     return TrainConfig(**kept | begun | {"algorithm": recorded["algorithm"] | given, "rounds": rounds})

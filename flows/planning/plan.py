@@ -126,7 +126,7 @@ def plan(config: TrainConfig) -> Plan:
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         candidates = {each.name: each for each in strategies(work, bench.workers, os.cpu_count() or 1)}
-        steps = bench.step_seconds([each for each in candidates.values() if not each.distributed])
+        steps = {each.name: bench.step_seconds(each) for each in candidates.values() if not each.distributed}
         heat = max(HEAT, SHARE * steps["single"] * ceil(work.examples / work.batch) * work.epochs)
         refused = slower(candidates, steps) | too_long(candidates, steps, heat)
         racing = [each for each in candidates.values() if each.name not in refused]
@@ -167,17 +167,16 @@ def compared(lanes: Mapping[str, Lane], ended: Race) -> dict[str, float]:
     def curves(names: Sequence[str]) -> dict[str, Curve]:
         return {name: cut(lanes[name].curve, ended.seconds) for name in names}
 
-    near = [*ended.last]
+    share, near = 1.0 if ended.whole else MOST, [*ended.last]
     for name in near:
         lanes[name].refine()
-    if ended.whole:
-        return behind(curves(near), goal(curves(near), 1.0))
-    most = goal(curves([*near, *ended.out]))
-    for name in ended.out:
-        if lanes[name].curve[-1].loss <= most:
+    rivals = [] if ended.whole else ended.out
+    loss = goal(curves([*near, *rivals]), share)
+    for name in rivals:
+        if lanes[name].curve[-1].loss <= loss:
             lanes[name].refine()
             near.append(name)
-    return behind(curves(near), most)
+    return behind(curves(near), loss)
 
 
 def _raced(lane: Lane, times: float | None) -> Raced:
@@ -234,5 +233,5 @@ def bench_for(config: TrainConfig, work: Workload, plain: Resolved) -> Iterator[
         }
         scoring = replace(work_of(plain, executors["inline"])[0], compute=Compute(threads=os.cpu_count() or 1))
         examples = plain.partitions.load(0, 0)
-        held_out = Partition(examples.train, thinned(examples.held_out))
-        yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, held_out)
+        examples = Partition(examples.train, thinned(examples.held_out))
+        yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, examples)

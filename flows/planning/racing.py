@@ -12,6 +12,8 @@ from itertools import pairwise
 from math import ceil, exp, inf, log
 from typing import Protocol
 
+import numpy as np
+
 from storage.errors import RoundweaveError
 
 GOING_ON = 3
@@ -122,11 +124,8 @@ def behind(curves: Mapping[str, Curve], most: float) -> dict[str, float]:
 
 def loss_at(curve: Curve, seconds: float) -> float:
     """The loss after some seconds: between two points it changes linearly with the logarithm of time."""
-    for one, other in pairwise(curve):
-        if one.seconds <= seconds <= other.seconds:
-            share = log(seconds / one.seconds) / log(other.seconds / one.seconds)
-            return one.loss + share * (other.loss - one.loss)
-    return curve[0].loss if seconds < curve[0].seconds else curve[-1].loss
+    times, losses = [log(point.seconds) for point in curve], [point.loss for point in curve]
+    return float(np.interp(log(seconds), times, losses))
 
 
 def seconds_to(curve: Curve, loss: float) -> float:

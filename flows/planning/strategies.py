@@ -27,20 +27,6 @@ SHARED_STEPS = 20
 SHARED_BYTES = 4_000_000
 """The smallest state that ranks share: with 13 MB two ranks take 0.8 of the time (docs/results.md)."""
 
-DECIDED = (
-    "executor",
-    "partitions",
-    "threads",
-    "algorithm",
-    "rounds",
-    "evaluate_every",
-    "quorum",
-    "ranks",
-    "units",
-    "hybrid",
-)
-"""Fields of a configuration that a strategy decides."""
-
 FIXED = ("planned", "order", "speeds", "recombined")
 """Fields that mean nothing for other partitions and rounds than those that they were given for."""
 
@@ -107,7 +93,7 @@ class Strategy:
 
     def configured(self, config: TrainConfig, work: Workload, **more: Any) -> TrainConfig:
         """The configuration by this strategy, with `more` fields; `UsageError` where it cannot do the work."""
-        kept = config.model_dump(exclude={*DECIDED, *FIXED}, exclude_unset=True)
+        kept = config.model_dump(exclude={*FIXED}, exclude_unset=True)
         return TrainConfig(**kept | self.changes(config, work) | more)
 
 

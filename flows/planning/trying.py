@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count, islice
 from math import ceil, inf
 
 from flows.config.resolving import Resolved, resolve, work_of
@@ -27,7 +26,7 @@ from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
 from tasks.persistence.committing import read_outcome
 from tasks.rounds.job import Job, Work
-from tasks.rounds.steps import judge_round, score_block
+from tasks.rounds.steps import judge_round, map_partition, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}
 """Fields of a trial's configuration: more rounds than there is time for, scored only between turns."""
@@ -39,7 +38,7 @@ WARM_UP = 0.05
 """Seconds after a turn's first round that are not measured, as examples are loaded and ranks connect."""
 
 FEW, TIMES, ENOUGH = 3, 2, 0.05
-"""For timing steps: the local steps of the first rounds, the rounds of each length, and their least seconds."""
+"""For timing steps: the local steps of the first maps, the maps of each length, and their least seconds."""
 
 START = 1e-3
 """The time of a curve's first point, above 0 as the loss is interpolated over the logarithm of time."""
@@ -86,7 +85,7 @@ class Timing:
 class Bench:
     """Where strategies are tried: executors by name on so many workers, and a root for their stores.
 
-    `scoring` is work in one process that scores states on the held-out examples.
+    `scoring` is work in one process that scores states on the held-out ones of the `examples`.
     """
 
     config: TrainConfig
@@ -95,7 +94,7 @@ class Bench:
     workers: int
     root: str
     scoring: Work
-    held_out: Partition
+    examples: Partition
 
     def resolved(self, strategy: Strategy) -> Resolved:
         """The resolved configuration of a strategy's trial; raises `UsageError` if it cannot do the work."""
@@ -104,7 +103,7 @@ class Bench:
 
     def score(self, state: State) -> Score:
         """The held-out score of a state; raises `RoundFailed` if its loss is not finite."""
-        score = judge_round(self.scoring, state.round, score_block(self.scoring, state, [self.held_out]))
+        score = judge_round(self.scoring, state.round, score_block(self.scoring, state, [self.examples]))
         if score is None:
             raise RoundFailed("the loss on held-out examples is no finite number")
         return score
@@ -114,30 +113,25 @@ class Bench:
         """The point at which all strategies begin: the loss of the initial state."""
         return Point(START, self.score(self.scoring.objective.initial()).loss)
 
-    def step_seconds(self, singles: Sequence[Strategy]) -> dict[str, float]:
-        """The seconds of a step in the quickest of some rounds, by the name of each strategy of one process."""
-        inline = self.executors["inline"]
+    def step_seconds(self, single: Strategy) -> float:
+        """The seconds of a step of a strategy of one process, in the quickest of some maps.
 
-        def stepping(single: Strategy, steps: int) -> Resolved:
-            return self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
-
-        with prepared(stepping(singles[0], FEW), inline) as run:
-            rounds = count(run.done + 1)
-
-            def quickest(single: Strategy, steps: int) -> float:
-                work = replace(work_of(stepping(single, steps), inline)[0], fingerprint=run.job.work.fingerprint)
-                job = replace(run.job, work=work)
-                commits = (commit for round in islice(rounds, TIMES) for commit in inline.run(job, round, round))
-                return min(map(mapped, commits))
-
-            quickest(singles[0], FEW)  # the first call loads the examples
-            step_times = {}
-            for single in singles:
-                steps = FEW
-                while (seconds := quickest(single, steps)) < ENOUGH:
-                    steps = ceil(1.5 * steps * ENOUGH / seconds)
-                step_times[single.name] = seconds / steps
-        return step_times
+        Raises `RoundFailed` if the map fails.
+        """
+        state, steps = self.scoring.objective.initial(), FEW
+        while True:
+            resolved = self.resolved(replace(single.shortened(steps), algorithm=self.work.local))
+            work, _ = work_of(resolved, self.executors["inline"])
+            seconds = inf
+            for number in range(1, TIMES + 1):
+                began = time.perf_counter()
+                update = map_partition(work, state, number, 0, self.examples, {})
+                seconds = min(seconds, time.perf_counter() - began)
+                if update.refused:
+                    raise RoundFailed(update.refused)
+            if seconds >= ENOUGH:
+                return seconds / steps
+            steps = ceil(1.5 * steps * ENOUGH / seconds)
 
 
 def mapped(commit: Commit) -> float:

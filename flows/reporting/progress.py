@@ -132,7 +132,6 @@ class Progress(Listener):
         self.done = done
         self._waiting: list[Commit] = []
         self._bar: UUID | None = None
-        self._shown: float | None = None
         self.plotting: Importing | None = None
         self.report()
 
@@ -169,9 +168,8 @@ class Progress(Listener):
         percent = 100.0 * self.done / self.rounds
         if self._bar is None:
             self._bar = client.create_artifact(self.page.artifact("progress", "progress", percent)).id
-        elif percent != self._shown:
+        else:
             client.update_artifact(self._bar, ArtifactUpdate(data=percent))
-        self._shown = percent
 
 
 def _figure(draw: Callable[[Axes], object]) -> Figure:

@@ -5,7 +5,7 @@ The server's process may be started before its root is known; until then it only
 
 from __future__ import annotations
 
-import http.client
+import atexit
 import os
 import secrets
 import subprocess
@@ -66,6 +66,7 @@ class Server:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._input, self._output = self.process.stdin, self.process.stdout
+        atexit.register(self.stop)
 
     @property
     def running(self) -> bool:
@@ -87,16 +88,15 @@ class Server:
         """Wait until the server answers and return its API's address; raises `ClusterError` if it does not."""
         assert self.home is not None
         if self._url is None:
-            line = self._output.readline()
+            import httpx  # slow to import, and Prefect imports it, too
+
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", int(line), timeout=START_SECONDS)
-                connection.request("GET", "/api/health")
-                connection.getresponse().read()
-                connection.close()
-            except (OSError, ValueError) as error:
+                url = f"http://127.0.0.1:{int(self._output.readline())}/api"
+                httpx.get(f"{url}/health", timeout=START_SECONDS, trust_env=False)
+            except (httpx.HTTPError, ValueError) as error:
                 log = self.home / "server.log"
                 raise ClusterError(f"Prefect's server did not start; {log} says why") from error
-            self._url = f"http://127.0.0.1:{int(line)}/api"
+            self._url = url
         return self._url
 
     def end(self) -> None:
@@ -105,6 +105,7 @@ class Server:
 
     def stop(self) -> None:
         """End the server and wait until its process is gone."""
+        atexit.unregister(self.stop)
         self.end()
         try:
             self.process.wait(STOP_SECONDS)

@@ -14,8 +14,7 @@ from flows.command.errors import FAILED
 from flows.command.options import with_options
 from flows.evidence.differing import RunDifference, diff
 from flows.evidence.recombining import RecombineConfig
-from flows.evidence.replay_result import Replay
-from flows.evidence.replaying import ReplayConfig
+from flows.evidence.replaying import Replay, ReplayConfig
 from storage.errors import UsageError, listed
 from storage.runs.names import which_round
 from tasks.evidence.recombining import Recombination

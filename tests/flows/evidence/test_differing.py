@@ -59,22 +59,10 @@ def test_runs_of_the_same_experiment_are_equal_however_they_were_run(train) -> N
 
 
 def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(train, own) -> None:
-    told = {
-        "model": "linear",
-        "dtype": "float64",
-        "split": "contiguous",
-        "held_out": 0,
-        "rounds": 3,
-        "partitions": 4,
-    }
+    fields = {"model": "linear", "dtype": "float64", "split": "contiguous", "held_out": 0, "rounds": 3}
+    fields |= {"partitions": 4, "algorithm": f"{own(MINE.format(targets=[0.0]), 'same')}:algorithm"}
     for name, targets in (("a", [1.0, 2.0, 3.0, 4.0]), ("b", [1.0, 2.0, 3.5, 4.25])):
-        mine = own(MINE.format(targets=targets), name)
-        train(
-            **told,
-            data=f"{mine}:data",
-            algorithm=f"{own(MINE.format(targets=[0.0]), 'same')}:algorithm",
-            name=name,
-        )
+        train(**fields, data=f"{own(MINE.format(targets=targets), name)}:data", name=name)
     found = rw.diff("a", "b")
     one, other = (rw.open_run(name).attributes["data"]["digest"][:12] for name in "ab")
     assert found.config == (f"data: other examples, of digest {other} instead of {one}",)
@@ -84,12 +72,29 @@ def test_the_first_field_round_and_tensor_are_named_with_the_largest_difference(
     assert not found.equal
 
 
-def test_an_option_that_changes_no_bits_is_a_difference_all_the_same(train) -> None:
+@pytest.mark.parametrize(
+    ("changes", "config", "round", "what", "detail"),
+    [
+        ({"quorum": 2}, "quorum 1 -> 2", None, "", ""),  # it changes no bits, and is a difference all the same
+        ({"rounds": 2}, "", 3, "b ends with round 2", ""),
+        ({"outer_momentum": 0.5}, "outer_momentum 0.0 -> 0.5", 0, "the state", "none or float32 ("),
+        (
+            {"model_options": {"hidden": 7}},
+            "model_options {'hidden': 6} -> {'hidden': 7}",
+            0,
+            "the state",
+            "float32 (6,) or float32 (7,)",
+        ),
+    ],
+)
+def test_the_field_and_the_first_round_that_differs_are_named(train, changes, config, round, what, detail) -> None:
     train(**SMALL, name="a")
-    train(**SMALL, name="b", quorum=2)
+    train(**SMALL | changes, name="b")
     found = rw.diff("a", "b")
-    assert (found.config, found.round, found.compared) == (("quorum 1 -> 2",), None, 4)
     assert not found.equal
+    assert (found.config, found.round, found.what) == ((config,) if config else (), round, what)
+    assert found.detail.startswith(detail)
+    assert (found.compared, found.largest) == (4 if round is None else round, None)
 
 
 def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_state(train) -> None:
@@ -102,32 +107,7 @@ def test_a_reduce_that_gives_another_state_of_equal_updates_is_found_in_the_stat
     assert found.largest == (one.double() - other.double()).abs().max().item() > 0
 
 
-def test_a_longer_run_differs_in_its_length(train) -> None:
-    train(**SMALL, name="long")
-    train(**SMALL | {"rounds": 2}, name="short")
-    found = rw.diff("long", "short")
-    assert (found.round, found.what, found.compared, found.config) == (3, "short ends with round 2", 3, ())
-
-
-def test_of_another_architecture_the_shapes_are_told(train) -> None:
-    train(**SMALL, name="a")
-    train(**SMALL | {"model_options": {"hidden": 7}}, name="b")
-    found = rw.diff("a", "b")
-    assert found.config == ("model_options {'hidden': 6} -> {'hidden': 7}",)
-    assert (found.round, found.largest) == (0, None)
-    assert found.detail == "float32 (6,) or float32 (7,)"
-
-
-def test_a_tensor_that_is_in_one_alone_is_named(train) -> None:
-    train(**SMALL, name="a")
-    train(**SMALL, name="b", outer_momentum=0.5)
-    found = rw.diff("a", "b")
-    assert found.round == 0
-    assert found.tensor.startswith("memory/velocity/")
-    assert found.detail.startswith("none or float32")
-
-
-def test_another_judgement_of_the_same_update_is_told(train) -> None:
+def test_another_judgement_of_the_same_update_is_named(train) -> None:
     run = train(**SMALL, name="a")
     updates = run.round(2).commit.updates
     copy(run, "b")
@@ -138,7 +118,7 @@ def test_another_judgement_of_the_same_update_is_told(train) -> None:
     assert found.detail == f"accepted with weight {updates[1].weight} or too large"
 
 
-def test_a_lost_record_is_told_where_nothing_else_differs(train) -> None:
+def test_a_lost_record_is_named_where_nothing_else_differs(train) -> None:
     a, b = train(**SMALL, name="a"), train(**SMALL, name="b")
     b._place.delete("commits/1.json")
     found = rw.diff("a", "b")
@@ -177,7 +157,7 @@ def test_tensors_of_the_first_differing_round_alone_are_read(train, monkeypatch)
     assert sorted(read) == [("record", n) for n in range(4) for _ in "ab"]
 
 
-def test_another_match_of_the_same_update_is_told(train) -> None:
+def test_another_match_of_the_same_update_is_named(train) -> None:
     run = train(**SMALL, algorithm="matched", name="a")
     updates = run.round(2).commit.updates
     copy(run, "b")
@@ -186,6 +166,21 @@ def test_another_match_of_the_same_update_is_told(train) -> None:
     found = rw.diff("a", "c")
     assert (found.round, found.what) == (2, "how the units of partition 1 were matched")
     assert "the match of partition 1 in round 2 is another one" in found.detail
+
+
+ALGORITHM = """
+import roundweave as rw
+def algorithm(*, alpha: float = 0.1):
+    return rw.Algorithm(rw.LocalSteps(lr=alpha), rw.Mean(), rw.Sgd())
+"""
+
+
+def test_an_option_that_was_not_given_is_shown_as_its_default(train, own) -> None:
+    fields = {**SMALL, "algorithm": f"{own(ALGORITHM)}:algorithm"}
+    del fields["local_steps"]
+    train(**fields, name="a")
+    train(**fields, alpha=0.3, name="b")
+    assert rw.diff("a", "b").config == ("alpha default -> 0.3",)
 
 
 def test_a_saved_recombination_differs_in_what_was_changed(train) -> None:
@@ -208,8 +203,8 @@ def test_the_command_says_it_in_lines_and_by_its_exit_code(train, capsys) -> Non
     assert (code, first) == (1, "config: lr 0.1 -> 0.2")
     assert second.startswith("round 1: the update of partition 0: updates/fc1.weight, by 0.")
     code, out, _ = command(capsys, "diff", "a", "b", "--json")
-    told = json.loads(out)
-    assert (code, told["equal"], told["round"], told["config"]) == (1, False, 1, ["lr 0.1 -> 0.2"])
+    summary = json.loads(out)
+    assert (code, summary["equal"], summary["round"], summary["config"]) == (1, False, 1, ["lr 0.1 -> 0.2"])
     code, _, error = command(capsys, "diff", "a", "nobody")
     assert code == 1
     assert error.startswith("error: no run 'nobody'")

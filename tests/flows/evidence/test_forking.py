@@ -11,38 +11,42 @@ import torch
 
 import roundweave as rw
 from flows.config.recorded import resumed_config
+from flows.config.resolving import resolve
 from flows.config.train import Execution, TrainConfig
+from flows.preparing.job import prepared
 from flows.reporting.listening import Listener, listening
 from storage.errors import CheckpointError, NotARun, RoundMissing, UsageError
 from storage.rounds.commits import Score
+from tasks.executors.inline import InlineExecutor
 from tests.flows.command.in_process import run as command
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "local_steps": 2, "rounds": 3}
 
 
-class Heard(Listener):
+class Notices(Listener):
     """A listener that keeps the notices."""
 
     def __init__(self) -> None:
-        self.notices: list[str] = []
+        self.texts: list[str] = []
 
     def notice(self, text: str) -> None:
-        self.notices.append(text)
+        self.texts.append(text)
 
 
 def forked(place: str, **changes: object) -> tuple[rw.Run, list[str]]:
     """The run that a fork makes without Prefect, and what was noticed."""
-    heard = Heard()
-    with listening(heard):
-        run = rw.train(rw.fork(place, **{"executor": "inline", "rounds": 2, "name": "fork"} | changes))
-    return run, heard.notices
+    config = rw.fork(place, **{"executor": "inline", "rounds": 2, "name": "fork"} | changes)
+    notices, executor = Notices(), InlineExecutor()
+    with listening(notices), prepared(resolve(config), executor) as ready:
+        list(executor.run(ready.job, 1, config.rounds))
+    return rw.open_run(config.name), notices.texts
 
 
 def same_vectors(one, other) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("algorithm", ["fed_avg", "diloco", "fed_adam", "scaffold"])
+@pytest.mark.parametrize("algorithm", ["diloco", "scaffold"])
 def test_a_fork_begins_with_the_state_and_the_memory_of_its_parents_round(train, algorithm) -> None:
     parent = train(**SMALL, algorithm=algorithm, name="parent")
     run, notices = forked("parent@2")
@@ -85,7 +89,7 @@ def test_another_algorithm_has_its_own_options(train) -> None:
     assert rw.fork("parent@1", algorithm="fed_adam").algorithm == TrainConfig(algorithm="fed_adam").algorithm
 
 
-def test_a_memory_that_the_parent_has_not_begins_anew_and_is_told(train) -> None:
+def test_a_memory_that_the_parent_has_not_begins_anew_and_is_named(train) -> None:
     train(**SMALL, outer_momentum=0.5, name="parent")
     run, notices = forked("parent@2", algorithm="fed_adam", outer_tau=0.5)
     assert len(notices) == 1
@@ -171,11 +175,7 @@ def test_the_command_takes_a_file_and_flags_over_the_record(train, capsys, tmp_p
         (["--from", "parent@1", "--start-from", "x.pt"], 2, "a run begins with parent@1 or with x.pt"),
         (["--from", "parent@1", "--name", "parent"], 1, "parent is another experiment (start_from None -> "),
         (["--from", "parent@1", "--init", "per-partition"], 2, "init = per-partition gives each partition"),
-        (
-            ["--from", "parent@1", "--model-options", '{"hidden": 7}'],
-            1,
-            "'fc1.weight' is float of shape (6, 64), but",
-        ),
+        (["--from", "parent@1", "--model-options", '{"hidden": 7}'], 1, "'fc1.weight' is float of shape (6, 64)"),
         (["--from", "merged@1"], 2, "merged is a merge"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What was pruned of a run is told in one line, wherever it is asked for, and what is there is served."""
+"""What was pruned of a run is said in one line, wherever it is asked for, and what is there is served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pruned(train) -> rw.Run:
     return rw.open_run("small")
 
 
-def test_what_is_there_is_replayed_and_what_is_not_is_told(pruned, capsys) -> None:
+def test_what_is_there_is_replayed_and_what_is_not_is_named(pruned, capsys) -> None:
     inline = ("--executor", "inline")
     assert command(capsys, "replay", "small", "--round", "5", *inline)[0] == 0
     code, out, _ = command(capsys, "replay", "small", "--all", *inline)
@@ -38,7 +38,7 @@ def test_what_is_there_is_replayed_and_what_is_not_is_told(pruned, capsys) -> No
 
 
 def test_what_is_there_is_recombined_and_what_is_not_is_a_line(pruned, capsys) -> None:
-    recombine = ("recombine", "small", "--reduce", "median", "--round")
+    recombine = ("recombine", "small", "--reduce", "median", "--executor", "inline", "--round")
     assert command(capsys, *recombine, "5")[0] == 0
     assert command(capsys, *recombine, "4")[::2] == (1, "error: " + GONE.format(3, pruned.path))
     code, _, err = command(capsys, *recombine[:-1], "--all")
@@ -66,7 +66,7 @@ def test_runs_of_which_one_was_pruned_are_equal(pruned, train, capsys) -> None:
     assert "its numbers cannot be read: the updates of round 1 of" in out
 
 
-def test_show_tells_what_was_pruned(pruned, train, capsys) -> None:
+def test_show_says_what_was_pruned(pruned, train, capsys) -> None:
     rows = "kept: the states of rounds 0, 4 to 5, and the updates of rounds 4 to 5"
     assert command(capsys, "show", "small")[1].splitlines()[-1] == rows
     whole = train(**SMALL, name="whole")

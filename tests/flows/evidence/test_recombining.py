@@ -63,8 +63,8 @@ def simple(train, own):
 
     def make(name: str = "simple", targets: tuple[float, ...] = TARGETS, **fields: object) -> rw.Run:
         mine = own(MINE.format(targets=targets), name)
-        told = {"data": f"{mine}:data", "algorithm": f"{mine}:algorithm", "split": "contiguous", "rounds": 2}
-        train(**told, model="linear", dtype="float64", partitions=len(targets), name=name, **fields)
+        fields |= {"data": f"{mine}:data", "algorithm": f"{mine}:algorithm", "split": "contiguous", "rounds": 2}
+        train(model="linear", dtype="float64", partitions=len(targets), name=name, **fields)
         return rw.open_run(name)
 
     return make
@@ -164,9 +164,8 @@ def test_the_round_of_a_saved_run_is_replayed_to_the_bit(train, algorithm) -> No
     kept = rw.open_run("kept")
     assert kept.replay("all").identical
     assert kept.verify().findings == ()
-    digests = [
-        {p: record.digest for p, record in each.commit.updates.items()} for each in (run.round(3), kept.round(1))
-    ]
+    commits = (run.round(3).commit, kept.round(1).commit)
+    digests = [{p: record.digest for p, record in commit.updates.items()} for commit in commits]
     assert digests[0] == digests[1]
     assert kept.round(1).refused == {1: LEFT_OUT}
     assert kept.recombine().rounds[0].identical
@@ -292,6 +291,8 @@ def test_a_reduce_that_a_foreign_record_names_is_code_too(train, tmp_path: Path)
 
 # What cannot be.
 
+SGD = ["--round", "2", "--apply", "sgd", "--apply-options"]
+
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
@@ -299,12 +300,8 @@ def test_a_reduce_that_a_foreign_record_names_is_code_too(train, tmp_path: Path)
         (["--round", "2", "--reduce", "medain"], 2, "unknown reduce 'medain'; did you mean median?"),
         (["--round", "2", "--reduce", "krum"], 2, "reduce krum needs its F[:KEEP]: krum:F"),
         (["--round", "2", "--apply", "adma"], 2, "unknown apply 'adma'; did you mean adam?"),
-        (["--round", "2", "--apply", "sgd", "--apply-options", '{"beta1": 1}'], 2, "takes no beta1; it takes lr"),
-        (
-            ["--round", "2", "--apply", "sgd", "--apply-options", '{"lr": "x"}'],
-            2,
-            "lr = 'x': Input should be a valid",
-        ),
+        ([*SGD, '{"beta1": 1}'], 2, "takes no beta1; it takes lr"),
+        ([*SGD, '{"lr": "x"}'], 2, "lr = 'x': Input should be a valid"),
         (["--round", "2", "--apply-options", '{"lr": 1}'], 2, "apply_options need apply"),
         (["--round", "2", "--apply-options", "x"], 2, "must be a JSON object such as '{\"lr\": 0.5}': "),
         (["--round", "2", "--without", "3"], 2, "run has no partition 3; it has partitions 0 to 2"),
@@ -349,14 +346,11 @@ def test_a_round_after_a_lost_one_cannot_be_reduced_again_and_all_leaves_it_out(
 
 def test_other_examples_are_refused_and_the_same_ones_elsewhere_are_not(simple, own, tmp_path: Path) -> None:
     run = simple()
-    same, other = (
-        own(MINE.format(targets=TARGETS), "same"),
-        own(MINE.format(targets=(1.0, 2.0, 3.0, 4.0, 9.0)), "o"),
-    )
+    same = own(MINE.format(targets=TARGETS), "same")
+    other = own(MINE.format(targets=(1.0, 2.0, 3.0, 4.0, 9.0)), "other")
     assert run.recombine(2, data=f"{same}:data").rounds[0].identical
-    with pytest.raises(
-        DataError, match=r"simple: other examples, of digest .*; restore the recorded ones.*--data"
-    ):
+    says = r"simple: other examples, of digest .*; restore the recorded ones.*--data"
+    with pytest.raises(DataError, match=says):
         run.recombine(2, data=f"{other}:data")
 
 
@@ -383,15 +377,14 @@ def test_a_reduce_that_fails_on_some_round_names_it(simple) -> None:
 
 def test_the_table_has_the_scores_beside_the_recorded_ones(simple, capsys) -> None:
     simple()
-    code, out, _ = command(
-        capsys, "recombine", "simple", "--round", "best", "--reduce", "median", "--executor", "inline"
-    )
+    recombine = ("recombine", "simple", "--executor", "inline", "--round")
+    code, out, _ = command(capsys, *recombine, "best", "--reduce", "median")
     assert code == 0
     head, row = out.splitlines()
     # The absolute error is the root of the loss, of one example.
     assert head.split() == ["round", "loss", "loss_before", "mae", "mae_before", "new", "state"]
     assert row.split() == ["1", "0.0000", "4.0000", "0.0000", "2.0000", "other", "bits"]
-    _, out, _ = command(capsys, "recombine", "simple", "--round", "last", "--executor", "inline")
+    _, out, _ = command(capsys, *recombine, "last")
     assert out.splitlines()[1].split() == ["2", *["4.0000"] * 2, *["2.0000"] * 2, "the", "same", "bits"]
 
 
@@ -399,9 +392,9 @@ def test_machines_get_an_object(simple, capsys) -> None:
     run = simple()
     options = ("--round", "2", "--reduce", "median", "--save", "kept", "--json")
     _, out, _ = command(capsys, "recombine", "simple", *options, "--executor", "inline")
-    told = json.loads(out.splitlines()[-1])
-    (row,) = told["rounds"]
+    printed = json.loads(out.splitlines()[-1])
+    (row,) = printed["rounds"]
     assert (row["round"], row["identical"]) == (2, False)
     assert (row["loss"], row["loss_before"]) == pytest.approx((0, 4), abs=1e-9)
-    assert told["saved"] == str(rw.open_run("kept").path.resolve())
-    assert told["run"] == run.name
+    assert printed["saved"] == str(rw.open_run("kept").path.resolve())
+    assert printed["run"] == run.name

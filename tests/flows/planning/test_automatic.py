@@ -16,33 +16,40 @@ def config(root: Path, **more: object) -> rw.TrainConfig:
     return rw.TrainConfig(**values | {"name": "auto"} | more)
 
 
-def test_it_trains_and_goes_on_without_choosing_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = rw.train(config(tmp_path))
-    assert "auto: single" in capsys.readouterr().err
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with a run whose strategy was chosen inside the flow, as a served one's is."""
+    root = tmp_path_factory.mktemp("runs")
+    assert train_flow(config(root)).config["planned"]["strategy"].startswith("single")
+    return root
+
+
+def test_it_trains_and_goes_on_without_choosing_again(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = rw.open_run("auto", root)
     algorithm = run.config["algorithm"]
     assert (algorithm["name"], algorithm["lr"]) == ("fed_avg", algorithm["batch_size"] / 32 * 0.2)
     assert (run.done, run.config["executor"], run.config["planned"]["workers"]) == (2, "inline", 1)
-    later = rw.train(config(tmp_path, rounds=4))
+    later = rw.train(config(root, rounds=4))
     assert "auto" not in capsys.readouterr().err
     assert (later.done, later.config["planned"]) == (4, run.config["planned"])
     assert later.verify().sound
 
 
-def test_another_experiment_of_the_name_is_refused(tmp_path: Path) -> None:
-    rw.train(config(tmp_path))
+def test_another_experiment_of_the_name_is_refused(root: Path) -> None:
     with pytest.raises(rw.RoundweaveError, match=r"auto is another experiment \(lr "):
-        rw.train(config(tmp_path, lr=0.3))
+        rw.train(config(root, lr=0.3))
+
+
+@pytest.mark.slow
+def test_training_says_what_it_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rw.train(config(tmp_path))
+    assert "auto: single" in capsys.readouterr().err
 
 
 def test_a_run_that_was_not_planned_goes_on_by_its_own_algorithm(tmp_path: Path) -> None:
     rw.train(config(tmp_path, algorithm="fed_avg", executor="inline", rounds=1))
     with pytest.raises(UsageError, match="auto was not begun by auto; name its algorithm, or give another name"):
         rw.train(config(tmp_path))
-
-
-def test_the_flow_chooses_too(tmp_path: Path) -> None:
-    run = train_flow(config(tmp_path))
-    assert run.config["planned"]["strategy"].startswith("single")
 
 
 def test_auto_is_no_algorithm_that_can_be_built() -> None:

@@ -15,23 +15,23 @@ from storage.errors import RoundFailed
 class Racer:
     """Learns so much a second; or fails once it is to train for so long."""
 
-    pace: float
+    speed: float
     fails: float = float("inf")
     curve: list[Point] = field(default_factory=list)
 
     def train(self, until: float) -> None:
         if until > self.fails:
             raise RoundFailed("it fell")
-        self.curve.append(Point(until, 10 - self.pace * until))
+        self.curve.append(Point(until, 10 - self.speed * until))
 
 
 def test_a_third_goes_on_to_a_heat_as_long_until_two_are_left() -> None:
-    racers = {f"pace {pace}": Racer(pace) for pace in range(1, 10)}
+    racers = {f"speed {speed}": Racer(speed) for speed in range(1, 10)}
     ended = race(racers, heat=9)
     # Nine race for a second each, three of them for three more, two for 4.5 more.
-    assert [point.seconds for point in racers["pace 9"].curve] == [1, 4, 8.5]
-    assert [len(racers[f"pace {pace}"].curve) for pace in range(1, 10)] == [1, 1, 1, 1, 1, 1, 2, 3, 3]
-    assert (ended.last, ended.out[:3]) == (["pace 9", "pace 8"], ["pace 7", "pace 6", "pace 5"])
+    assert [point.seconds for point in racers["speed 9"].curve] == [1, 4, 8.5]
+    assert [len(racers[f"speed {speed}"].curve) for speed in range(1, 10)] == [1, 1, 1, 1, 1, 1, 2, 3, 3]
+    assert (ended.last, ended.out[:3]) == (["speed 9", "speed 8"], ["speed 7", "speed 6", "speed 5"])
     assert ended.refused == {}
 
 
@@ -49,11 +49,11 @@ def test_a_race_that_all_lose_has_no_best() -> None:
 
 
 def test_it_ends_when_all_have_trained_for_the_length_of_the_run() -> None:
-    racers = {f"pace {pace}": Racer(pace) for pace in range(1, 10)}
+    racers = {f"speed {speed}": Racer(speed) for speed in range(1, 10)}
     ended = race(racers, heat=9, length=lambda: 3)
     assert [len(racer.curve) for racer in racers.values()] == [1, 1, 1, 1, 1, 1, 2, 2, 2]
-    assert (ended.last, ended.seconds, ended.whole) == (["pace 9", "pace 8", "pace 7"], 3, True)
-    ended = race({f"pace {pace}": Racer(pace) for pace in range(1, 10)}, heat=9, length=lambda: 10)
+    assert (ended.last, ended.seconds, ended.whole) == (["speed 9", "speed 8", "speed 7"], 3, True)
+    ended = race({f"speed {speed}": Racer(speed) for speed in range(1, 10)}, heat=9, length=lambda: 10)
     assert (len(ended.last), ended.seconds, ended.whole) == (2, 8.5, False)
 
 

@@ -16,7 +16,7 @@ def bar() -> Bar:
     return Bar(Console(file=StringIO()), 9)
 
 
-def told(bar: Bar, commit: Commit) -> str:
+def shown(bar: Bar, commit: Commit) -> str:
     bar.committed(commit, 9)
     return str(bar.progress.tasks[0].fields["score"])
 
@@ -29,19 +29,19 @@ def committed(round: int, time: float, *stale: int, score: Score | None = None) 
 
 
 def test_a_round_of_all_partitions_has_its_last_score(bar) -> None:
-    assert told(bar, committed(1, 1.0, score=Score(0.5, {"accuracy": 0.25}, 8))) == "loss 0.5000  accuracy 25.00%"
-    assert told(bar, committed(2, 2.0)) == "loss 0.5000  accuracy 25.00%"
+    assert shown(bar, committed(1, 1.0, score=Score(0.5, {"accuracy": 0.25}, 8))) == "loss 0.5000  accuracy 25.00%"
+    assert shown(bar, committed(2, 2.0)) == "loss 0.5000  accuracy 25.00%"
 
 
 def test_a_round_of_a_server_has_the_largest_staleness_and_updates_a_second(bar) -> None:
     """What came before the first commit took unknown time, and counts for nothing."""
-    assert told(bar, committed(1, 10.0, 0, 2)) == "staleness 2"
-    assert told(bar, committed(2, 10.5, 1, 0)) == "staleness 1  4 updates/s"
-    assert told(bar, committed(3, 12.0, 3, score=Score(0.5, {}, 8))) == "loss 0.5000  staleness 3  2 updates/s"
+    assert shown(bar, committed(1, 10.0, 0, 2)) == "staleness 2"
+    assert shown(bar, committed(2, 10.5, 1, 0)) == "staleness 1  4 updates/s"
+    assert shown(bar, committed(3, 12.0, 3, score=Score(0.5, {}, 8))) == "loss 0.5000  staleness 3  2 updates/s"
 
 
-def test_its_pace_is_that_of_the_last_rounds(bar) -> None:
-    told(bar, committed(1, 0.0, 0))
+def test_its_speed_is_that_of_the_last_rounds(bar) -> None:
+    shown(bar, committed(1, 0.0, 0))
     for round in range(2, RECENT + 3):
-        said = told(bar, committed(round, 1000.0 + round / 8, 0))
-    assert said == "staleness 0  8 updates/s"
+        text = shown(bar, committed(round, 1000.0 + round / 8, 0))
+    assert text == "staleness 0  8 updates/s"

@@ -1,4 +1,4 @@
-"""Listeners: all are told, in their order, and lines of the executors' log reach them."""
+"""Listeners: all are notified, in their order, and lines of the executors' log reach them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from storage.rounds.commits import Commit
 COMMIT = Commit(round=3, token="a", epoch=1, state="s", tensors={})
 
 
-class Heard(Listener):
-    def __init__(self, name: str, told: list[object]) -> None:
+class Recorder(Listener):
+    def __init__(self, name: str, events: list[object]) -> None:
         self.name = name
-        self.told = told
+        self.events = events
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        self.told.append((self.name, commit.round, rounds))
+        self.events.append((self.name, commit.round, rounds))
 
     def notice(self, text: str) -> None:
-        self.told.append((self.name, text))
+        self.events.append((self.name, text))
 
 
-def test_listeners_are_told_while_they_listen(capsys) -> None:
-    told: list[object] = []
-    with listening(Heard("one", told)), listening(Heard("two", told)):
+def test_listeners_are_notified_while_they_listen(capsys) -> None:
+    events: list[object] = []
+    with listening(Recorder("one", events)), listening(Recorder("two", events)):
         notify_commit(COMMIT, 9)
-        notice("partition 7 hangs")
+        notice("partition 7 is slow")
     notify_commit(COMMIT, 9)
-    assert told == [("one", 3, 9), ("two", 3, 9), ("one", "partition 7 hangs"), ("two", "partition 7 hangs")]
+    assert events == [("one", 3, 9), ("two", 3, 9), ("one", "partition 7 is slow"), ("two", "partition 7 is slow")]
     assert capsys.readouterr().err == ""
 
 
@@ -38,11 +38,11 @@ def test_without_listeners_a_notice_goes_to_standard_error(capsys) -> None:
 
 
 def test_lines_of_the_executors_log_are_notices_and_appear_nowhere_else(caplog) -> None:
-    told: list[object] = []
-    with listening(Heard("one", told)):
+    events: list[object] = []
+    with listening(Recorder("one", events)):
         logging.getLogger("roundweave").warning("worker %s is lost", "tcp://a")
-    assert told == [("one", "worker tcp://a is lost")]
+    assert events == [("one", "worker tcp://a is lost")]
     assert caplog.records == []
     logging.getLogger("roundweave").warning("nobody listens")
-    assert told == [("one", "worker tcp://a is lost")]
+    assert events == [("one", "worker tcp://a is lost")]
     assert [record.getMessage() for record in caplog.records] == ["nobody listens"]

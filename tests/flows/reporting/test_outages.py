@@ -12,7 +12,7 @@ import pytest
 from storage.runs.run import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
-ROUNDS = 10
+ROUNDS = 8
 SMALL = ["--executor", "inline", "--partitions", "2", "--window", "1", "--local-steps", "300"]
 
 
@@ -86,7 +86,9 @@ def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path)
     assert open_run(training.store).status == "interrupted"
 
 
-@pytest.mark.parametrize("how", ["stopped", pytest.param("disk full", marks=pytest.mark.slow), "killed"])
+@pytest.mark.parametrize(
+    "how", ["killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("stopped", "disk full"))]
+)
 def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(server, tmp_path, how: str) -> None:
     training = Training(tmp_path, server.environment, server.api)
     training.reach(3)

@@ -13,22 +13,22 @@ from flows.reporting.unofficial import give_back, take_over, wait_less
 GONE = "prefect has changed: mend flows/reporting/unofficial.py"
 
 
-def test_a_client_may_be_told_to_wait_less() -> None:
+def test_a_client_can_wait_less() -> None:
     with get_client(sync_client=True) as client:
         wait_less(client, 1.5)
         assert client._client.timeout.read == 1.5, GONE
 
 
 def test_events_and_logs_are_handed_over() -> None:
-    handed: list[dict[str, Any]] = []
-    take_over(handed.append, handed.append)
+    received: list[dict[str, Any]] = []
+    take_over(received.append, received.append)
     try:
         emit_event("roundweave.test", {"prefect.resource.id": "roundweave.test"})
-        emit_api_log({"message": "told", "__payload_size__": 4})
+        emit_api_log({"message": "logged", "__payload_size__": 4})
     finally:
         give_back(10)
-    assert {"message": "told"} in handed, GONE
-    assert any(each.get("event") == "roundweave.test" for each in handed), GONE
+    assert {"message": "logged"} in received, GONE
+    assert any(each.get("event") == "roundweave.test" for each in received), GONE
 
 
 def test_prefect_has_the_loggers_whose_lines_are_kept_off_the_screen() -> None:

@@ -107,6 +107,7 @@ def known(server: Server) -> httpx.BasicAuth:
     return httpx.BasicAuth(*server.password.split(":"))
 
 
+@pytest.mark.slow
 def test_servers_that_start_at_once_make_one_sound_template(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     servers = [Server().settle(tmp_path / home) for home in ("one", "two", "two")]
