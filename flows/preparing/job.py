@@ -76,7 +76,7 @@ class Prepared:
         only pruned if a later round is already safe against a power loss.
         """
         self.store.numbers.catch_up()
-        self.syncing.newest = newest
+        self.syncing.written = newest
         prune(self.store, self.keep, self.syncing.safe, stays=self.job.attempt.scored)
 
     def compare(self, first: int, newest: Commit) -> None:
@@ -114,14 +114,14 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         with synced(store, store.log.read(done)) as syncing:
             keep = Keep.of(resolved.config.keep or "all")
             run = Prepared(job, store, done, keep, resolved.config.window, syncing)
-            run.let_go(syncing.newest)
+            run.let_go(syncing.written)
             try:
                 yield run
             finally:
                 executor.end()
                 with suppress(StoreError):  # an error that ended the window early is reported already
                     store.numbers.catch_up()
-        run.let_go(syncing.newest)
+        run.let_go(syncing.written)
 
 
 def _tell_of_ranks(config: TrainConfig, ranks: int) -> None:
@@ -217,7 +217,7 @@ def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, 
 
     The assignments of the splits of all earlier rounds are written again.
     """
-    store = RoundStore(store.place, store.fsync, rounds)
+    store = RoundStore(store.place, rounds=rounds)
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:
         for number in range(work.split(1), work.split(done) + 1):

@@ -51,14 +51,14 @@ def root_document(attributes: Mapping[str, Any]) -> bytes:
     return _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
-def replace_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
+def replace_documents(place: Place, specs: Iterable[ArraySpec]) -> None:
     """Write the documents of arrays and their groups where they differ from what is stored.
 
     They differ, for example, after a run got more rounds.
     """
     for key, content in documents(specs).items():
         if (place.read(key) or b"") != memoryview(content):
-            place.write(key, content, durable=fsync)
+            place.write(key, content)
 
 
 def documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from storage.values.layout import Layout, Rows
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
-VERSION = 8
+VERSION = 9
 
 
 REPORTED = ("metrics", "scores")

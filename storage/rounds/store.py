@@ -30,14 +30,15 @@ from storage.values.state import State, Update
 class RoundStore:
     """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and copies of their `numbers`.
 
-    Opening it reads the attributes and lists the log into `shelf`. Its `rounds` are how many it has room for:
-    those of its arrays, or the argument `rounds` where that is more. Raises `NotARun` where there is no run, or
-    where its attributes are damaged, and `StoreDamaged` where the records do not belong to them.
+    Opening it reads the attributes and lists the log: `records` are the rounds with a record, whole or not, and
+    `newest` is the last one whose record is whole, None where there are none. Its `rounds` are how many it has
+    room for: those of its arrays, or the argument `rounds` where that is more. Where `fsync`, everything that is
+    written survives a power loss. Raises `NotARun` where there is no run, or where its attributes are damaged, and
+    `StoreDamaged` where the records do not belong to them.
     """
 
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
-        self.place = place_of(where)
-        self.fsync = fsync
+        self.place = place_of(where, fsync)
         try:
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
             version, schema = self.attributes["version"], self.attributes["schema"]
@@ -47,18 +48,14 @@ class RoundStore:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
         self.schema = _sound(self.place, schema)
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
-        self.shelf = self.log.look()
-        newest = self.shelf.newest or 0
-        self.rounds = max(rounds, newest, self._room(newest))
-        self.tensors = StoredTensors(self.log, self.schema, self.rounds + 1, fsync)
-        self.splits = Splits(self.log, fsync)
-        self.numbers = Numbers(self.log, self.schema, self.rounds + 1, fsync)
-
-    def _room(self, newest: int) -> int:
-        """How many rounds the arrays have room for; the `newest` round where that cannot be read."""
+        self.records = self.log.rounds()
+        self.newest = self.log.newest(self.records)
         # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
         counts = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]
-        return statistics.mode(counts) - 1 if counts else newest
+        self.rounds = max(rounds, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
+        self.tensors = StoredTensors(self.log, self.rounds + 1)
+        self.splits = Splits(self.log)
+        self.numbers = Numbers(self.log, self.rounds + 1)
 
     @property
     def address(self) -> str:
@@ -127,7 +124,7 @@ class RoundStore:
         writer was first, and `UsageError` for a metric or score that cannot be stored under its name.
         """
         check_names(commit)
-        return self.log.create(commit, self.fsync, before)
+        return self.log.create(commit, before)
 
 
 def _sound(place: Place, value: Any) -> Schema:

@@ -176,7 +176,7 @@ class Arrays:
 
     def numbers(self) -> dict[str, xr.Variable]:
         """Bookkeeping, metrics and scores, (round,) or (round, partition), by path; NaN where there is none."""
-        history = History(self.store.log, self.schema, self.rounds)
+        history = History(self.store.log, self.rounds)
         block = functools.lru_cache(maxsize=1)(history.block)
         paths = [*(path for path in NUMBERS if "/" in path), *history.paths()]
         return {path: self._number(path, block) for path in paths}

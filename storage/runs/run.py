@@ -77,9 +77,7 @@ class Run:
         self._algorithm = recorded_name(self._config["algorithm"]["name"])
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
         self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
-        shelf = self._store.shelf
-        self._rounds, self._done = shelf.rounds, shelf.newest
-        self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
+        self._rounds, self._done = self._store.records, self._store.newest
         self._lease = read_lease(self._place)
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
@@ -196,7 +194,7 @@ class Run:
     @property
     def damaged(self) -> list[int]:
         """The rounds whose damaged records were quarantined when the run was resumed."""
-        return self._damaged
+        return [round for round in self._store.log.quarantined() if round in self._rounds or round > self.done]
 
     @property
     def status(self) -> str:
@@ -222,7 +220,7 @@ class Run:
         if self._numbers is None:
             done = self.done
             rounds = [round for round in self._rounds if round <= done]
-            self._numbers = History(self._store.log, self._store.schema, rounds)
+            self._numbers = History(self._store.log, rounds)
         return self._numbers
 
     @property

@@ -23,8 +23,7 @@ from storage.runs.names import SUFFIX, find_run, run_address, run_name
 from storage.runs.run import Run, open_run
 from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.removing import remove_run
+from storage.upkeep.pruning import prune_run, remove_run
 from storage.upkeep.verifying.verify import Verification, verify
 
 

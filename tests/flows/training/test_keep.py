@@ -19,7 +19,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.stored import Finding
+from storage.upkeep.verifying.audit import Finding
 from storage.upkeep.verifying.verify import verify
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from storage.places.base import beside, together
 from storage.places.local import LocalPlace
 from storage.places.schemes import place_of
-from storage.places.together import beside, together
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from tests.storage.places.far_away import far_away

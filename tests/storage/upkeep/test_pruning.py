@@ -17,7 +17,7 @@ from storage.places.local import LocalPlace
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.rounds.pruned import Pruned
-from storage.rounds.recovery import newest_whole, recover
+from storage.rounds.recovery import newest_sound, recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
@@ -69,7 +69,7 @@ def test_an_update_stays_while_its_partition_carries_it(tiny) -> None:
         ]
         needed = {(source, partition) for partition, source in carry_from.items()}
         assert set(there) == needed | {(round, 0), (round, 1)}
-        assert newest_whole(store) == round
+        assert newest_sound(store) == round
 
 
 def test_what_was_pruned_is_told_from_what_was_lost(tiny) -> None:
@@ -206,7 +206,7 @@ def test_a_record_of_what_was_pruned_that_was_changed_is_not_believed(tiny) -> N
     record = store.path / "commits/pruned.json"
     written = record.read_bytes()
     value = json.loads(written)
-    for wrong in ({"states": [[1, 4]]}, {"carried": [[1, 1]]}, {"newest": 4}, {"chain": "0" * 64}, {"seal": ""}):
+    for wrong in ({"states": [[1, 4]]}, {"carried": [[1, 1]]}, {"newest": 4}, {"chain": "0" * 64}, {"digest": ""}):
         record.write_text(json.dumps(value | wrong))
         with pytest.raises(StoreDamaged, match=r"pruned\.json is no record of what was pruned"):
             store.tensors.read_state(1)
@@ -231,11 +231,11 @@ def test_a_record_of_another_run_is_not_believed(tiny) -> None:
     store, other = tiny.train(tiny.create(), 3), tiny.train(tiny.create("other", created=2.0), 3)
     prune_run(other, Keep.of("last:1"))
     shutil.copy(other.path / "commits/pruned.json", store.path / "commits/pruned.json")
-    with pytest.raises(StoreDamaged, match="it is of another run, or was changed"):
+    with pytest.raises(StoreDamaged, match="it is of another run"):
         store.tensors.pruned()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 2), KEEPS, st.integers(0, 25)), max_size=5),
     data=st.data(),
@@ -253,7 +253,7 @@ def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_rou
         with suppress(Killed):
             prune_run(RoundStore(Dying(store.path, death)), keep)
         bury(store.path)
-        assert newest_whole(store) == done
+        assert newest_sound(store) == done
         if data.draw(st.booleans()):
             assert recover(store) == (done, [])
         assert same(store.tensors.read_state(done), small.state(done))

@@ -8,7 +8,7 @@ from storage.errors import NotARun, RunBusy
 from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
 from storage.runs.run import Run
-from storage.upkeep.removing import remove_run
+from storage.upkeep.pruning import remove_run
 from tests.storage.upkeep.dying import Dying, Killed
 
 
