@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from storage.errors import NotARun, UsageError
 from storage.places.addresses import Where, full_address
 from storage.runs import round, run
+from storage.runs.figures import Plots
 from storage.runs.names import WhichRound, default_root
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ class Run(run.Run):
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
         return self.round(super().best(score, lowest).number)
 
+    @property
+    def plot(self) -> Plots:
+        """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
+        return Plots(self)
+
     def examples(self, partition: int, round: int = -1, trust: bool = False) -> pd.DataFrame:
         """The examples that a partition has in a round, with their labels. Loads the run's data again.
 
@@ -126,9 +132,14 @@ class Run(run.Run):
         Example:
             >>> run.examples(2)["label"].value_counts()
         """
+        import pandas as pd
+
         from tasks.data.distribution import labels
 
-        table = super().examples(partition, round)
+        if not 0 <= partition < self.partitions:
+            raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
+        (examples,) = (self.round(round).owners == partition).nonzero()
+        table = pd.DataFrame(index=pd.Index(examples, name="example"))
         every_label = labels(self._dealt(trust))
         return table if every_label is None else table.assign(label=every_label[table.index])
 

@@ -24,6 +24,7 @@ from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_cell, shown_commit
 from storage.errors import printable
 from storage.rounds.commits import Commit
+from storage.runs.figures import Plots
 from storage.runs.names import run_name
 from storage.runs.run import Run
 from storage.runs.tables import worker_rows
@@ -111,10 +112,10 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
         drawing.join()
         run = Run(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
-        page.leave_plot(_figure(run.plot.history), "plot")
+        page.leave_plot(_figure(Plots(run).history), "plot")
         if not (arrivals := run.arrivals()).empty:
             page.leave_table(worker_rows(arrivals), "arrivals")
-            page.leave_plot(_figure(run.plot.staleness), "staleness")
+            page.leave_plot(_figure(Plots(run).staleness), "staleness")
 
 
 class Drawing(Listener):

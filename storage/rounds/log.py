@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from storage.errors import PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
+from storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
 from storage.hierarchy.documents import LARGEST
 from storage.hierarchy.schema import Schema
 from storage.parsing import numbered
@@ -64,6 +64,12 @@ class CommitLog:
         """The rounds with a record, whole or not, ascending."""
         return numbered(self.place.names("commits"))
 
+    def last(self) -> int:
+        """The last round with a record, whole or not; raises `NotARun` where there is none."""
+        if rounds := self.rounds():
+            return rounds[-1]
+        raise NotARun(f"{self.place} has no commit record; restore them from a copy, or start the run again")
+
     def newest(self, rounds: Sequence[int]) -> int | None:
         """The newest of the log's `rounds` whose record is whole; None where there are none.
 
@@ -76,11 +82,6 @@ class CommitLog:
                 "one or the other was changed, restore it from a copy"
             )
         return newest
-
-    def quarantined(self) -> list[int]:
-        """The rounds whose records were quarantined, ascending."""
-        names = map(ASIDE.fullmatch, self.place.names("commits"))
-        return sorted({int(parts[1]) for parts in names if parts})
 
     def has(self, round: int) -> bool:
         """Whether there is a record of a round."""
@@ -227,6 +228,11 @@ def quarantine_file(place: Place, key: str, name: str) -> None:
         raise StoreDamaged(f"{place}: {key} is no file; take it away, and begin again")
     place.write(f"commits/{name}-{hashlib.sha256(content).hexdigest()[:12]}.json", content, durable=True)
     place.delete(key)
+
+
+def quarantined(names: Iterable[str]) -> list[int]:
+    """The rounds of quarantined records, ascending, among the names of files."""
+    return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})
 
 
 def _key(round: int) -> str:

@@ -277,7 +277,7 @@ class StoredTensors:
 
     def _no_state(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
         """The error for the absent state of a round, which names the nearest rounds with a state."""
-        sides = (range(round - 1, -1, -1), range(round + 1, self.log.rounds()[-1] + 1))
+        sides = (range(round - 1, -1, -1), range(round + 1, self.log.last() + 1))
         nearest = [n for side in sides for n in islice((n for n in side if there(self.log, pruned, n)), 1)]
         others = f"the nearest are those of rounds {listed(sorted(nearest))}"
         return RoundPruned(f"the state of round {round} of {self.place} {why}; {others}")

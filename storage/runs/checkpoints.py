@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from storage.checkpoints.files import few, open_file, read_file
-from storage.checkpoints.shards import is_index, open_shards
+from storage.checkpoints.files import few, is_index, open_file, open_shards
 from storage.errors import CheckpointError, near, nearest, one_line
 from storage.places.addresses import Where, as_path, full_address
 from storage.places.schemes import place_of
@@ -21,16 +20,6 @@ INTEGER = "integer of shape ()"
 
 
 WHOSE = "is it of this network?"
-
-
-def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:
-    """All named tensors of a checkpoint on the CPU, as a module's `load_state_dict` takes them.
-
-    Tensors that a torch file stores as tied share memory. `place` and errors are as for `open_checkpoint`.
-    """
-    if stored_round(place) or is_index(as_path(place)):
-        return dict(open_checkpoint(place, root))
-    return read_file(_existing(place, root))
 
 
 def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, torch.Tensor]:

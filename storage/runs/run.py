@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from storage.errors import NotARun, UsageError, printable
+from storage.errors import NotARun, printable
 from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
@@ -18,7 +18,6 @@ from storage.rounds.numbers import History
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
 from storage.runs.attributes import checked_attributes
-from storage.runs.figures import Plots
 from storage.runs.markup import run_card, run_line, score_parts
 from storage.runs.names import WhichRound, find_run, recorded_name, run_name, which_round
 from storage.runs.round import Round
@@ -194,7 +193,7 @@ class Run:
     @property
     def damaged(self) -> list[int]:
         """The rounds whose damaged records were quarantined when the run was resumed."""
-        return [round for round in self._store.log.quarantined() if round in self._rounds or round > self.done]
+        return [round for round in self._store.quarantined if round in self._rounds or round > self.done]
 
     @property
     def status(self) -> str:
@@ -456,36 +455,6 @@ class Run:
 
     def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[Round]:
         return [self.round(round) for round in (filter(kept, self.committed) if rounds is None else rounds)]
-
-    def examples(self, partition: int, round: int = -1) -> pd.DataFrame:
-        """The examples that a partition has in a round.
-
-        Args:
-            partition: The number of the partition, from 0.
-            round: The number of the round; by default the last one.
-
-        Returns:
-            A table without columns, whose index has the numbers of the examples in the data.
-
-        Raises:
-            UsageError: There is no such partition.
-            RoundMissing: There is no such round, or each partition brought data of its own.
-            StoreDamaged: The stored split is not the one that was committed.
-
-        Example:
-            >>> run.examples(2).index
-        """
-        import pandas as pd
-
-        if not 0 <= partition < self.partitions:
-            raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        (examples,) = (self._store.splits.read(self.round(round).commit) == partition).nonzero()
-        return pd.DataFrame(index=pd.Index(examples, name="example"))
-
-    @property
-    def plot(self) -> Plots:
-        """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
-        return Plots(self)
 
     def __repr__(self) -> str:
         return printable(f"<Run {self.name} · {self.status} · {self._line()}>")

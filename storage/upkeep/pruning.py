@@ -55,7 +55,7 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
     Raises `RunBusy` while the run is written, and `StoreDamaged` where its newest round is not whole.
     """
     if dry:
-        return _goes(store, keep, store.log.read(store.log.rounds()[-1]))
+        return _goes(store, keep, store.log.read(store.log.last()))
     with held(store):
         newest = _newest(store)
         store.place.flush()
@@ -76,7 +76,7 @@ def held(store: RoundStore) -> Iterator[None]:
 
 def _newest(store: RoundStore) -> Commit:
     """The record of the last round. It is verified, as after pruning it may be the only one to go on from."""
-    newest = store.log.rounds()[-1]
+    newest = store.log.last()
     if newest_sound(store, cut_short(store).values()) != newest:
         raise StoreDamaged(f"round {newest} of {store.place} is damaged; `roundweave resume` first, then prune")
     return store.log.read(newest)

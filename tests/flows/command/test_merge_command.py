@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from storage.checkpoints.writing import write_checkpoint
-from storage.runs.checkpoints import read_checkpoint
 from storage.runs.run import open_run
 from tests.flows.command import in_process
+from tests.storage.checkpoints.reading import read_checkpoint
 
 MINE = """
 import torch

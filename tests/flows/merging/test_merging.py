@@ -15,7 +15,6 @@ import roundweave as rw
 from flows.merging.result import MergeResult, barrier
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError, UsageError
-from storage.runs.checkpoints import read_checkpoint
 from storage.runs.listing import list_runs
 from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
@@ -25,6 +24,7 @@ from tasks.matching.averaging import average
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
 from tasks.networks.reference import Cnn, Mlp
+from tests.storage.checkpoints.reading import read_checkpoint
 
 Merge = Callable[..., MergeResult]
 TENSORS = dict[str, torch.Tensor]

@@ -20,6 +20,7 @@ from storage.rounds.commits import Commit, Score, UpdateRecord
 from storage.rounds.lease import hold_lease
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
+from storage.runs.figures import Plots
 from storage.runs.listing import list_runs, looked_through
 from storage.runs.run import Run, open_run
 from storage.values.tensors import views
@@ -296,7 +297,7 @@ def test_looking_never_writes(tiny, run) -> None:
     before = files()
     (
         run.history(),
-        run.plot.history(),
+        Plots(run).history(),
         repr(run),
         run.status,
         run["scale"].values,
@@ -322,7 +323,7 @@ def test_a_trained_run_loads_into_the_network_that_trained(train) -> None:
 
 
 def test_the_plot_shows_losses_and_accuracy(run) -> None:
-    left, right = run.plot.history().figure.axes
+    left, right = Plots(run).history().figure.axes
     assert [line.get_label() for line in left.lines] == ["train_loss", "held-out loss"]
     assert right.lines[0].get_ydata().tolist() == [0.25, 0.5]
 
@@ -337,18 +338,15 @@ def test_the_examples_of_a_partition_are_those_of_the_rounds_split(tiny) -> None
         number = (round - 1) // 2
         store.commit(tiny.write(store, round, split=split_record(number, owners[number])))
     run = Run(store.path)
-    told = {round: run.examples(0, round).index.tolist() for round in (1, 2, 3, -1)}
-    assert told == {1: [0, 3], 2: [0, 3], 3: [3], -1: [3]}
+    told = {round: run.round(round).owners.tolist() for round in (1, 2, 3, -1)}
+    assert told == {1: [0, -1, 1, 0], 2: [0, -1, 1, 0], 3: [1, 1, -1, 0], -1: [1, 1, -1, 0]}
     with pytest.raises(RoundMissing, match=r"round 0 of .* has no split"):
-        run.examples(0, 0)
-    assert run.examples(1).index.tolist() == [0, 1]
-    with pytest.raises(UsageError, match="run split has partitions 0 to 1, not 2"):
-        run.examples(2)
+        run.round(0).owners  # noqa: B018
 
 
 def test_a_split_that_is_not_kept_is_said(run) -> None:
     with pytest.raises(RoundMissing, match="has no split: nothing was dealt out"):
-        run.examples(0)
+        run.round(-1).owners  # noqa: B018
 
 
 def test_a_partition_that_takes_no_part_counts_for_nothing(tiny) -> None:
@@ -395,7 +393,7 @@ def test_a_run_without_scores_has_a_history_and_a_plot(tiny) -> None:
     run = Run(store.path)
     assert list(run.history()) == ["loss", "seconds", "train_loss", "examples", "accepted", "refused"]
     assert np.isnan(run.history()["loss"]).all()
-    assert len(run.plot.history().figure.axes) == 1
+    assert len(Plots(run).history().figure.axes) == 1
 
 
 def test_a_view_stays_as_it_was_until_it_is_refreshed(tiny, run) -> None:

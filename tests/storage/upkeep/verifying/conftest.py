@@ -137,7 +137,7 @@ def questions(rounds: range) -> dict[str, Callable[[Run], object]]:
                 question = asked[f"{name} {number} {partition}"]
                 asked[f"{name} {number} {partition}"] = lambda run, q=question, at=place: q(run, **at)
         if number:
-            asked[f"examples {number}"] = lambda run, r=number: run.examples(0, r)
+            asked[f"examples {number}"] = lambda run, r=number: run.round(r).owners
     return asked
 
 
