@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from storage.errors import NotARun, UsageError
 from storage.places.addresses import Where, full_address
-from storage.runs import round, run
+from storage.rounds.commits import Commit
 from storage.runs.figures import Plots
 from storage.runs.names import WhichRound, default_root
+from storage.runs.round import StoredRound
+from storage.runs.run import StoredRun, open_stored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,12 +24,11 @@ if TYPE_CHECKING:
     from tasks.networks.objective import ModelSpec
 
 
-class Round(round.Round):
+class Round(StoredRound):
     """A committed round of a stored run: its updates, the state after it, and the network with that state."""
 
-    def __init__(self, run: Run, which: WhichRound) -> None:
-        plain = super(Run, run).round(which)
-        super().__init__(plain._store, plain.commit)
+    def __init__(self, run: Run, commit: Commit) -> None:
+        super().__init__(run._store, commit)
         self._run = run
 
     def network(self, trust: bool = False) -> nn.Module:
@@ -73,7 +74,7 @@ class Round(round.Round):
         write_checkpoint(place, self.tensors)
 
 
-class Run(run.Run):
+class Run(StoredRun):
     """A stored run as it was when it was opened or last refreshed; ``run["fc1.weight"]`` is a tensor over rounds.
 
     Looking at a run never writes and executes none of its code. Open one with `open_run`.
@@ -84,23 +85,7 @@ class Run(run.Run):
         self._root = root
 
     def round(self, round: WhichRound) -> Round:
-        """One committed round.
-
-        Args:
-            round: Its number, where negative numbers count from the end; ``"last"``; or ``"best"``, which is the
-                round with the highest accuracy, or with the lowest loss where no accuracy was scored.
-
-        Returns:
-            The round, whose tensors are read when they are asked for.
-
-        Raises:
-            RoundMissing: The run has no such round.
-            UsageError: `round` is neither a number nor one of the two words.
-
-        Example:
-            >>> run.round(3).params["fc1.weight"]
-        """
-        return Round(self, round)
+        return Round(self, super().round(round).commit)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
         return self.round(super().best(score, lowest).number)
@@ -333,4 +318,4 @@ def open_run(name: Where, root: Where | None = None) -> Run:
         >>> run = rw.open_run("first")
         >>> run.history()["loss"]
     """
-    return Run(run.open_run(name, root).address, root)
+    return Run(open_stored(name, root).address, root)

@@ -12,8 +12,8 @@ from flows.config.recorded import differences, other_examples
 from flows.config.train import Experiment
 from storage.errors import RoundMissing, StoreDamaged, StoreError
 from storage.places.addresses import Where
-from storage.runs.round import Round
-from storage.runs.run import Run, open_run
+from storage.runs.round import StoredRound
+from storage.runs.run import StoredRun, open_stored
 from storage.values.digests import differing, differing_tensor, match_tensors
 from storage.values.tensors import dtype_name
 from tasks.evidence.results import difference_as_json, largest_difference
@@ -63,12 +63,12 @@ class Within:
     detail: str = ""
 
 
-def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> RunDifference:
+def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None = None) -> RunDifference:
     """Find where two runs, given by names or addresses, first differ; times, workers and scores are ignored.
 
     The records of all rounds are compared, and the tensors of the first round that differs. Raises `NotARun`.
     """
-    one, other = (run if isinstance(run, Run) else open_run(run, root) for run in (first, second))
+    one, other = (run if isinstance(run, StoredRun) else open_stored(run, root) for run in (first, second))
     names, config = (one.name, other.name), tuple(_fields(one, other))
     lost: list[tuple[int, Within]] = []
     for number in range(max(one.done, other.done) + 1):
@@ -85,7 +85,7 @@ def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> 
     return RunDifference(names, config, one.done + 1)
 
 
-def _fields(one: Run, other: Run) -> Iterator[str]:
+def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
     """The fields in which the recorded experiments differ, as ``field old -> new``."""
     if "merge" in (one.algorithm, other.algorithm):
         for name in differing(one.config, other.config):
@@ -98,7 +98,7 @@ def _fields(one: Run, other: Run) -> Iterator[str]:
         yield f"data: {said}"
 
 
-def _absent(one: Run, other: Run, number: int) -> Within | None:
+def _absent(one: StoredRun, other: StoredRun, number: int) -> Within | None:
     """The reason why a round cannot be compared; None if both runs have its record."""
     for run in (one, other):
         if number > run.done:
@@ -110,7 +110,7 @@ def _absent(one: Run, other: Run, number: int) -> Within | None:
     return None
 
 
-def _first_in(first: Round, second: Round) -> Within | None:
+def _first_in(first: StoredRound, second: StoredRound) -> Within | None:
     """The first difference between two rounds: of an update, the state, the split or the partitions' carry."""
     one, other = first.commit, second.commit
     if one.identity() == other.identity():
@@ -120,7 +120,7 @@ def _first_in(first: Round, second: Round) -> Within | None:
             return within
     if path := next(differing(one.tensors, other.tensors), None):
 
-        def read(round: Round) -> dict[str, torch.Tensor]:
+        def read(round: StoredRound) -> dict[str, torch.Tensor]:
             return {path: round.tensor(path)} if path in round.commit.tensors else {}
 
         return _in_tensors("the state", first, second, read)
@@ -129,7 +129,7 @@ def _first_in(first: Round, second: Round) -> Within | None:
     return Within("what its partitions carry", detail=f"from rounds {one.carry_from} or {other.carry_from}")
 
 
-def _in_update(first: Round, second: Round, partition: int) -> Within | None:
+def _in_update(first: StoredRound, second: StoredRound, partition: int) -> Within | None:
     """The difference of one partition: of its update, its weight or refusal, or how its units were matched."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
     what = f"the update of partition {partition}"
@@ -147,7 +147,7 @@ def _in_update(first: Round, second: Round, partition: int) -> Within | None:
 
 
 def _in_tensors(
-    what: str, first: Round, second: Round, read: Callable[[Round], Mapping[str, torch.Tensor]]
+    what: str, first: StoredRound, second: StoredRound, read: Callable[[StoredRound], Mapping[str, torch.Tensor]]
 ) -> Within:
     """The first differing tensor of those that `read` gives for both rounds.
 

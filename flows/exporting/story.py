@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.runs.listing import flat_config
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Story:
     moments: tuple[Moment, ...]
 
 
-def story_of(run: Run) -> Story:
+def story_of(run: StoredRun) -> Story:
     """The story of a run up to its last committed round. Numbers that are missing or not finite are left out."""
     config = {name: value for name, value in flat_config(run.config).items() if value is not None}
     facts = {
@@ -42,7 +42,7 @@ def story_of(run: Run) -> Story:
     return Story(run.name, config, facts, tuple(_moments(run)))
 
 
-def _moments(run: Run) -> list[Moment]:
+def _moments(run: StoredRun) -> list[Moment]:
     table = run.history()
     rows = zip(run.committed, table.to_dict("records"), strict=True)
     return [

@@ -26,7 +26,7 @@ from storage.errors import printable
 from storage.rounds.commits import Commit
 from storage.runs.figures import Plots
 from storage.runs.names import run_name
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.runs.tables import worker_rows
 from tasks.imports import Importing
 
@@ -110,7 +110,7 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
             finally:
                 progress.report()
         drawing.join()
-        run = Run(address)
+        run = StoredRun(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         page.leave_plot(_figure(Plots(run).history), "plot")
         if not (arrivals := run.arrivals()).empty:

@@ -13,7 +13,7 @@ from storage.errors import CheckpointError, near, nearest, one_line
 from storage.places.addresses import Where, as_path, full_address
 from storage.places.schemes import place_of
 from storage.runs.names import is_run, run_address, stored_round
-from storage.runs.run import open_run
+from storage.runs.run import open_stored
 from storage.values.tensors import LazyTensors, dtype_name
 
 INTEGER = "integer of shape ()"
@@ -32,7 +32,7 @@ def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, tor
     """
     if stored := stored_round(place):
         run, number = stored
-        return open_run(run, root).round(number).tensors
+        return open_stored(run, root).round(number).tensors
     path = _existing(place, root)
     return open_shards(path) if is_index(path) else open_file(path)
 
@@ -43,7 +43,7 @@ def lasting(place: Where, root: Where | None = None) -> str:
     A round such as ``RUN@last`` is replaced by its number.
     """
     if stored := stored_round(place):
-        run = open_run(stored[0], root)
+        run = open_stored(stored[0], root)
         return f"{full_address(run.address)}@{run.round(stored[1]).number}"
     return str(_existing(place, root).resolve())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import UsageError, nearest, printable
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ CELLS = 1_000_000
 class Plots:
     """The plots of a run, as ``run.plot`` offers them."""
 
-    run: Run
+    run: StoredRun
 
     def history(self, ax: Axes | None = None) -> Axes:
         """Draw the losses over rounds, and other scores on a second axis at the right.

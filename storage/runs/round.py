@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-class Round:
-    """A committed round of a stored run. Tensors are read from the store, and verified, on each access."""
+class StoredRound:
+    """A committed round of a stored run. Tensors are read from the store, and verified, on each access.
+
+    `flows.stored.Round` is the same with a network.
+    """
 
     def __init__(self, store: RoundStore, commit: Commit) -> None:
         self._store = store

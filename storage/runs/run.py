@@ -20,7 +20,7 @@ from storage.rounds.store import RoundStore
 from storage.runs.attributes import checked_attributes
 from storage.runs.markup import run_card, run_line, score_parts
 from storage.runs.names import WhichRound, find_run, recorded_name, run_name, which_round
-from storage.runs.round import Round
+from storage.runs.round import StoredRound
 from storage.runs.tables import (
     arrivals_table,
     best_round,
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from storage.runs.arrays import Arrays
 
 
-def open_run(run: Where, root: Where | None = None) -> Run:
+def open_stored(run: Where, root: Where | None = None) -> StoredRun:
     """Open a stored run by its name under the root, with or without ``.zarr``, or by its address.
 
     Raises `NotARun` where there is no run. `flows.stored.open_run` gives the same run with its network.
     """
-    return Run(find_run(run, root))
+    return StoredRun(find_run(run, root))
 
 
-class Run:
+class StoredRun:
     """A stored run as it was when it was opened or last refreshed; ``run["fc1.weight"]`` is a tensor over rounds.
 
     The attributes are read on opening; commit records, tensors and numbers when they are asked for.
@@ -326,7 +326,7 @@ class Run:
         """
         return arrivals_table(map(self._commit, self.committed))
 
-    def round(self, round: WhichRound) -> Round:
+    def round(self, round: WhichRound) -> StoredRound:
         """One committed round.
 
         Args:
@@ -347,9 +347,9 @@ class Run:
         if which == "best":
             return self.best("accuracy" if "accuracy" in self.scores else "loss")
         number = -1 if which == "last" else which
-        return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
+        return StoredRound(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
-    def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
+    def best(self, score: str = "loss", lowest: bool | None = None) -> StoredRound:
         """The first of the rounds with the best score.
 
         Args:
@@ -453,7 +453,7 @@ class Run:
         """
         return update_divergence(self._each(rounds, self.pruned.has_update), self.partitions)
 
-    def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[Round]:
+    def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[StoredRound]:
         return [self.round(round) for round in (filter(kept, self.committed) if rounds is None else rounds)]
 
     def __repr__(self) -> str:

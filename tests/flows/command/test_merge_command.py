@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.stored import open_run
 from storage.checkpoints.writing import write_checkpoint
-from storage.runs.run import open_run
 from tests.flows.command import in_process
 from tests.storage.checkpoints.reading import read_checkpoint
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from storage.runs.run import Run
+from flows.stored import Run
 from tests.flows.command.in_process import run
 
 

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 import roundweave as rw
 from flows.merging.result import MergeResult, barrier
+from flows.stored import open_run
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError, UsageError
 from storage.runs.listing import list_runs
-from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
 from tasks.data.sources.digits import Digits
 from tasks.data.splits import Split

@@ -17,7 +17,7 @@ from prefect.client.orchestration import get_client
 
 from flows.serving.process import Server
 from flows.serving.server import prefect_api, stop_server
-from storage.runs.run import open_run
+from flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
 BIN = Path(sys.executable).parent

@@ -12,7 +12,7 @@ import xarray as xr
 import zarr
 
 from storage.hierarchy.schema import VERSION
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from tests.storage.golden import make
 
 HERE = Path(__file__).parent
@@ -36,10 +36,10 @@ DIGESTS = {
 def opened(tmp_path):
     """Open a golden store by name."""
 
-    def unpacked(name: str) -> Run:
+    def unpacked(name: str) -> StoredRun:
         with tarfile.open(HERE / f"{name}.tar.xz") as archive:
             archive.extractall(tmp_path, filter="data")
-        return Run(tmp_path / f"{name}.zarr")
+        return StoredRun(tmp_path / f"{name}.zarr")
 
     return unpacked
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from storage.errors import UsageError
 from storage.runs.figures import OUTCOMES, Plots
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.runs.tables import ARRIVAL, arrivals_by, worker_rows
 from tests.storage.runs.test_markup import Cells
 
@@ -25,17 +25,17 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(tiny) -> Run:
+def run(tiny) -> StoredRun:
     """Three rounds of two updates each, of which that of partition 0 is refused in the last."""
     store = tiny.create()
     tiny.serve(store, STALENESS, REFUSED)
-    return Run(store.path)
+    return StoredRun(store.path)
 
 
 @pytest.fixture
-def waiting(tiny) -> Run:
+def waiting(tiny) -> StoredRun:
     """Two rounds that waited for all partitions."""
-    return Run(tiny.train(tiny.create("waiting"), 2).path)
+    return StoredRun(tiny.train(tiny.create("waiting"), 2).path)
 
 
 def test_each_update_that_arrived_has_a_row(run) -> None:

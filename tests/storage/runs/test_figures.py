@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from storage.errors import UsageError
 from storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
 
@@ -25,7 +25,7 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(tiny) -> Run:
+def run(tiny) -> StoredRun:
     """Three rounds; partition 0 is refused in round 2, and takes no part in round 3."""
     store = tiny.create()
     for round, refused in ((1, ()), (2, (0,)), (3, ())):
@@ -33,7 +33,7 @@ def run(tiny) -> Run:
         if round == 3:
             commit = tiny.write(store, 3, updates={1: commit.updates[1]})
         store.commit(commit)
-    return Run(store.path)
+    return StoredRun(store.path)
 
 
 def test_only_rounds_with_a_number_are_drawn() -> None:
@@ -115,7 +115,7 @@ def test_of_many_rows_some_are_named() -> None:
 
 @pytest.mark.parametrize("name", ["history", "divergence", "changes", "refusals"])
 def test_a_run_without_rounds_has_empty_plots(tiny, name) -> None:
-    axes = getattr(Plots(Run(tiny.create().path)), name)()
+    axes = getattr(Plots(StoredRun(tiny.create().path)), name)()
     axes.figure.canvas.draw()
     assert not axes.lines
     assert not axes.collections

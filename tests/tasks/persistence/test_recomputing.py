@@ -14,11 +14,11 @@ import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
+from flows.stored import Run
 from storage.errors import RoundFailed, RoundPruned
 from storage.rounds.recovery import newest_sound
 from storage.rounds.store import RoundStore
 from storage.rounds.tensors import StoredTensors
-from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify

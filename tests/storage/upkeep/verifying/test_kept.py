@@ -14,7 +14,7 @@ from storage.places.local import LocalPlace
 from storage.rounds.pruned import Pruned, write_pruned
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify
@@ -175,4 +175,4 @@ def test_a_run_is_sound_while_its_rounds_are_let_go(every) -> None:
 
     for _ in range(3):
         assert verify(Pruning(store.path)).findings == ()
-    assert Run(store.path).kept == [0, 4]
+    assert StoredRun(store.path).kept == [0, 4]

@@ -20,7 +20,7 @@ from storage.rounds.commits import UpdateRecord
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.upkeep.verifying.verify import Finding, verify
 from storage.values.digests import NOTHING_KEPT
 from tasks.algorithms.table import ALGORITHMS
@@ -59,8 +59,12 @@ def test_a_run_with_a_file_of_every_kind_is_sound(every) -> None:
     assert (seen.findings, seen.notes, seen.rounds, seen.sound) == ((), (), 4, True)
     assert seen.files == len(files(store.path))
     assert seen.bytes == sum((store.path / key).stat().st_size for key in files(store.path))
-    assert seen.chain == Run(store.path).chain == json.loads((store.path / "commits/4.json").read_text())["chain"]
-    assert Run(store.path).verify() == seen
+    assert (
+        seen.chain
+        == StoredRun(store.path).chain
+        == json.loads((store.path / "commits/4.json").read_text())["chain"]
+    )
+    assert StoredRun(store.path).verify() == seen
 
 
 def batches(keys: list[str], bits: int) -> list[dict[str, int]]:
@@ -211,13 +215,13 @@ def test_a_chunk_that_was_edited_with_its_checksum_is_named(every) -> None:
 )
 def test_an_edited_description_record_or_claim_is_named(every, key, old, new) -> None:
     path = every.whole().path
-    before = Run(path).rounds
+    before = StoredRun(path).rounds
     text = (path / key).read_text()
     assert old in text
     (path / key).write_text(text.replace(old, new, 1))
     assert named(path) == {key}
     if key != "zarr.json":
-        assert Run(path).rounds == before
+        assert StoredRun(path).rounds == before
 
 
 def test_shapes_that_were_all_shortened_are_named(every, answers) -> None:
@@ -227,7 +231,7 @@ def test_shapes_that_were_all_shortened_are_named(every, answers) -> None:
             shape = re.sub(r'("shape": \[\s*)5', r"\g<1>3", (path / key).read_text())
             (path / key).write_text(shape)
     assert {"commits/zarr.json", "params/fc.weight/zarr.json"} <= named(path)
-    assert (Run(path).rounds, Run(path).done) == (4, 4)
+    assert (StoredRun(path).rounds, StoredRun(path).done) == (4, 4)
 
 
 def test_attributes_edited_in_a_run_of_a_real_configuration_are_named(train) -> None:
@@ -329,7 +333,7 @@ def killed_at(every, calls: int) -> bool:
         # Until it is quarantined the damaged record is there.
         assert named(path) <= {"commits/2.json"}
         return True
-    assert (named(path), Run(path).done) == (set(), 3)
+    assert (named(path), StoredRun(path).done) == (set(), 3)
     return False
 
 
@@ -413,7 +417,10 @@ def test_an_update_of_which_nothing_is_kept_is_not_missing(tiny) -> None:
     refused = UpdateRecord(NOTHING_KEPT, 0, "direction is misshapen")
     store.commit(replace(commit, updates={0: commit.updates[0], 1: refused}))
     assert verify(store.path).findings == ()
-    assert (Run(store.path).round(1).update(1).direction, Run(store.path).round(1).update(1).weight) == ({}, 0)
+    assert (
+        StoredRun(store.path).round(1).update(1).direction,
+        StoredRun(store.path).round(1).update(1).weight,
+    ) == ({}, 0)
 
 
 def test_what_resuming_meets_is_mended(every, same) -> None:
