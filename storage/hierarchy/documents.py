@@ -41,11 +41,6 @@ def told_rows(place: Place, path: str) -> int | None:
     return rows if type(rows) is int and 0 < rows <= MOST_ROUNDS + 1 else None
 
 
-def create_root(place: Place, attributes: Mapping[str, Any]) -> None:
-    """Write the document of the root group, with these attributes."""
-    place.create(_key(""), root_document(attributes))
-
-
 def root_document(attributes: Mapping[str, Any]) -> bytes:
     """The bytes of the root group's document with these attributes."""
     return _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})

@@ -247,7 +247,10 @@ class LocalPlace:
         except FileNotFoundError:
             if not make:
                 raise
-            make_folder(parts[-1], folder, durable)
+            with suppress(FileExistsError):
+                os.mkdir(parts[-1], dir_fd=folder)
+            if durable:
+                os.fsync(folder)
             return self._descend(folder, parts, False, durable)
         except NotADirectoryError:
             self._mode("/".join(parts), folder, parts[-1])
@@ -304,14 +307,6 @@ def _check_memory(size: int, path: Path) -> None:
     """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
     if size > SMALL and size > (free := psutil.virtual_memory().available):
         raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")
-
-
-def make_folder(name: str, folder: int, durable: bool) -> None:
-    """Create a folder in an open folder, unless it is there already."""
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=folder)
-    if durable:
-        os.fsync(folder)
 
 
 def remove_file(name: str, folder: int) -> None:

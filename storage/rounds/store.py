@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import NAME, create_root, read_document, told_rows
+from storage.hierarchy.documents import NAME, read_document, root_document, told_rows
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import checked_schema
 from storage.parsing import numbered
@@ -97,7 +97,7 @@ class RoundStore:
         root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
         try:
             with place.aside() as aside:
-                create_root(aside, root)
+                aside.create(NAME, root_document(root))
                 store = cls(aside, rounds=rounds)
                 store.tensors.describe()
                 store.tensors.write_state(initial)
