@@ -251,7 +251,7 @@ class StoredRound:
         return round_card(self.commit)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stacked(Mapping[str, "xr.DataArray"]):
     """Arrays of a round by name, each with the partitions as its first axis.
 

@@ -114,18 +114,13 @@ def _compare(audit: Audit, path: str, index: int, recorded: np.ndarray | None, c
         recorded = _recorded(audit, {**audit.commits, **later}, index).get(path, empty)
         unlike &= ~_alike(content, recorded)
         wrong, newest = rounds[unlike & ~behind].tolist(), max(later)
-    _wrong(audit, key, path, wrong, newest)
-
-
-def _wrong(audit: Audit, key: str, path: str, rounds: list[int], newest: int) -> None:
-    """Report rows of these rounds, which differ from the records up to the `newest` one."""
-    alone = [round for round in rounds if round > newest]
+    alone = [round for round in wrong if round > newest]
     if alone:
         audit.find(key, f"it has a row of round {alone[0]}, of which there is no record")
         for round in alone if path == "committed" else ():
             audit.find(f"commits/{round}.json", f"it is missing, where {key} tells of it")
-    elif rounds:
-        audit.find(key, f"its row of round {rounds[0]} is not what the record says")
+    elif wrong:
+        audit.find(key, f"its row of round {wrong[0]} is not what the record says")
 
 
 def _alike(left: np.ndarray, right: np.ndarray) -> np.ndarray:

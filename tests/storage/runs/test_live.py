@@ -12,7 +12,7 @@ import pytest
 from storage.runs.run import StoredRun, open_stored
 from storage.values.digests import state_digest, tensor_digests
 
-ROUNDS = 60
+ROUNDS = 25
 
 WRITER = """
 import sys

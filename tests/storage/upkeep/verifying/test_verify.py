@@ -337,7 +337,7 @@ def killed_at(every, calls: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_is_sound_wherever_its_writer_was_killed(every, step) -> None:
     calls = 0
     while killed_at(every, calls):
@@ -362,16 +362,16 @@ def test_what_a_killed_writer_left_is_noted_and_gone_when_the_run_has_gone_on(ev
 
 
 def test_a_run_is_sound_while_it_is_written(every) -> None:
-    store = every.rounds(every.create(rounds=40), 1, 1, 40)
+    store = every.rounds(every.create(rounds=20), 1, 1, 20)
     seen = []
-    writer = threading.Thread(target=every.rounds, args=(store, 2, 40, 70))
+    writer = threading.Thread(target=every.rounds, args=(store, 2, 20, 35))
     writer.start()
     while writer.is_alive():
         seen.append(verify(store.path))
     writer.join()
     assert [finding for each in seen for finding in each.findings] == []
     assert len({each.rounds for each in seen}) > 3
-    assert (verify(store.path).rounds, verify(store.path).notes) == (40, ())
+    assert (verify(store.path).rounds, verify(store.path).notes) == (20, ())
 
 
 @pytest.mark.parametrize("done", ["begun", "ended"])
