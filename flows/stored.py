@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from storage.errors import NotARun, UsageError
 from storage.places.addresses import Where, full_address
-from storage.runs import round, run
+from storage.rounds.commits import Commit
+from storage.runs.figures import Plots
 from storage.runs.names import WhichRound, default_root
+from storage.runs.round import StoredRound
+from storage.runs.run import StoredRun, open_stored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,16 +24,15 @@ if TYPE_CHECKING:
     from tasks.networks.objective import ModelSpec
 
 
-class Round(round.Round):
+class Round(StoredRound):
     """A committed round of a stored run: its updates, the state after it, and the network with that state.
 
     Example:
         >>> run.round(2).params["fc1.weight"].shape
     """
 
-    def __init__(self, run: Run, which: WhichRound) -> None:
-        plain = super(Run, run).round(which)
-        super().__init__(plain._store, plain.commit)
+    def __init__(self, run: Run, commit: Commit) -> None:
+        super().__init__(run._store, commit)
         self._run = run
 
     def network(self, trust: bool = False) -> nn.Module:
@@ -76,7 +78,7 @@ class Round(round.Round):
         write_checkpoint(place, self.tensors)
 
 
-class Run(run.Run):
+class Run(StoredRun):
     """A stored run as it was when it was opened or last refreshed. Open one with `open_run`.
 
     ``run["fc1.weight"]`` is that tensor over all rounds, (round, *), read when it is used. Looking at a run never
@@ -92,26 +94,15 @@ class Run(run.Run):
         self._root = root
 
     def round(self, round: WhichRound) -> Round:
-        """One committed round.
-
-        Args:
-            round: Its number, where negative numbers count from the end; ``"last"``; or ``"best"``, which is the
-                round with the highest accuracy, or with the lowest loss where no accuracy was scored.
-
-        Returns:
-            The round, whose tensors are read when they are asked for.
-
-        Raises:
-            RoundMissing: The run has no such round.
-            UsageError: `round` is neither a number nor one of the two words.
-
-        Example:
-            >>> run.round(3).params["fc1.weight"]
-        """
-        return Round(self, round)
+        return Round(self, super().round(round).commit)
 
     def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
         return self.round(super().best(score, lowest).number)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
+        return Plots(self)
 
     def examples(self, partition: int, round: int = -1, trust: bool = False) -> pd.DataFrame:
         """The examples that a partition has in a round, with their labels. Loads the run's data again.
@@ -135,9 +126,14 @@ class Run(run.Run):
         Example:
             >>> run.examples(2)["label"].value_counts()
         """
+        import pandas as pd
+
         from tasks.data.distribution import labels
 
-        table = super().examples(partition, round)
+        if not 0 <= partition < self.partitions:
+            raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
+        (examples,) = (self.round(round).owners == partition).nonzero()
+        table = pd.DataFrame(index=pd.Index(examples, name="example"))
         every_label = labels(self._dealt(trust))
         return table if every_label is None else table.assign(label=every_label[table.index])
 
@@ -331,4 +327,4 @@ def open_run(name: Where, root: Where | None = None) -> Run:
         >>> run = rw.open_run("first")
         >>> run.history()["loss"]
     """
-    return Run(run.open_run(name, root).address, root)
+    return Run(open_stored(name, root).address, root)

@@ -17,8 +17,8 @@ from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
 from flows.serving.server import stop_server
+from flows.stored import Run
 from storage.rounds.commits import Commit
-from storage.runs.run import Run
 from tasks.clusters import forking
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor

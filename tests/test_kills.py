@@ -19,9 +19,9 @@ import torch
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
+from flows.stored import Run
 from storage.places import descriptors, local
 from storage.places.local import LocalPlace
-from storage.runs.run import Run
 from storage.upkeep.verifying.verify import verify
 from tasks.executors.inline import InlineExecutor
 

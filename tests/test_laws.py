@@ -21,9 +21,9 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.stored import open_run
 from storage.errors import RoundFailed
 from storage.rounds.commits import Commit
-from storage.runs.run import open_run
 from storage.values.state import State, Update
 from tasks.algebra import Algorithm
 from tasks.algorithms.table import ALGORITHMS, build_algorithm

@@ -14,7 +14,7 @@ from flows.config.train import Dealing, Experiment, TrainConfig
 from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
-from storage.runs.run import Run, open_run
+from storage.runs.run import StoredRun, open_stored
 from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.sources.table import is_source
@@ -44,7 +44,7 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
     Raises `UsageError` for a merge, for fewer rounds than there are, and for foreign code without `trust`.
     """
     root = root or default_root()
-    stored = open_run(run, root)
+    stored = open_stored(run, root)
     if stored.algorithm == "merge":
         raise UsageError(f"{stored.name} is a merge, which has nothing to go on with; merge again instead")
     if changes.get("rounds", stored.done) < stored.done:
@@ -52,7 +52,7 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
     return recorded_config(stored, root, trust, changes)
 
 
-def recorded_config(stored: Run, root: Where, trust: bool, changes: dict[str, Any]) -> TrainConfig:
+def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[str, Any]) -> TrainConfig:
     """The recorded configuration of a run with changes; raises `UsageError` for foreign code without `trust`.
 
     Of a run outside the root, only the experiment is used and not the execution.
@@ -65,7 +65,7 @@ def recorded_config(stored: Run, root: Where, trust: bool, changes: dict[str, An
     return config
 
 
-def recorded_experiment(run: Run, root: Where, trust: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The recorded fields of a run's experiment, with changes.
 
     Raises `UsageError` for a merge, and for foreign code that the changes do not replace, without `trust`.
@@ -77,13 +77,13 @@ def recorded_experiment(run: Run, root: Where, trust: bool, changes: Mapping[str
     return {**recorded, **changes}
 
 
-def is_own(run: Run, root: Where) -> bool:
+def is_own(run: StoredRun, root: Where) -> bool:
     """Whether a run itself, and not only a link to it, lies in the user's root."""
     return above(full_address(run.address)) == full_address(root)
 
 
 def check_trust(
-    run: Run, root: Where, trust: bool, config: Dealing | Architecture, taken: Iterable[str] = BUILT_IN
+    run: StoredRun, root: Where, trust: bool, config: Dealing | Architecture, taken: Iterable[str] = BUILT_IN
 ) -> None:
     """Raise `UsageError` if the fields `taken` from a run outside the root hold code, unless `trust` is given."""
     code = [text for field in taken for text in _code(config, field)]
@@ -157,7 +157,7 @@ def other_examples(attributes: Mapping[str, Any], digest: str) -> str:
     return "" if recorded == digest else f"other examples, of digest {digest[:12]} instead of {recorded[:12]}"
 
 
-def check_examples(run: Run, digest: str) -> None:
+def check_examples(run: StoredRun, digest: str) -> None:
     """Raise `DataError` if examples of this digest are not those that the run recorded."""
     if other := other_examples(run.attributes, digest):
         raise DataError(f"{run.name}: {other}; restore the recorded ones")

@@ -17,7 +17,7 @@ from flows.config.train import RECORDED, Dealing, TrainConfig
 from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address
-from storage.runs.run import open_run
+from storage.runs.run import open_stored
 from tasks.algebra import Algorithm
 from tasks.asynchronous.orders import Recorded, Seeded
 from tasks.compute.compute import Fitting
@@ -216,7 +216,7 @@ def order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
         return None
     if config.order is None or not config.order.startswith(RECORDED):
         return Seeded(config.seed, config.speeds or ())
-    run = open_run(config.order.removeprefix(RECORDED), config.root)
+    run = open_stored(config.order.removeprefix(RECORDED), config.root)
     if differing := differences(run.config, config.experiment):
         raise UsageError(f"{run.name} is another experiment ({'; '.join(differing)}); its order does not fit")
     return Recorded(full_address(run.address))

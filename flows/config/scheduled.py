@@ -14,7 +14,7 @@ from flows.reporting.listening import notice
 from storage.errors import RunBusy, StoreError
 from storage.runs.listing import looked_through
 from storage.runs.names import is_run, new_name, run_address, stored_round
-from storage.runs.run import open_run
+from storage.runs.run import open_stored
 from tasks.user_code import is_reference, short_name
 
 DATE = "%Y%m%d"
@@ -86,7 +86,7 @@ def _on_complete(config: TrainConfig) -> dict[str, Any]:
         return {}
     if config.on_complete == "new":
         return {"name": _dated(config)}
-    run = open_run(address(config))
+    run = open_stored(address(config))
     if config.on_complete == "extend":
         return {"rounds": run.rounds + config.rounds if run.status == "complete" else run.rounds}
     if run.status == "complete":
@@ -103,7 +103,7 @@ def _dated(config: TrainConfig) -> str:
 
 
 def _is_complete(address: str) -> bool:
-    return is_run(address) and open_run(address).status == "complete"
+    return is_run(address) and open_stored(address).status == "complete"
 
 
 def _start(config: TrainConfig) -> Any:
@@ -114,7 +114,7 @@ def _start(config: TrainConfig) -> Any:
     if not is_pattern(config.start_from):
         return config.start_from
     if is_run(address(config)):
-        return TrainConfig(start_from=open_run(address(config)).config.get("start_from")).start_from
+        return TrainConfig(start_from=open_stored(address(config)).config.get("start_from")).start_from
     pattern, _, which = str(config.start_from).rpartition("@")
     for name, run in reversed(looked_through(config.root, pattern).items()):
         try:

@@ -13,8 +13,8 @@ from flows.config.recorded import differences, other_examples
 from flows.config.train import Experiment
 from storage.errors import RoundMissing, StoreDamaged, StoreError
 from storage.places.addresses import Where
-from storage.runs.round import Round
-from storage.runs.run import Run, open_run
+from storage.runs.round import StoredRound
+from storage.runs.run import StoredRun, open_stored
 from storage.values.digests import differing, differing_tensor, match_tensors
 from storage.values.tensors import dtype_name
 from tasks.evidence.results import difference_as_json, largest_difference
@@ -63,7 +63,7 @@ class RunDifference(RoundDifference):
         return f"round {self.round}: {self.what}{tensor}{largest}{self.detail and f' ({self.detail})'}"
 
 
-def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> RunDifference:
+def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None = None) -> RunDifference:
     """Find the first round, and in it the first tensor, in which two runs differ.
 
     Times, workers and scores are ignored. A round whose record is lost is named if no other one differs.
@@ -82,7 +82,7 @@ def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> 
     Example:
         >>> rw.diff("first", "second").equal
     """
-    one, other = (run if isinstance(run, Run) else open_run(run, root) for run in (first, second))
+    one, other = (run if isinstance(run, StoredRun) else open_stored(run, root) for run in (first, second))
     shorter = min(one, other, key=lambda run: run.done)
     shared = range(shorter.done + 1)
     lost = {number: found for number in shared if (found := _lost(one, other, number))}
@@ -101,7 +101,7 @@ def diff(first: Run | Where, second: Run | Where, root: Where | None = None) -> 
     )
 
 
-def _fields(one: Run, other: Run) -> Iterator[str]:
+def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
     """The fields in which the recorded experiments differ, as ``field old -> new``."""
     if "merge" in (one.algorithm, other.algorithm):
         for name in differing(one.config, other.config):
@@ -114,7 +114,7 @@ def _fields(one: Run, other: Run) -> Iterator[str]:
         yield f"data: {said}"
 
 
-def _lost(one: Run, other: Run, number: int) -> RoundDifference | None:
+def _lost(one: StoredRun, other: StoredRun, number: int) -> RoundDifference | None:
     """A round's difference if its record is lost in one of the runs."""
     for run in (one, other):
         try:
@@ -124,7 +124,7 @@ def _lost(one: Run, other: Run, number: int) -> RoundDifference | None:
     return None
 
 
-def _first_in(first: Round, second: Round) -> RoundDifference | None:
+def _first_in(first: StoredRound, second: StoredRound) -> RoundDifference | None:
     """The first difference between two rounds: of an update, the state, the split or the partitions' carry."""
     one, other = first.commit, second.commit
     if one.identity() == other.identity():
@@ -134,7 +134,7 @@ def _first_in(first: Round, second: Round) -> RoundDifference | None:
             return within
     if path := next(differing(one.tensors, other.tensors), None):
 
-        def read(round: Round) -> dict[str, torch.Tensor]:
+        def read(round: StoredRound) -> dict[str, torch.Tensor]:
             return {path: round.tensor(path)} if path in round.commit.tensors else {}
 
         return _in_tensors("the state", first, second, read)
@@ -145,7 +145,7 @@ def _first_in(first: Round, second: Round) -> RoundDifference | None:
     )
 
 
-def _in_update(first: Round, second: Round, partition: int) -> RoundDifference | None:
+def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RoundDifference | None:
     """The difference of one partition: of its update, its weight or refusal, or how its units were matched."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
     what = f"the update of partition {partition}"
@@ -163,7 +163,7 @@ def _in_update(first: Round, second: Round, partition: int) -> RoundDifference |
 
 
 def _in_tensors(
-    what: str, first: Round, second: Round, read: Callable[[Round], Mapping[str, torch.Tensor]]
+    what: str, first: StoredRound, second: StoredRound, read: Callable[[StoredRound], Mapping[str, torch.Tensor]]
 ) -> RoundDifference:
     """The first differing tensor of those that `read` gives for both rounds.
 

@@ -9,7 +9,7 @@ from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from storage.places.addresses import Where, address_of
 from storage.runs.names import default_root, stored_round
-from storage.runs.run import open_run
+from storage.runs.run import open_stored
 from tasks.networks.start import find_fork
 
 
@@ -41,7 +41,7 @@ def fork(place: str, root: Where | None = None, trust: bool = False, **changes: 
     if "start_from" in changes:
         raise UsageError(f"a run begins with {place} or with {changes['start_from']}, not with both")
     folder = address_of(root or default_root())
-    run = open_run(stored[0], folder)
+    run = open_stored(stored[0], folder)
     start = find_fork(run, stored[1])
     experiment = recorded_experiment(run, folder, trust, changes)
     if experiment.get("recombined"):

@@ -24,7 +24,7 @@ from storage.errors import UsageError, listed
 from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
 from storage.runs.names import WhichRound, is_run, run_address
-from storage.runs.run import Run, open_run
+from storage.runs.run import StoredRun, open_stored
 from tasks.data.partitions import Description
 from tasks.evidence.recombining import Recombination, Recombining, keep_recombined, recombine_stored
 from tasks.executors.base import Executor
@@ -61,7 +61,7 @@ class RecombinePlan:
     """Rounds to reduce again; `resolved` is the recorded configuration with other parts, `recorded` without."""
 
     config: RecombineConfig
-    run: Run
+    run: StoredRun
     rounds: tuple[int, ...]
     resolved: Resolved
     recorded: Resolved
@@ -94,7 +94,7 @@ def recombine(config: RecombineConfig) -> Recombination:
 
 def plan_recombine(config: RecombineConfig) -> RecombinePlan:
     """Find the rounds and resolve the recorded configuration with the given parts; raises `RoundweaveError`."""
-    run = open_run(config.run, config.root)
+    run = open_stored(config.run, config.root)
     if config.name and is_run(address := run_address(config.root, config.name)):
         raise UsageError(f"{address} exists already; keep the round under another name")
     rounds = _rounds(run, config)
@@ -123,7 +123,7 @@ def recombined(plan: RecombinePlan, executor: Executor) -> Recombination:
     return _saved(plan, result, subject, description, executor) if plan.config.name else result
 
 
-def _rounds(run: Run, config: RecombineConfig) -> tuple[int, ...]:
+def _rounds(run: StoredRun, config: RecombineConfig) -> tuple[int, ...]:
     """The numbers of the rounds to reduce; each has its own record and that of the round before it."""
     whole = set(run.committed)
     if config.round is None:
@@ -137,7 +137,7 @@ def _rounds(run: Run, config: RecombineConfig) -> tuple[int, ...]:
     return (run.round(number - 1).number + 1,)
 
 
-def _training(run: Run, config: RecombineConfig, parts: Mapping[str, Any]) -> TrainConfig:
+def _training(run: StoredRun, config: RecombineConfig, parts: Mapping[str, Any]) -> TrainConfig:
     """The recorded configuration with these parts and with the configured place of the data."""
     changes = {} if config.data is None else {"data": config.data}
     experiment = recorded_experiment(run, config.root, config.trust, changes)
@@ -148,7 +148,7 @@ def _training(run: Run, config: RecombineConfig, parts: Mapping[str, Any]) -> Tr
     return TrainConfig(**experiment | placement | {"rounds": run.rounds or 1})
 
 
-def _check_without(run: Run, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
+def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
     """Raise `UsageError` for an unknown partition, or if too few accepted updates are left in a round."""
     if absent := sorted(set(without) - {*range(run.partitions)}):
         raise UsageError(
@@ -185,7 +185,7 @@ def _saved(
     return replace(result, saved=address)
 
 
-def _fingerprint(run: Run, executor: Executor) -> Fingerprint | None:
+def _fingerprint(run: StoredRun, executor: Executor) -> Fingerprint | None:
     """The recorded numerics fingerprint; raises `NumericsMismatch` if this executor's machines have another."""
     recorded: Fingerprint | None = run.attributes["fingerprint"]
     for place, present in executor.each(fingerprint).items():

@@ -23,7 +23,7 @@ from flows.reporting.listening import notice, notify_progress
 from storage.errors import DataError, RoundMissing, UsageError, listed
 from storage.places.addresses import full_address
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run, open_run
+from storage.runs.run import StoredRun, open_stored
 from storage.values.digests import differing
 from tasks.data.partitions import Description, forget_examples
 from tasks.evidence.results import Difference, RoundResult, difference_as_json
@@ -138,7 +138,7 @@ class ReplayPlan:
     """A run, the numbers of the rounds to replay, and the run's recorded configuration, resolved."""
 
     config: ReplayConfig
-    stored: Run
+    stored: StoredRun
     rounds: tuple[int, ...]
     resolved: Resolved
 
@@ -156,7 +156,7 @@ def plan_replay(config: ReplayConfig) -> ReplayPlan:
 
     Raises `RoundweaveError` for mistakes in the run, the choice of rounds, the code or the data.
     """
-    stored = open_run(config.run, config.root)
+    stored = open_stored(config.run, config.root)
     if stored.algorithm == "merge":
         raise UsageError(f"{stored.name} is a merge, which has no maps to replay; replay the runs that it is of")
     rounds = _chosen(config, stored)
@@ -167,7 +167,7 @@ def plan_replay(config: ReplayConfig) -> ReplayPlan:
         return ReplayPlan(config, stored, rounds, resolve(recorded))
 
 
-def _chosen(config: ReplayConfig, stored: Run) -> tuple[int, ...]:
+def _chosen(config: ReplayConfig, stored: StoredRun) -> tuple[int, ...]:
     """The chosen rounds in ascending order; raises `RoundMissing`, and `UsageError` for round 0."""
     if stored.done == 0:
         raise RoundMissing(f"{stored.name} has no round to replay yet, only its initial state")
@@ -240,7 +240,7 @@ def _other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list
 
 
 def _key_differences(
-    stored: Run, config: TrainConfig, description: Description, fingerprints: Mapping[str, Fingerprint]
+    stored: StoredRun, config: TrainConfig, description: Description, fingerprints: Mapping[str, Fingerprint]
 ) -> dict[str, str]:
     """Descriptions of the parts of the key that differ from the recorded ones, by name.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from storage.errors import UsageError
 from storage.runs.listing import flat_config
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Story:
     moments: tuple[Moment, ...]
 
 
-def story_of(run: Run) -> Story:
+def story_of(run: StoredRun) -> Story:
     """The story of a run up to its last committed round. Numbers that are missing or not finite are left out."""
     config = {name: value for name, value in flat_config(run.config).items() if value is not None}
     algorithm = run.attributes["algorithm"]

@@ -17,7 +17,7 @@ from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.runs.names import is_run, run_address, stored_round
-from storage.runs.run import open_run
+from storage.runs.run import open_stored
 from storage.values.tensors import LazyTensors
 from tasks.matching.averaging import check_layer
 from tasks.matching.check import check_function
@@ -96,7 +96,7 @@ def _with_recorded(config: MergeConfig) -> MergeConfig:
     """The configuration with missing fields taken from the run of the first stored round among its networks."""
     for place in config.networks:
         if stored := stored_round(place):
-            run = open_run(stored[0], config.root)
+            run = open_stored(stored[0], config.root)
             recorded = {field: value for field, value in run.config.items() if value is not None}
             open_fields = set(Architecture.model_fields) - config.model_fields_set
             if "model" not in open_fields:

@@ -14,7 +14,7 @@ from flows.planning.workload import AUTO, DISTRIBUTING, workload
 from flows.reporting.listening import notice
 from storage.errors import UsageError
 from storage.runs.names import is_run
-from storage.runs.run import open_run
+from storage.runs.run import open_stored
 
 DECIDED = ("executor", "partitions", "threads", "evaluate_every", "quorum", "ranks", "units", "hybrid")
 """Fields of a configuration that a strategy decides for a run, besides the algorithm and the number of rounds."""
@@ -29,7 +29,7 @@ def settled(config: TrainConfig) -> Resolved:
     if config.algorithm.name != AUTO:
         return resolve(config)
     if is_run(address(config)):
-        return resolve(_as_begun(config, open_run(address(config)).config))
+        return resolve(_as_begun(config, open_stored(address(config)).config))
     from flows.planning.plan import plan  # slow to import, and only a race needs it
 
     notice("auto: strategies race")

@@ -75,7 +75,7 @@ class Prepared:
         only pruned if a later round is already safe against a power loss.
         """
         self.store.numbers.catch_up()
-        self.syncing.newest = newest
+        self.syncing.written = newest
         prune(self.store, self.keep, self.syncing.safe, stays=self.job.attempt.scored)
 
     def compare(self, first: int, newest: Commit) -> None:
@@ -117,14 +117,14 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         job = Job(work, attempt, RoundPlan(config.partitions), order)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, keep, config.window, syncing)
-            run.let_go(syncing.newest)
+            run.let_go(syncing.written)
             try:
                 yield run
             finally:
                 executor.end()
                 with suppress(StoreError):  # an error that ended the window early is reported already
                     store.numbers.catch_up()
-        run.let_go(syncing.newest)
+        run.let_go(syncing.written)
 
 
 def _common_fingerprint(executor: Executor, mixed: bool) -> Fingerprint | None:
@@ -208,7 +208,7 @@ def _recovered(store: RoundStore, rounds: int, work: Work) -> tuple[RoundStore, 
 
     The assignments of the splits of all earlier rounds are written again.
     """
-    store = RoundStore(store.place, store.fsync, rounds)
+    store = RoundStore(store.place, rounds=rounds)
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:
         for number in range(work.split(1), work.split(done) + 1):

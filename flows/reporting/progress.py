@@ -25,8 +25,9 @@ from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_cell, shown_commit
 from storage.errors import printable
 from storage.rounds.commits import Commit
+from storage.runs.figures import Plots
 from storage.runs.names import run_name
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.runs.tables import worker_rows
 from tasks.imports import Importing
 
@@ -112,12 +113,12 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
                 progress.report()
         if progress.plotting:
             progress.plotting.join()
-        run = Run(address)
+        run = StoredRun(address)
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
-        page.leave_plot(_figure(run.plot.history), "plot")
+        page.leave_plot(_figure(Plots(run).history), "plot")
         if not (arrivals := run.arrivals()).empty:
             page.leave_table(worker_rows(arrivals), "arrivals")
-            page.leave_plot(_figure(run.plot.staleness), "staleness")
+            page.leave_plot(_figure(Plots(run).staleness), "staleness")
 
 
 class Progress(Listener):

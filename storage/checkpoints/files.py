@@ -1,4 +1,4 @@
-"""Read named tensors from a torch or safetensors file, each when it is asked for, without caching it.
+"""Read named tensors from a torch or safetensors file, or several, each when it is asked for, without caching it.
 
 A file may come from anybody, so no code in it is executed: torch files are read with `weights_only`.
 """
@@ -20,6 +20,7 @@ import torch
 from safetensors import safe_open
 
 from storage.errors import CheckpointError, one_line
+from storage.parsing import from_json
 from storage.values.tensors import LazyTensors, is_dense
 
 SAFETENSORS = ".safetensors"
@@ -43,6 +44,13 @@ BYTEARRAY = b"bytearray"
 SAVE = "save it with torch.save(model.state_dict(), …)"
 
 
+INDEX = ".index.json"
+
+
+LARGEST_INDEX = 1 << 26
+"""The most bytes that an index may have, enough for some hundred thousand names."""
+
+
 Stamp = tuple[int, int]
 """A file's modification time in nanoseconds and its size in bytes. Another stamp means another content."""
 
@@ -55,19 +63,9 @@ def open_file(path: Path) -> Mapping[str, torch.Tensor]:
     """
     if path.suffix.lower() == SAFETENSORS:
         return _lazy(path, _safetensors_names, _safetensors_tensor)
-    if not zipfile.is_zipfile(path):  # the format of torch before 1.6 can only be read as a whole
-        return read_file(path)
-    return _lazy(path, _torch_names, _torch_tensor)
-
-
-def read_file(path: Path) -> dict[str, torch.Tensor]:
-    """All named tensors of a file in memory, each of its own shape; raises `CheckpointError` as `open_file` does.
-
-    Tensors that a torch file stores as tied share memory here as well.
-    """
-    if path.suffix.lower() == SAFETENSORS:
-        return dict(open_file(path))
-    tensors = _guarded(path, _torch_tensors)
+    if _guarded(path, zipfile.is_zipfile):
+        return _lazy(path, _torch_names, _torch_tensor)
+    tensors = _guarded(path, _torch_tensors)  # the format of torch before 1.6 can only be read as a whole
     prefix = _prefix(tensors)
     return {name.removeprefix(prefix): dense(path, name, tensor) for name, tensor in tensors.items()}
 
@@ -207,3 +205,50 @@ def _prefix(names: Iterable[str]) -> str:
         if all(name.startswith(prefix) and name != prefix for name in every):
             return prefix + _prefix(name.removeprefix(prefix) for name in every)
     return ""
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file's name is that of an index of shards, such as ``model.safetensors.index.json``."""
+    return path.name.lower().endswith(tuple(f"{suffix}{INDEX}" for suffix in SUFFIXES))
+
+
+def open_shards(path: Path) -> Mapping[str, torch.Tensor]:
+    """The named tensors of all shards, each of its own shape, read one at a time when they are asked for.
+
+    The index may come from anybody, so shards in another folder, and links, are refused. Raises `CheckpointError`.
+    """
+    places = _weight_map(path)
+    shards = {name: open_file(_beside(path, name)) for name in sorted(set(places.values()))}
+    for shard, tensors in shards.items():
+        named = {name for name, place in places.items() if place == shard}
+        if odd := sorted(named ^ set(tensors)):
+            raise CheckpointError(f"{path} and {shard} do not agree on {few(odd)}; copy both again")
+    return LazyTensors(tuple(places), lambda name: shards[places[name]][name])
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    if path.stat().st_size > LARGEST_INDEX:
+        raise CheckpointError(f"{path} is too large for an index of shards; copy it again")
+    try:
+        document: Any = from_json(path.read_bytes())
+        places = document["weight_map"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is no index of shards, a JSON object with a weight_map") from error
+    if not isinstance(places, dict) or not places or not all(isinstance(place, str) for place in places.values()):
+        raise CheckpointError(f"{path}: its weight_map does not say in which file each tensor is; copy it again")
+    return places
+
+
+def _beside(index: Path, shard: str) -> Path:
+    path = index.with_name(shard) if _is_plain(shard) else None
+    if path is None or path.suffix.lower() not in SUFFIXES:
+        raise CheckpointError(f"{index} names the shard {shard!r}, no checkpoint beside it; copy it again")
+    if path.is_symlink():
+        raise CheckpointError(f"{path} is a link, which may lead anywhere; put the file itself in its place")
+    if not path.is_file():
+        raise CheckpointError(f"{index} names the shard {shard}, which is not beside it; copy all shards")
+    return path
+
+
+def _is_plain(name: str) -> bool:
+    return name not in ("", "..") and name == Path(name).name and "\\" not in name and "\0" not in name

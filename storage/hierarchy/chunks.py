@@ -27,10 +27,8 @@ CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})((?:/[0-9]{1,18})*)")
 """Matches the key of a chunk: the path of its array, its index on the first axis, and those on further axes."""
 
 
-def write_chunk(
-    place: Place, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray, fsync: bool = False
-) -> None:
-    """Write one whole chunk, and sync it where `fsync`.
+def write_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
+    """Write one whole chunk.
 
     `array` has the shape `spec.chunks`, or that without leading axes of length 1. Raises `ShapeMismatch` for
     another shape or dtype, and for an index outside of the array.
@@ -44,17 +42,15 @@ def write_chunk(
         raise ShapeMismatch(f"{spec.path}: a chunk is {spec.chunks} {spec.stored}, not {shape} {array.dtype}")
     data = little_bytes(array)
     checksum = google_crc32c.value(data).to_bytes(CHECKSUM, "little")
-    place.write(chunk_key(spec, index), data.data, checksum, durable=fsync)
+    place.write(chunk_key(spec, index), data.data, checksum)
 
 
-def stream_chunk(
-    place: Place, spec: ArraySpec, index: tuple[int, ...], parts: Iterable[np.ndarray], fsync: bool = False
-) -> None:
+def stream_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
     """Write one whole chunk from consecutive parts, (element,) or any shape, without holding it all in memory.
 
     Raises `ShapeMismatch` where the parts do not fill the chunk exactly; then nothing is written.
     """
-    place.stream(chunk_key(spec, index), _streamed(spec, parts), durable=fsync)
+    place.stream(chunk_key(spec, index), _streamed(spec, parts))
 
 
 def _streamed(spec: ArraySpec, parts: Iterable[np.ndarray]) -> Iterator[memoryview | bytes]:

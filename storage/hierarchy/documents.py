@@ -41,24 +41,19 @@ def told_rows(place: Place, path: str) -> int | None:
     return rows if type(rows) is int and 0 < rows <= MOST_ROUNDS + 1 else None
 
 
-def create_root(place: Place, attributes: Mapping[str, Any]) -> None:
-    """Write the document of the root group, with these attributes."""
-    place.create(_key(""), root_document(attributes))
-
-
 def root_document(attributes: Mapping[str, Any]) -> bytes:
     """The bytes of the root group's document with these attributes."""
     return _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
-def replace_documents(place: Place, specs: Iterable[ArraySpec], fsync: bool = False) -> None:
+def replace_documents(place: Place, specs: Iterable[ArraySpec]) -> None:
     """Write the documents of arrays and their groups where they differ from what is stored.
 
     They differ, for example, after a run got more rounds.
     """
     for key, content in documents(specs).items():
         if (place.read(key) or b"") != memoryview(content):
-            place.write(key, content, durable=fsync)
+            place.write(key, content)
 
 
 def documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -16,7 +16,7 @@ from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from storage.values.layout import Layout, Rows
 from storage.values.tensors import RAW, Specs, TensorSpec, sizes
 
-VERSION = 8
+VERSION = 9
 
 
 REPORTED = ("metrics", "scores")
@@ -126,53 +126,42 @@ class Schema:
         """The arrays of the state by path, with `rows` rows. Frozen parameters are stored once, without rows."""
         groups = {"params": self.layout.params, "buffers": self.layout.buffers}
         groups |= {f"memory/{slot}": self.layout.params for slot in self.memory}
-        arrays = [_per_round(group, spec, rows) for group, specs in groups.items() for spec in specs]
-        frozen = [
-            ArraySpec(f"frozen/{s.name}", s.dtype, s.shape, s.shape, _axes(s.name, s.shape))
-            for s in self.layout.frozen
-        ]
-        return {array.path: array for array in (*arrays, *frozen)}
+        lead = {"round": rows}
+        arrays = [_array(f"{group}/{s.name}", s, lead) for group, specs in groups.items() for s in specs]
+        arrays += [_array(f"frozen/{s.name}", s, {}) for s in self.layout.frozen]
+        return {array.path: array for array in arrays}
+
+    def sent(self) -> dict[str, Specs]:
+        """The tensors of an update and of the carry after it, by the path of their group."""
+        groups: dict[str, Specs] = {"updates": self.layout.params, "updates/buffers": self.layout.buffers}
+        groups |= {f"updates/extras/{name}": self.layout.params for name in self.extras}
+        return groups | {f"carry/{slot}": self.layout.params for slot in self.carry}
 
     def vectors(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of updates and carries by path, (round, partition, element), a chunk for each partition."""
-        groups: dict[str, Specs] = {"updates": self.layout.params, "updates/buffers": self.layout.buffers}
-        groups |= {f"updates/extras/{name}": self.layout.params for name in self.extras}
-        groups |= {f"carry/{slot}": self.layout.params for slot in self.carry}
-        return {
-            f"{group}/{dtype}": ArraySpec(
-                f"{group}/{dtype}",
-                dtype,
-                (rows, self.partitions, size),
-                (1, 1, size),
-                ("round", "partition", f"{group}/{dtype}.element"),
-            )
-            for group, specs in groups.items()
-            for dtype, size in sizes(specs).items()
-        }
+        lead = {"round": rows, "partition": self.partitions}
+        arrays = {}
+        for group, specs in self.sent().items():
+            for dtype, size in sizes(specs).items():
+                path = f"{group}/{dtype}"
+                shape, dims = (*lead.values(), size), (*lead, f"{path}.element")
+                arrays[path] = ArraySpec(path, dtype, shape, (1, 1, size), dims)
+        return arrays
 
     def matching(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of permutations and similarities by path, (round, partition, …); a chunk for each partition.
 
-        Similarities have the shape of a permutation, but are (unit,) for a mixture (unit, unit).
+        A float32 match is a mixture, (unit, unit), whose similarities are (unit,). Those of a permutation have its
+        own shape.
         """
-        arrays = [self._match("permutations", s.name, s.dtype, s.shape, rows) for s in self.matches]
-        # A float32 match is a mixture, (unit, unit), whose similarities are (unit,). Those of a permutation have
-        # its own shape.
-        arrays += [
-            self._match("similarities", s.name, "float32", s.shape[:1] if s.dtype == "float32" else s.shape, rows)
-            for s in self.matches
-        ]
-        return {array.path: array for array in arrays}
-
-    def _match(self, kind: str, group: str, dtype: str, shape: tuple[int, ...], rows: int) -> ArraySpec:
-        path = f"{kind}/{group}"
-        return ArraySpec(
-            path,
-            dtype,
-            (rows, self.partitions, *shape),
-            (1, 1, *shape),
-            ("round", "partition", *_axes(path, shape)),
-        )
+        lead = {"round": rows, "partition": self.partitions}
+        arrays = {}
+        for spec in self.matches:
+            similarity = TensorSpec(spec.name, "float32", spec.shape[: 1 if spec.dtype == "float32" else None])
+            for kind, stored in (("permutations", spec), ("similarities", similarity)):
+                path = f"{kind}/{spec.name}"
+                arrays[path] = _array(path, replace(stored, name=path), lead)
+        return arrays
 
     def numbers(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of numbers that every run has, by path: the coordinates and the bookkeeping."""
@@ -220,15 +209,8 @@ def split_array(number: int, examples: int) -> ArraySpec:
     return ArraySpec(f"partitions/{number}", "int32", shape, shape, ("example",))
 
 
-def _per_round(group: str, spec: TensorSpec, rows: int) -> ArraySpec:
-    return ArraySpec(
-        f"{group}/{spec.name}",
-        spec.dtype,
-        (rows, *spec.shape),
-        (1, *spec.shape),
-        ("round", *_axes(spec.name, spec.shape)),
-    )
-
-
-def _axes(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-    return tuple(f"{name}.{axis}" for axis in range(len(shape)))
+def _array(path: str, spec: TensorSpec, lead: Mapping[str, int]) -> ArraySpec:
+    """The array of a tensor of each round, or of each (round, partition): these axes `lead`, with their sizes."""
+    axes = (f"{spec.name}.{axis}" for axis in range(len(spec.shape)))
+    shape, chunks = (*lead.values(), *spec.shape), (*(1 for _ in lead), *spec.shape)
+    return ArraySpec(path, spec.dtype, shape, chunks, (*lead, *axes))

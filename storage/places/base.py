@@ -1,12 +1,15 @@
-"""The interface that the store uses to read and write a run, wherever it lies."""
+"""The interface that the store uses to read and write a run wherever it lies, and requests made at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from typing import Protocol
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from storage.errors import StoreError
+from storage.errors import PlaceError, StoreError
 
 PARTIAL = ".partial"
 """The suffix of the names of half-written contents."""
@@ -14,6 +17,11 @@ PARTIAL = ".partial"
 
 Piece = bytes | memoryview
 """A part of a content. A memoryview must be contiguous, with items of one byte."""
+
+
+Parameters = ParamSpec("Parameters")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Place(Protocol):
@@ -90,3 +98,81 @@ def parts_of(key: str, place: object) -> list[str]:
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise StoreError(f"{key!r} leads out of {place}")
     return parts
+
+
+def telling(
+    act: str, told: Callable[[str, Exception], PlaceError | None]
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """A decorator for methods of a place, which raises the errors of its disk or server as a `PlaceError`.
+
+    `told` makes that error from what failed, such as ``read runs/a.zarr/zarr.json`` where `act` is ``read``, and
+    from the error; it gives None for an error that is to pass unchanged.
+    """
+
+    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @functools.wraps(method)
+        def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+            try:
+                return method(*arguments, **options)
+            except StoreError:
+                raise
+            except Exception as error:
+                if (
+                    refusal := told(f"{act} {'/'.join(str(part) for part in arguments[:2] if part != '')}", error)
+                ) is None:
+                    raise
+                raise refusal from None
+
+        return telling
+
+    return decorate
+
+
+AHEAD = 2
+"""The most calls of `beside` that wait or run at the same time. Each holds what it writes in memory."""
+
+LARGE = 1 << 20
+"""From so many bytes on, `beside` uses a thread for any place.
+
+Writing 2 MB to a disk takes 1 to 6 ms, and passing the call to a thread 0.1 ms.
+"""
+
+
+def together(place: Place, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Call a function with each item, `place.at_once` calls at a time; the results are in the items' order."""
+    every = list(items)
+    if place.at_once == 1 or len(every) < 2:
+        return [function(item) for item in every]
+    with ThreadPoolExecutor(min(place.at_once, len(every))) as pool:
+        return list(pool.map(function, every))
+
+
+@contextmanager
+def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
+    """A context that gives a function ``call(function, *arguments)``, which may run a call in a thread.
+
+    `size` is the number of bytes that each call writes: small writes to a disk are made at once, as a thread would
+    not pay. ``call`` returns a future. At the end of the context all calls are done, and an error of any is
+    raised.
+    """
+    if place.at_once == 1 and size < LARGE:
+        yield _at_once
+        return
+    waiting: deque[Future[Any]] = deque()
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if len(waiting) == AHEAD:
+            waiting.popleft().result()
+        waiting.append(pool.submit(function, *arguments))
+        return waiting[-1]
+
+    with ThreadPoolExecutor(AHEAD if place.at_once > 1 else 1) as pool:
+        yield call
+        for future in waiting:
+            future.result()
+
+
+def _at_once(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(function(*arguments))
+    return done

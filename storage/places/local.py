@@ -6,34 +6,34 @@ on the way to a file is opened relative to the one before it, and a link is refu
 
 from __future__ import annotations
 
+import ctypes
 import errno
-import functools
 import io
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, ParamSpec, TypeVar
+from typing import ClassVar
 
 import numpy as np
 import psutil
 
 from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
-from storage.places.base import PARTIAL, Piece, parts_of
-from storage.places.descriptors import (
-    FILE,
-    FOLDER,
-    NEW,
-    make_folder,
-    remove_file,
-    sync_and_close,
-    sync_file_system,
-    write_and_close,
-)
+from storage.places.base import PARTIAL, Piece, parts_of, telling
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+# Without O_NONBLOCK, opening a named pipe would wait for its writer.
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMEDIES = {
@@ -45,33 +45,15 @@ REMEDIES = {
 """What a message tells the user to do, by the system's error number."""
 
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+def _told(what: str, error: Exception) -> PlaceError | None:
+    if not isinstance(error, OSError):
+        return None
+    kind = DiskFull if error.errno in FULL else PlaceError
+    remedy = REMEDIES.get(error.errno or 0, "is the disk sound?")
+    return kind(f"cannot {what}: {error.strerror or error}; {remedy}")
 
 
-def _telling(act: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """A decorator for methods of a place: an `OSError` is raised as a `PlaceError` of one line.
-
-    `act` is the verb of the message, such as ``read``.
-    """
-
-    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @functools.wraps(method)
-        def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
-            try:
-                return method(*arguments, **options)
-            except StoreError:
-                raise
-            except OSError as error:
-                place, *keys = map(str, arguments)
-                path = Path(place, *keys[:1])
-                remedy = REMEDIES.get(error.errno or 0, "is the disk sound?")
-                kind = DiskFull if error.errno in FULL else PlaceError
-                raise kind(f"cannot {act} {path}: {error.strerror or error}; {remedy}") from error
-
-        return telling
-
-    return decorate
+_reading, _writing, _deleting = (telling(act, _told) for act in ("read", "write", "delete"))
 
 
 NOT_THERE = (FileNotFoundError, NotADirectoryError)
@@ -79,29 +61,33 @@ NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 @dataclass(frozen=True)
 class LocalPlace:
-    """A folder on disk. A file is written under a temporary name and then renamed or linked to its own."""
+    """A folder on disk. A file is written under a temporary name and then renamed or linked to its own.
+
+    Where `fsync`, every file is synced when it is written, not only those that are to be `durable`.
+    """
 
     path: Path
+    fsync: bool = field(default=False, kw_only=True)
     at_once: ClassVar[int] = 1
 
     def __str__(self) -> str:
         return str(self.path)
 
-    @_telling("read")
+    @_reading
     def has(self, key: str) -> bool:
         """Whether there is a plain file under this key."""
         with suppress(*NOT_THERE), self._around(key) as (folder, name):
             return stat.S_ISREG(self._mode(key, folder, name))
         return False
 
-    @_telling("read")
+    @_reading
     def names(self, prefix: str = "") -> list[str]:
         """The names in a folder, ascending, without half-written files; none where there is no folder."""
         with suppress(*NOT_THERE), self._folder(parts_of(prefix, self)) as folder, os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if not entry.name.endswith(PARTIAL))
         return []
 
-    @_telling("read")
+    @_reading
     def read(self, key: str, most: int | None = None) -> memoryview | None:
         """The bytes of a file; None where there is none. Raises `StoreDamaged` for more than `most` bytes.
 
@@ -116,7 +102,7 @@ class LocalPlace:
             _check_memory(size, self.path / key)
             return np.fromfile(file, np.uint8).data
 
-    @_telling("read")
+    @_reading
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
         """Up to `size` bytes of a file from offset `first`; None where there is no file."""
         with self._opened(key) as file:
@@ -125,7 +111,7 @@ class LocalPlace:
             file.seek(first)
             return np.fromfile(file, np.uint8, size).data
 
-    @_telling("read")
+    @_reading
     def sizes(self) -> dict[str, int]:
         """The size in bytes of everything that is not a folder, by key, here and in all folders below."""
         sizes: dict[str, int] = {}
@@ -138,20 +124,18 @@ class LocalPlace:
                             sizes["/".join((*above.split("/")[1:], name))] = about.st_size
         return dict(sorted(sizes.items()))
 
-    @_telling("write")
+    @_writing
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace a file, and create the folders above it."""
         self.stream(key, pieces, durable)
 
-    @_telling("write")
+    @_writing
     def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
         """Create or replace a file from pieces that are produced while it is written, without holding them all."""
         with self._written_beside(key, pieces, durable) as (folder, partial, name):
             os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
-            if durable:
-                os.fsync(folder)
 
-    @_telling("write")
+    @_writing
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create a file that must not exist yet; False where it does.
 
@@ -165,11 +149,9 @@ class LocalPlace:
             except FileNotFoundError:
                 # The holder of the lease swept the temporary file together with those of killed writers.
                 return self.create(key, *pieces, durable=durable)
-            if durable:
-                os.fsync(folder)
         return True
 
-    @_telling("delete")
+    @_deleting
     def delete(self, prefix: str) -> None:
         """Delete a file, a link, or a folder with all its content."""
         if not prefix:
@@ -182,7 +164,7 @@ class LocalPlace:
             else:
                 os.unlink(name, dir_fd=folder)
 
-    @_telling("write")
+    @_writing
     def sweep(self) -> None:
         """Delete half-written files here and in all folders below."""
         with suppress(*NOT_THERE), self._folder([]) as top:
@@ -191,7 +173,7 @@ class LocalPlace:
                     if name.endswith(PARTIAL):
                         remove_file(name, folder)
 
-    @_telling("write")
+    @_writing
     def sync(self) -> None:
         """Sync all files and folders here and below, and the folders above, which hold this folder's name."""
         with self._folder([]) as top:
@@ -204,7 +186,7 @@ class LocalPlace:
             with suppress(PermissionError):
                 sync_and_close(os.open(above, FOLDER))
 
-    @_telling("write")
+    @_writing
     def flush(self) -> None:
         """Sync the whole file system that the folder is on, and so what any process of this machine wrote."""
         with self._folder([]) as top:
@@ -218,17 +200,17 @@ class LocalPlace:
         replace(self, path=self.path.parent).make()
         try:
             yield replace(self, path=partial)
-            self._take(partial)
+            self._take(folder=partial)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    @_telling("write")
+    @_writing
     def make(self) -> None:
         """Create the folder where it is missing; raises `PlaceError` where nothing can be written in it."""
         with self._written_beside("any", (), durable=False):
             pass
 
-    @_telling("write")
+    @_writing
     def _take(self, folder: Path) -> None:
         try:
             folder.rename(self.path)
@@ -265,7 +247,10 @@ class LocalPlace:
         except FileNotFoundError:
             if not make:
                 raise
-            make_folder(parts[-1], folder, durable)
+            with suppress(FileExistsError):
+                os.mkdir(parts[-1], dir_fd=folder)
+            if durable:
+                os.fsync(folder)
             return self._descend(folder, parts, False, durable)
         except NotADirectoryError:
             self._mode("/".join(parts), folder, parts[-1])
@@ -303,11 +288,13 @@ class LocalPlace:
         is deleted at the end, unless it was renamed.
         """
         # The temporary name does not contain the file's name, which may be as long as names can be.
-        partial = f".{secrets.token_hex(8)}{PARTIAL}"
+        partial, durable = f".{secrets.token_hex(8)}{PARTIAL}", durable or self.fsync
         with self._around(key, make=True, durable=durable) as (folder, name):
             try:
                 write_and_close(os.open(partial, NEW, 0o666, dir_fd=folder), pieces, durable)
                 yield folder, partial, name
+                if durable:
+                    os.fsync(folder)
             finally:
                 remove_file(partial, folder)
 
@@ -320,3 +307,40 @@ def _check_memory(size: int, path: Path) -> None:
     """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
     if size > SMALL and size > (free := psutil.virtual_memory().available):
         raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")
+
+
+def remove_file(name: str, folder: int) -> None:
+    """Delete a file in an open folder, if it exists."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def write_and_close(descriptor: int, pieces: Iterable[Piece], durable: bool) -> None:
+    """Write all pieces to an open file, sync it where `durable`, and close it."""
+    try:
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(descriptor, left) :]
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_and_close(descriptor: int) -> None:
+    """Sync an open file or folder to disk, and close it."""
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(descriptor: int) -> None:
+    """Sync the file system of an open file or folder; all file systems where the platform has no `syncfs`."""
+    system = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(system, "syncfs"):
+        os.sync()
+    elif system.syncfs(descriptor):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

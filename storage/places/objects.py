@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +20,9 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import MemoryStore, S3Store
 
-from storage.errors import PlaceTaken, StoreDamaged, UsageError
+from storage.errors import PlaceError, PlaceTaken, StoreDamaged, UsageError
 from storage.places.addresses import ADDRESS, scheme_of
-from storage.places.base import PARTIAL, Piece, parts_of
-from storage.places.refusals import telling
-from storage.places.together import together
+from storage.places.base import PARTIAL, Piece, parts_of, telling, together
 
 MAKING = f"making{PARTIAL}"
 """The key of an object that marks a place as being made. The process that creates this object makes the place."""
@@ -43,6 +42,43 @@ RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)},
 }
 """Failed requests are repeated, but a server that cannot be reached is reported within seconds."""
+
+
+REASONS = {
+    "NoSuchBucket": "there is no such bucket; make it, or give another address",
+    "InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|Unauthenticated": (
+        "the credentials are not accepted; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    ),
+    "/latest/api/token|/latest/meta-data|169.254.170|[Cc]redential": (
+        "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    ),
+    "AccessDenied|PermissionDenied|403 ": "access is denied; ask for the rights to list, read, write and delete",
+    "PermanentRedirect|[Rr]edirect": "the bucket is in another region; set AWS_REGION",
+    "BadScheme|scheme is not allowed": "the server has no TLS; set AWS_ALLOW_HTTP=true where that is meant",
+    "kind: Timeout|kind: Connect|error sending request|timed out": (
+        "the server does not answer; is AWS_ENDPOINT_URL right, and the network up?"
+    ),
+}
+"""What is wrong and what to do, by a pattern in the client's error.
+
+The client's own text is not shown, since it has many lines and may contain internal addresses.
+"""
+
+
+def _told(what: str, error: Exception) -> PlaceError | None:
+    return PlaceError(f"cannot {what}: {_reason(error)}") if isinstance(error, BaseError | OSError) else None
+
+
+def _reason(error: Exception) -> str:
+    text = f"{type(error).__name__} {error}"
+    for pattern, remedy in REASONS.items():
+        if re.search(pattern, text):
+            return remedy
+    status = re.search(r"status code: (\d+[\w ]*)", text)
+    return f"the server answers {status[1].strip() if status else type(error).__name__}; try again later"
+
+
+_reading, _listing, _writing, _deleting = (telling(act, _told) for act in ("read", "list", "write", "delete"))
 
 
 _memories: dict[str, MemoryStore] = {}
@@ -81,12 +117,12 @@ class ObjectPlace:
     def __str__(self) -> str:
         return self.address
 
-    @telling("read")
+    @_reading
     def has(self, key: str) -> bool:
         """Whether there is an object under this key."""
         return self._about(key) is not None
 
-    @telling("list")
+    @_listing
     def names(self, prefix: str = "") -> list[str]:
         """The names directly under ``prefix/``, ascending. Takes one request for each thousand."""
         client, path = self._at(prefix)
@@ -95,7 +131,7 @@ class ObjectPlace:
         names = {key.rpartition("/")[2] for key in keys}
         return sorted(name for name in names if not name.endswith(PARTIAL))
 
-    @telling("read")
+    @_reading
     def read(self, key: str, most: int | None = None) -> memoryview | None:
         """The bytes of an object; None where there is none. Raises `StoreDamaged` for more than `most` bytes."""
         try:
@@ -107,7 +143,7 @@ class ObjectPlace:
             raise StoreDamaged(f"{self}/{key} has {answer.meta['size']} bytes, where at most {most} belong")
         return memoryview(bytearray(answer.bytes()))
 
-    @telling("read")
+    @_reading
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
         """Up to `size` bytes of an object from offset `first`; None where there is no object."""
         client, path = self._at(key)
@@ -123,7 +159,7 @@ class ObjectPlace:
                 raise
             return memoryview(b"")  # a server answers with an error for a range past the end
 
-    @telling("list")
+    @_listing
     def sizes(self) -> dict[str, int]:
         """The size in bytes of each object by key. Takes one request for each thousand."""
         client, path = self._at("")
@@ -131,17 +167,17 @@ class ObjectPlace:
         objects = [each for page in obstore.list(client, path) for each in page]
         return dict(sorted((each["path"][start:], each["size"]) for each in objects))
 
-    @telling("write")
+    @_writing
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
         """Create or replace an object. It is durable once the server has accepted it, whatever `durable` says."""
         self.stream(key, pieces, durable)
 
-    @telling("write")
+    @_writing
     def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
         """Create or replace an object. All pieces are joined in memory and sent in one request."""
         obstore.put(*self._at(key), b"".join(pieces), use_multipart=False)
 
-    @telling("write")
+    @_writing
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
         """Create an object that must not exist yet; False where it does. The server checks it (If-None-Match)."""
         try:
@@ -150,7 +186,7 @@ class ObjectPlace:
             return False
         return True
 
-    @telling("delete")
+    @_deleting
     def delete(self, prefix: str) -> None:
         """Delete an object and all objects under ``prefix/``."""
         client, path = self._at(prefix)
@@ -158,7 +194,7 @@ class ObjectPlace:
         with suppress(FileNotFoundError):
             obstore.delete(client, [*keys, path])
 
-    @telling("write")
+    @_writing
     def sweep(self) -> None:
         """Delete the marker of a killed maker. There are no half-written objects."""
         self.delete(MAKING)
@@ -169,7 +205,7 @@ class ObjectPlace:
     def flush(self) -> None:
         """Do nothing: whatever the server has accepted is durable."""
 
-    @telling("write")
+    @_writing
     def make(self) -> None:
         """Raise `PlaceError` where nothing can be written here. A bucket needs no folders."""
         probe = f"{secrets.token_hex(8)}{PARTIAL}"
@@ -189,11 +225,11 @@ class ObjectPlace:
         _memories[name] = MemoryStore()
         try:
             yield (aside := ObjectPlace(f"memory://{name}"))
-            self._take(aside)
+            self._take(aside=aside)
         finally:
             del _memories[name]
 
-    @telling("write")
+    @_writing
     def _take(self, aside: ObjectPlace) -> None:
         """Copy all contents of the temporary place here, the top-level document last."""
         *keys, last = sorted(aside.sizes(), key=lambda key: (-key.count("/"), key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from storage.errors import UsageError
@@ -22,10 +23,16 @@ SCHEMES: dict[str, Callable[[str], Place]] = {"": lambda address: LocalPlace(Pat
 """The function that makes a place from an address, by scheme. The empty scheme is that of paths."""
 
 
-def place_of(where: Where | Place) -> Place:
-    """The place at an address; a place is returned unchanged. Raises `UsageError` for an unknown scheme."""
-    if not isinstance(where, str | os.PathLike):
-        return where
+def place_of(where: Where | Place, fsync: bool = False) -> Place:
+    """The place at an address, or a place itself; where `fsync`, one whose every write survives a power loss.
+
+    Raises `UsageError` for an unknown scheme.
+    """
+    place = _made(where) if isinstance(where, str | os.PathLike) else where
+    return replace(place, fsync=True) if fsync and isinstance(place, LocalPlace) else place
+
+
+def _made(where: Where) -> Place:
     address, scheme = address_of(where), scheme_of(where)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES if name)

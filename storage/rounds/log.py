@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,8 +12,7 @@ from storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, Stor
 from storage.hierarchy.documents import LARGEST
 from storage.hierarchy.schema import Schema
 from storage.parsing import numbered
-from storage.places.base import Place
-from storage.places.together import together
+from storage.places.base import Place, together
 from storage.rounds.commits import Commit, check_names
 from storage.values.digests import text_digest
 
@@ -47,55 +46,42 @@ FIRST = Link("", "", "")
 """Stands for the missing record before the first one."""
 
 
-@dataclass(frozen=True)
-class Shelf:
-    """The content of a log by the names of its files.
-
-    `rounds` are those with a record, ascending, whole or not. `newest` is the last one with a whole record, None
-    where no record is whole. `aside` are the rounds whose records were quarantined, ascending.
-    """
-
-    rounds: list[int]
-    newest: int | None
-    aside: list[int]
-
-
 class CommitLog:
     """The commit records of the run at a place, one JSON file for each round.
 
     A record is sealed by its chain: the SHA-256 of `run`, its round, the chain of the record before it, and its
     own text. Reading a record verifies its chain, so one chain covers the whole history before it. `run` is the
-    digest of the run's attributes. Where a `schema` is given, records must fit its tensors and partitions.
+    digest of the run's attributes. Records must fit the tensors and partitions of the `schema`.
     """
 
-    def __init__(self, place: Place, run: str, schema: Schema | None = None) -> None:
+    def __init__(self, place: Place, run: str, schema: Schema) -> None:
         self.place = place
         self.run = run
-        self._schema = schema
-        self._tensors = frozenset(schema.state(1)) if schema else frozenset()
-        self._ours: int | None = None
+        self.schema = schema
+        self._tensors = schema.state(1).keys()
 
-    def look(self) -> Shelf:
-        """List the log; raises `StoreDamaged` where there are records but none belongs to the run's attributes."""
-        names = self.place.names("commits")
-        rounds = numbered(names)
+    def rounds(self) -> list[int]:
+        """The rounds with a record, whole or not, ascending."""
+        return numbered(self.place.names("commits"))
+
+    def last(self) -> int:
+        """The last round with a record, whole or not; raises `NotARun` where there is none."""
+        if rounds := self.rounds():
+            return rounds[-1]
+        raise NotARun(f"{self.place} has no commit record; restore them from a copy, or start the run again")
+
+    def newest(self, rounds: Sequence[int]) -> int | None:
+        """The newest of the log's `rounds` whose record is whole; None where there are none.
+
+        Raises `StoreDamaged` where there are records but none belongs to the run's attributes.
+        """
         newest = next((round for round in reversed(rounds) if self._whole_link(round)), None)
         if newest is None and rounds:
             raise StoreDamaged(
                 f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
                 "one or the other was changed, restore it from a copy"
             )
-        return Shelf(rounds, newest, _quarantined(names))
-
-    def rounds(self) -> list[int]:
-        """The rounds with a record, whole or not, ascending."""
-        return numbered(self.place.names("commits"))
-
-    def newest(self) -> int:
-        """The newest round with a record, whole or not; raises `NotARun` where there is none."""
-        if rounds := self.rounds():
-            return rounds[-1]
-        raise NotARun(f"{self.place} has no commit record; restore them from a copy, or start the run again")
+        return newest
 
     def has(self, round: int) -> bool:
         """Whether there is a record of a round."""
@@ -104,6 +90,11 @@ class CommitLog:
     def read(self, round: int) -> Commit:
         """The record of a round; raises `RoundMissing`, and `StoreDamaged` where the record is damaged."""
         return self.parsed(round, self._link(round))
+
+    def after(self, round: int) -> Iterator[Commit]:
+        """The records of the rounds after this one, up to the first that has none; raises `StoreDamaged`."""
+        while (content := self._content(round := round + 1)) is not None:
+            yield self.parsed(round, self._verified(round, content))
 
     def chain(self, round: int) -> str:
         """The chain of a round's record, which covers the history before it; raises as `read` does."""
@@ -126,9 +117,9 @@ class CommitLog:
         if max([*commit.carry_from.values(), *commit.begins]) > round:
             raise ValueError("it tells of rounds to come")
         check_names(commit)
-        if self._schema and max([0, *commit.updates, *commit.carry_from, *in_flight]) >= self._schema.partitions:
-            raise ValueError(f"it tells of a partition that is none of {self._schema.partitions}")
-        if self._schema and commit.tensors.keys() != self._tensors:
+        if max([0, *commit.updates, *commit.carry_from, *in_flight]) >= self.schema.partitions:
+            raise ValueError(f"it tells of a partition that is none of {self.schema.partitions}")
+        if commit.tensors.keys() != self._tensors:
             raise ValueError("it tells of other tensors than the run has")
 
     def commit(self, at: int | Commit) -> Commit:
@@ -145,10 +136,6 @@ class CommitLog:
             what_is_there = f"it has rounds {rounds[0]} to {rounds[-1]}"
         return RoundMissing(f"no committed round {round} in {self.place}; {what_is_there}")
 
-    def whole(self, rounds: Sequence[int]) -> list[int]:
-        """The rounds whose records are whole and match the chain in the record after them; see `links`."""
-        return list(self.links(rounds))
-
     def links(self, rounds: Sequence[int]) -> dict[int, Link]:
         """The sealed records of `rounds`, which ascend, by round.
 
@@ -162,19 +149,18 @@ class CommitLog:
                 links[round] = link
         return dict(reversed(links.items()))
 
-    def create(self, commit: Commit, fsync: bool = False, before: Link | None = None) -> Commit:
-        """Write the record of a round and return it, or return the equal record that is there already.
+    def create(self, commit: Commit, before: Link | None = None) -> Commit:
+        """Write the record of a round, which makes the round exist; or return the equal record that is there.
 
         A round may be committed twice: a worker can die after its commit, so that its task runs again, or the last
-        task of a killed run can commit while the run is being resumed. Raises `WriterFenced` where the existing
-        record has other bits or comes from a later writer. `before` is the result of `link_before`, where it was
-        read already.
+        task of a killed run can commit while the run is being resumed. `before` is the result of `link_before`,
+        where it was read already. Raises `WriterFenced` where the existing record has other bits or comes from a
+        later writer.
         """
         text, before = commit.to_json(), before or self.link_before(commit.round)
         chain = self._chain(commit.round, before.chain, text)
         content = f'{text[:-1]}, "before": "{before.chain}", "chain": "{chain}"}}'
-        if self.place.create(_key(commit.round), content.encode(), durable=fsync):
-            self._ours = commit.round
+        if self.place.create(_key(commit.round), content.encode()):
             return commit
         existing = self.read(commit.round)
         if existing.epoch > commit.epoch or existing.identity() != commit.identity():
@@ -185,30 +171,34 @@ class CommitLog:
         return existing
 
     def unfit(self, after: int) -> list[int]:
-        """The rounds whose records `quarantine` moves: those later than `after`, and those that are not whole."""
+        """The rounds whose records are not to be used: those later than `after`, and those that are not whole."""
         rounds = self.rounds()
-        whole = set(self.whole(rounds))
+        whole = self.links(rounds)
         return [round for round in rounds if round > after or round not in whole]
 
-    def quarantine(self, after: int) -> list[int]:
-        """Rename the records of rounds later than `after` and damaged ones to take them out of the log.
-
-        Returns the rounds. The records stay under other names, as evidence.
-        """
-        aside = self.unfit(after)
-        for round in aside:
+    def quarantine(self, rounds: Sequence[int]) -> None:
+        """Take the records of these rounds out of the log. They stay under other names, as evidence."""
+        for round in rounds:
             quarantine_file(self.place, _key(round), f"damaged-{round}")
-        return aside
 
-    def follows(self, round: int) -> bool:
-        """Whether the last record that this object created is that of the round before `round`."""
-        return self._ours == round - 1
+    def link_before(self, round: int) -> Link:
+        """The sealed record that the record of a round follows: the last one before it, or `FIRST`."""
+        with suppress(RoundMissing):
+            return self._link(round - 1)
+        earlier = [number for number in self.rounds() if number < round]
+        return self._link(earlier[-1]) if earlier else FIRST
+
+    def _content(self, round: int) -> memoryview | None:
+        return self.place.read(_key(round), most=LARGEST)
 
     def _link(self, round: int) -> Link:
         """The sealed record of a round, verified; raises `RoundMissing` and `StoreDamaged`."""
-        content = self.place.read(_key(round), most=LARGEST)
+        content = self._content(round)
         if content is None:
             raise self.missing(round, self.rounds())
+        return self._verified(round, content)
+
+    def _verified(self, round: int, content: memoryview) -> Link:
         parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
         link = parts and Link(parts[1] + "}", parts[2], parts[3])
         if not link or self._chain(round, link.before, link.text) != link.chain:
@@ -230,13 +220,6 @@ class CommitLog:
     def _chain(self, round: int, before: str, text: str) -> str:
         return text_digest("\n".join((self.run, str(round), before, text)))
 
-    def link_before(self, round: int) -> Link:
-        """The sealed record that the record of a round follows: the last one before it, or `FIRST`."""
-        with suppress(RoundMissing):
-            return self._link(round - 1)
-        earlier = [number for number in self.rounds() if number < round]
-        return self._link(earlier[-1]) if earlier else FIRST
-
 
 def quarantine_file(place: Place, key: str, name: str) -> None:
     """Rename a damaged record to ``<name>-<beginning of its SHA-256>.json``; raises `StoreDamaged` for no file."""
@@ -247,10 +230,10 @@ def quarantine_file(place: Place, key: str, name: str) -> None:
     place.delete(key)
 
 
-def _key(round: int) -> str:
-    return f"commits/{round}.json"
-
-
-def _quarantined(names: Iterable[str]) -> list[int]:
+def quarantined(names: Iterable[str]) -> list[int]:
     """The rounds of quarantined records, ascending, among the names of files."""
     return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})
+
+
+def _key(round: int) -> str:
+    return f"commits/{round}.json"

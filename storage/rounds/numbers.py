@@ -8,9 +8,8 @@ damaged chunk.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -20,11 +19,11 @@ from storage.errors import RoundMissing, StoreDamaged
 from storage.hierarchy.chunks import empty_chunk, read_chunk, write_chunk
 from storage.hierarchy.documents import LARGEST, replace_documents
 from storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
-from storage.parsing import Round, validated
-from storage.places.together import together
+from storage.parsing import Round
+from storage.places.base import together
 from storage.rounds.commits import Commit, metric_problem, numbers_of
 from storage.rounds.log import CommitLog
-from storage.values.digests import json_digest
+from storage.values.digests import sealed, unsealed
 
 KEY = "commits/copied.json"
 
@@ -33,13 +32,12 @@ KEY = "commits/copied.json"
 class Copied:
     """Says up to which `round` the arrays are complete copies, with the `chain` of its record.
 
-    `since` has the first block of rounds that each array has, by path. `digest` covers the other members.
+    `since` has the first block of rounds that each array has, by path.
     """
 
     round: Round
     chain: str
-    since: dict[str, Round] = field(default_factory=dict)
-    digest: str = ""
+    since: dict[str, Round]
 
 
 COPIED = TypeAdapter(Copied)
@@ -48,47 +46,32 @@ COPIED = TypeAdapter(Copied)
 def read_copied(log: CommitLog) -> Copied | None:
     """Up to which round the arrays are copies; None where the file is missing, damaged or of another history."""
     try:
-        copied = _parsed(log)
-        return copied if copied and log.chain(copied.round) == copied.chain else None
-    except (StoreDamaged, RoundMissing):
+        return check_copied(log)
+    except StoreDamaged:
         return None
 
 
-def check_copied(log: CommitLog) -> None:
-    """Raise `StoreDamaged` where the file is damaged, or where it belongs to another history.
+def check_copied(log: CommitLog) -> Copied | None:
+    """Read the file; raises `StoreDamaged` where it is damaged, or where it belongs to another history.
 
-    Where the record that it names is damaged or lost, its history cannot be checked.
+    None where it is missing, or where the record that it names is damaged or lost.
     """
-    copied = _parsed(log)
-    try:
-        chain = copied and log.chain(copied.round)
-    except (StoreDamaged, RoundMissing):
-        return
-    if copied and chain != copied.chain:
-        raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
-
-
-def _parsed(log: CommitLog) -> Copied | None:
     content = log.place.read(KEY, most=LARGEST)
     if content is None:
         return None
     try:
-        copied = validated(COPIED, bytes(content))
-        if bytes(content) == _content(copied) and all(map(_is_number, copied.since)):
-            return copied
-    except ValueError:
-        pass
-    raise StoreDamaged(f"{log.place}/{KEY}: it is not what was written")
-
-
-def _content(copied: Copied) -> bytes:
-    """The bytes of the file, with the digest of its members."""
-    members = {"round": copied.round, "chain": copied.chain, "since": copied.since}
-    return json.dumps(members | {"digest": json_digest(members)}).encode()
-
-
-def _is_number(path: str) -> bool:
-    return path in NUMBERS or _is_reported(path)
+        copied = unsealed(COPIED, content)
+    except ValueError as error:
+        raise StoreDamaged(f"{log.place}/{KEY}: it is not what was written") from error
+    if not all(path in NUMBERS or _is_reported(path) for path in copied.since):
+        raise StoreDamaged(f"{log.place}/{KEY}: it names what is no array of numbers")
+    try:
+        chain = log.chain(copied.round)
+    except (StoreDamaged, RoundMissing):
+        return None
+    if chain != copied.chain:
+        raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
+    return copied
 
 
 def _is_reported(path: str) -> bool:
@@ -111,13 +94,13 @@ def put(chunks: dict[str, np.ndarray], schema: Schema, commit: Commit) -> None:
 class History:
     """Reads the numbers of some rounds of a log, which ascend, as they are when this object is created."""
 
-    def __init__(self, log: CommitLog, schema: Schema, rounds: Sequence[int]) -> None:
+    def __init__(self, log: CommitLog, rounds: Sequence[int]) -> None:
         self.log = log
-        self.schema = schema
+        self.schema = log.schema
         copied = read_copied(log)
-        self._copied = copied if copied and copied.round <= rounds[-1] else Copied(-1, "")
+        self._copied = copied if copied and copied.round <= rounds[-1] else Copied(-1, "", {})
         self._rounds = rounds
-        self._later = self._read([round for round in rounds if round > self._copied.round])
+        self._later = self._read(self._copied.round + 1, rounds[-1] + 1)
 
     def paths(self) -> list[str]:
         """The paths of the arrays of all metrics and scores, sorted."""
@@ -140,28 +123,27 @@ class History:
     def block(self, index: int) -> dict[str, np.ndarray]:
         """The chunks of a block of rounds by array; empty where no record of the block is whole."""
         start, end = index * self.schema.block, (index + 1) * self.schema.block
-        chunks = self._chunks(index) if start <= self._copied.round else {}
+        chunks: dict[str, np.ndarray] = {}
         commits = self._later
-        if not chunks and start <= self._copied.round:
-            commits = self._read([round for round in self._rounds if start <= round < end])
+        if start <= self._copied.round:
+            chunks = self._chunks(index)
+            commits = commits if chunks else self._read(start, end)
         for commit in commits:
             if start <= commit.round < end:
                 put(chunks, self.schema, commit)
         return chunks
 
-    def _read(self, rounds: Sequence[int]) -> list[Commit]:
-        """The whole records among those of these rounds."""
+    def _read(self, start: int, end: int) -> list[Commit]:
+        """The whole records of the rounds from `start` to before `end`."""
+        rounds = [round for round in self._rounds if start <= round < end]
         return [self.log.parsed(round, link) for round, link in self.log.links(rounds).items()]
 
     def _chunks(self, index: int) -> dict[str, np.ndarray]:
         """The stored chunks of a block by array; empty where any of them is missing or damaged."""
-        specs = [
-            self.schema.number(path, (index + 1) * self.schema.block)
-            for path, first in self._copied.since.items()
-            if first <= index
-        ]
+        rows, place = (index + 1) * self.schema.block, self.log.place
+        specs = [self.schema.number(path, rows) for path, first in self._copied.since.items() if first <= index]
         try:
-            chunks = together(self.log.place, lambda spec: read_chunk(self.log.place, spec, (index,)), specs)
+            chunks = together(place, lambda spec: read_chunk(place, spec, (index,)), specs)
         except StoreDamaged:
             return {}
         stored = {spec.path: chunk for spec, chunk in zip(specs, chunks, strict=True) if chunk is not None}
@@ -178,19 +160,18 @@ class Numbers:
     The array of a metric or score begins with the block of rounds in which it was first reported.
     """
 
-    def __init__(self, log: CommitLog, schema: Schema, rows: int, fsync: bool = False) -> None:
+    def __init__(self, log: CommitLog, rows: int) -> None:
         self.log = log
         self.place = log.place
-        self.schema = schema
+        self.schema = log.schema
         self.rows = rows
-        self.fsync = fsync
         self._chunks: dict[str, np.ndarray] = {}
         self._since: dict[str, int] = {}
         self.last = -1
 
     def catch_up(self) -> None:
-        """Copy the records of rounds after `last`; raises `StoreDamaged` for a damaged one."""
-        self._copy(self.log.read(round) for round in self.log.rounds() if round > self.last)
+        """Copy the records of the rounds after `last`; raises `StoreDamaged` for a damaged one."""
+        self._copy(self.log.after(self.last))
 
     def rebuild(self, commits: Iterable[Commit]) -> None:
         """Write all arrays and their documents again from all records, and delete chunks that fit no record."""
@@ -210,8 +191,7 @@ class Numbers:
     def seal(self, last: int) -> None:
         """Write down that rounds up to `last` are copied. Call this once everything written for them is synced."""
         if 0 <= last <= self.last:
-            copied = Copied(last, self.log.chain(last), dict(self._since))
-            self.place.write(KEY, _content(copied), durable=self.fsync)
+            self.place.write(KEY, sealed(Copied(last, self.log.chain(last), dict(self._since))))
 
     def _describe(self) -> None:
         """Write the documents of all arrays. That of `commits`, which says how many rounds fit, comes last."""
@@ -221,7 +201,7 @@ class Numbers:
             write_chunk(self.place, numbers["round"], (start // METRIC_ROWS,), row)
         last = numbers.pop("commits")
         reported = [self.schema.number(path, self.rows) for path in self._since if path not in numbers]
-        replace_documents(self.place, [*numbers.values(), *reported, last], self.fsync)
+        replace_documents(self.place, [*numbers.values(), *reported, last])
 
     def _copy(self, commits: Iterable[Commit]) -> set[tuple[str, str]]:
         """Write the numbers of commits; returns the chunks that were written, as (path of the array, name)."""
@@ -244,8 +224,8 @@ class Numbers:
             spec = self.schema.number(path, self.rows)
             if path not in self._since and path not in NUMBERS:
                 # This replaces the document, since a power loss may have left an empty file under its name.
-                replace_documents(self.place, [spec], self.fsync)
-            write_chunk(self.place, spec, (index,), self._chunks[path], self.fsync)
+                replace_documents(self.place, [spec])
+            write_chunk(self.place, spec, (index,), self._chunks[path])
 
         together(self.place, write, [path for path in self._chunks if path != "committed"])
         write("committed")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from storage.errors import RoundMissing, StoreDamaged, spans
 from storage.hierarchy.schema import ArraySpec
-from storage.parsing import Partition, Round, validated
+from storage.parsing import Partition, Round
 from storage.rounds.log import CommitLog, quarantine_file
-from storage.values.digests import text_digest
+from storage.values.digests import sealed, unsealed
 
 KEY = "commits/pruned.json"
 
@@ -24,18 +22,21 @@ ASIDE = re.compile(r"pruned-damaged-([0-9a-f]{12})\.json")
 
 
 @dataclass(frozen=True)
-class Told:
-    """The members of the stored record: spans of rounds, (round, partition) pairs, newest round and its chain."""
+class PrunedRecord:
+    """The stored record: spans of rounds, (round, partition) pairs, and the newest round then with its chain.
 
+    `run` is the digest of the run's attributes.
+    """
+
+    run: str
     states: list[tuple[Round, Round]]
     updates: list[tuple[Round, Round]]
     carried: list[tuple[Round, Partition]]
     newest: Round
     chain: str
-    seal: str
 
 
-RECORD = TypeAdapter(Told)
+RECORD = TypeAdapter(PrunedRecord)
 
 
 @dataclass(frozen=True)
@@ -94,47 +95,49 @@ def read_pruned(log: CommitLog) -> Pruned:
     return _read(log)[0]
 
 
+def known_pruned(log: CommitLog) -> Pruned | None:
+    """What was pruned from the run of a log; None where the record of it is damaged."""
+    try:
+        return read_pruned(log)
+    except StoreDamaged:
+        return None
+
+
 def check_pruned(log: CommitLog) -> None:
     """Raise `StoreDamaged` unless the record fits this history and leaves everything that is needed to go on.
 
     This cannot be checked, and nothing is raised, where the record of the round that was newest then is damaged.
     """
-    pruned, newest, chain = _read(log)
-    if newest is None:
+    pruned, record = _read(log)
+    if record is None:
         return
+    newest = record.newest
     try:
-        commit, link = log.read(newest), log.chain(newest)
+        commit, chain = log.read(newest), log.chain(newest)
     except RoundMissing as error:
         raise StoreDamaged(f"{log.place}/{KEY}: round {newest}, which it tells of, has no record") from error
     except StoreDamaged:
         return
-    if link != chain:
+    if chain != record.chain:
         raise StoreDamaged(f"{log.place}/{KEY}: it is of another history")
-    carried = (pruned.has_update(round, partition) for partition, round in commit.carry_from.items())
-    stays = pruned.has_state(0) and pruned.has_state(newest) and _can_be_made(log, pruned, newest)
-    if not (stays and all(carried)):
+    carried = all(pruned.has_update(round, partition) for partition, round in commit.carry_from.items())
+    # The newest state is stored, or else all updates from which it can be recomputed.
+    again = all(map(pruned.has_update, range(base_of(log, pruned, newest) + 1, newest + 1)))
+    if not (carried and again and pruned.has_state(0) and pruned.has_state(newest)):
         raise StoreDamaged(f"{log.place}/{KEY}: it tells that went what no pruning lets go")
 
 
-def _can_be_made(log: CommitLog, pruned: Pruned, round: int) -> bool:
-    """Whether the state of a round is stored, or else all updates from which it can be recomputed."""
-    return all(map(pruned.has_update, range(base_of(log, pruned, round) + 1, round + 1)))
-
-
-def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:
-    """What was pruned, the newest round at that time (None where nothing was), and the chain of its record."""
+def _read(log: CommitLog) -> tuple[Pruned, PrunedRecord | None]:
+    """What was pruned, and the record of it; None where nothing was."""
     content = log.place.read(KEY)
     if content is None:
-        return Pruned(), None, ""
+        return Pruned(), None
     try:
-        value = dict(vars(validated(RECORD, bytes(content))))
-        del value["seal"]
-        if bytes(content) != _content(log, value):
-            raise ValueError("it is of another run, or was changed")
-        newest = value["newest"]
-        carried = frozenset(value["carried"])
-        pruned = Pruned(_rounds(value["states"], newest), _rounds(value["updates"], newest), carried)
-        return pruned, newest, value["chain"]
+        record = unsealed(RECORD, content)
+        if record.run != log.run:
+            raise ValueError("it is of another run")
+        states, updates = (_rounds(each, record.newest) for each in (record.states, record.updates))
+        return Pruned(states, updates, frozenset(record.carried)), record
     except ValueError as error:
         raise StoreDamaged(
             f"{log.place}/{KEY} is no record of what was pruned ({error}); restore it from a copy, "
@@ -144,14 +147,9 @@ def _read(log: CommitLog) -> tuple[Pruned, int | None, str]:
 
 def write_pruned(log: CommitLog, pruned: Pruned, newest: int) -> None:
     """Record what is pruned from the rounds up to `newest`, and the chain of that round's record."""
-    value: dict[str, Any] = {
-        "states": spans(pruned.states),
-        "updates": spans(pruned.updates),
-        "carried": sorted(map(list, pruned.carried)),
-        "newest": newest,
-        "chain": log.chain(newest),
-    }
-    log.place.write(KEY, _content(log, value), durable=True)
+    states, updates = spans(pruned.states), spans(pruned.updates)
+    record = PrunedRecord(log.run, states, updates, sorted(pruned.carried), newest, log.chain(newest))
+    log.place.write(KEY, sealed(record), durable=True)
 
 
 def forget_pruned(log: CommitLog, last: int) -> None:
@@ -165,12 +163,6 @@ def forget_pruned(log: CommitLog, last: int) -> None:
         write_pruned(log, read_pruned(log).until(last), last)
     except StoreDamaged:
         quarantine_file(log.place, KEY, "pruned-damaged")
-
-
-def _content(log: CommitLog, value: dict[str, Any]) -> bytes:
-    """The bytes of the record, with a seal that covers its members and the run's attributes."""
-    seal = text_digest("\n".join((log.run, "pruned", json.dumps(value, sort_keys=True))))
-    return json.dumps(value | {"seal": seal}).encode()
 
 
 def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from storage.errors import RoundMissing, StoreDamaged
 from storage.hierarchy.chunks import CHUNK, chunk_bytes
 from storage.parsing import numbered
-from storage.rounds.commits import Commit
-from storage.rounds.pruned import Pruned, base_of, forget_pruned
+from storage.rounds.pruned import Pruned, base_of, forget_pruned, known_pruned
 from storage.rounds.store import RoundStore
 
 
@@ -22,7 +21,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     """
     store.place.sweep()
     cut = cut_short(store)
-    last = newest_whole(store, cut.values())
+    last = newest_sound(store, cut.values())
     for key in cut:
         if not key.startswith("commits/"):  # records are quarantined
             store.place.delete(key)
@@ -33,14 +32,15 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
     store.splits.drop(commits)
     # Records are moved last: numbers without a record would look as if somebody had deleted the record.
     store.numbers.rebuild(commits)
-    aside = store.log.quarantine(last)
+    store.log.quarantine(unfit)
     store.place.flush()
-    return last, aside
+    return last, unfit
 
 
 def cut_short(store: RoundStore) -> dict[str, int]:
     """The keys of chunks and records that a power loss left too short or empty, with the round of each."""
-    known, cut = _known(store), dict[str, int]()
+    # Where it is unknown what was pruned, everything that it listed counts as lost.
+    known, cut = known_pruned(store.log) or Pruned(), dict[str, int]()
     for key, size in store.place.sizes().items():
         parts = CHUNK.fullmatch(key)
         spec = store.tensors.arrays.get(parts[1]) if parts else None
@@ -53,7 +53,7 @@ def cut_short(store: RoundStore) -> dict[str, int]:
     return {key: round for key, round in cut.items() if round > 0}
 
 
-def newest_whole(store: RoundStore, cut: Iterable[int] = ()) -> int:
+def newest_sound(store: RoundStore, cut: Iterable[int] = ()) -> int:
     """The newest round from which a run can go on.
 
     It comes before all rounds in `cut`, which have contents that were cut short and are trained again, to the same
@@ -74,24 +74,13 @@ def _check(store: RoundStore, round: int) -> None:
 
     Needed are its state and those of work in flight, or the updates to recompute them, and every carry.
     """
-    commit, known = store.log.read(round), _known(store)
+    commit, known = store.log.read(round), known_pruned(store.log) or Pruned()
     bases = {row: base_of(store.log, known, row) for row in commit.begins}
     for base in set(bases.values()):
         store.tensors.read_state(base)
     for later in {later for row, base in bases.items() for later in range(base + 1, row + 1)}:
-        _check_updates(store, store.log.read(later))
+        between = store.log.read(later)
+        for partition in between.accepted:
+            store.tensors.read_update(between, partition)
     for partition, source in commit.carry_from.items():
         store.tensors.read_update(source, partition)
-
-
-def _check_updates(store: RoundStore, commit: Commit) -> None:
-    for partition in commit.accepted:
-        store.tensors.read_update(commit, partition)
-
-
-def _known(store: RoundStore) -> Pruned:
-    """What was pruned; nothing where the record of it is damaged, so that what it listed counts as lost."""
-    try:
-        return store.tensors.pruned()
-    except StoreDamaged:
-        return Pruned()

@@ -22,10 +22,9 @@ class Splits:
     Methods take a committed round by its number or as its record, which is then not read again.
     """
 
-    def __init__(self, log: CommitLog, fsync: bool = False) -> None:
+    def __init__(self, log: CommitLog) -> None:
         self.log = log
         self.place = log.place
-        self.fsync = fsync
 
     def write(self, number: int, owner: Callable[[int], np.ndarray]) -> None:
         """Store a split, unless it is stored already and whole.
@@ -37,8 +36,8 @@ class Splits:
         owners = owner(number)
         spec = split_array(number, len(owners))
         # The chunk is written first: an array without it would read as all examples being in partition 0.
-        write_chunk(self.place, spec, (0,), owners, self.fsync)
-        replace_documents(self.place, [spec], self.fsync)
+        write_chunk(self.place, spec, (0,), owners)
+        replace_documents(self.place, [spec])
 
     def numbers(self) -> list[int]:
         """The numbers of the stored splits, ascending."""

@@ -11,15 +11,15 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import NAME, create_root, read_document, told_rows
+from storage.hierarchy.documents import NAME, read_document, root_document, told_rows
 from storage.hierarchy.schema import VERSION, Schema
-from storage.hierarchy.soundness import schema_problem
+from storage.hierarchy.soundness import checked_schema
 from storage.parsing import numbered
 from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, UpdateRecord, check_names
-from storage.rounds.log import CommitLog, Link
+from storage.rounds.log import CommitLog, Link, quarantined
 from storage.rounds.numbers import Numbers
 from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
@@ -30,14 +30,16 @@ from storage.values.state import State, Update
 class RoundStore:
     """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and copies of their `numbers`.
 
-    Opening it reads the attributes and lists the log into `shelf`. Its `rounds` are how many it has room for:
-    those of its arrays, or the argument `rounds` where that is more. Raises `NotARun` where there is no run, or
-    where its attributes are damaged, and `StoreDamaged` where the records do not belong to them.
+    Opening it reads the attributes and lists the log: `records` are the rounds with a record, whole or not, and
+    `newest` is the last one whose record is whole, None where there are none; `quarantined` are the rounds of
+    quarantined records. Its `rounds` are how many it has
+    room for: those of its arrays, or the argument `rounds` where that is more. Where `fsync`, everything that is
+    written survives a power loss. Raises `NotARun` where there is no run, or where its attributes are damaged, and
+    `StoreDamaged` where the records do not belong to them.
     """
 
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
-        self.place = place_of(where)
-        self.fsync = fsync
+        self.place = place_of(where, fsync)
         try:
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
             version, schema = self.attributes["version"], self.attributes["schema"]
@@ -45,20 +47,20 @@ class RoundStore:
             raise _not_a_run(self.place) from error
         if version != VERSION:
             raise NotARun(f"{self.place} has store version {version}, this is version {VERSION}")
-        self.schema = _sound(self.place, schema)
+        try:
+            self.schema = checked_schema(schema)
+        except ValueError as error:
+            raise NotARun(f"{self.place} is no run that Roundweave made: {error}") from error
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
-        self.shelf = self.log.look()
-        newest = self.shelf.newest or 0
-        self.rounds = max(rounds, newest, self._room(newest))
-        self.tensors = StoredTensors(self.log, self.schema, self.rounds + 1, fsync)
-        self.splits = Splits(self.log, fsync)
-        self.numbers = Numbers(self.log, self.schema, self.rounds + 1, fsync)
-
-    def _room(self, newest: int) -> int:
-        """How many rounds the arrays have room for; the `newest` round where that cannot be read."""
+        names = self.place.names("commits")
+        self.records, self.quarantined = numbered(names), quarantined(names)
+        self.newest = self.log.newest(self.records)
         # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
         counts = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]
-        return statistics.mode(counts) - 1 if counts else newest
+        self.rounds = max(rounds, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
+        self.tensors = StoredTensors(self.log, self.rounds + 1)
+        self.splits = Splits(self.log)
+        self.numbers = Numbers(self.log, self.rounds + 1)
 
     @property
     def address(self) -> str:
@@ -88,12 +90,14 @@ class RoundStore:
         `ExperimentDiffers` where something is there already, and `UsageError` for names that cannot be stored.
         """
         place = place_of(where)
-        if problem := schema_problem(schema):
-            raise UsageError(f"the network cannot be kept: {problem}; rename what is called so")
+        try:
+            checked_schema(schema.to_json())
+        except ValueError as error:
+            raise UsageError(f"the network cannot be kept: {error}; rename what is called so") from error
         root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
         try:
             with place.aside() as aside:
-                create_root(aside, root)
+                aside.create(NAME, root_document(root))
                 store = cls(aside, rounds=rounds)
                 store.tensors.describe()
                 store.tensors.write_state(initial)
@@ -127,19 +131,7 @@ class RoundStore:
         writer was first, and `UsageError` for a metric or score that cannot be stored under its name.
         """
         check_names(commit)
-        return self.log.create(commit, self.fsync, before)
-
-
-def _sound(place: Place, value: Any) -> Schema:
-    """The schema in a run's attributes; raises `NotARun` for one that no run can have."""
-    try:
-        schema = Schema.from_json(value)
-        problem = schema_problem(schema)
-    except ValueError as error:
-        problem = str(error)
-    if problem:
-        raise NotARun(f"{place} is no run that Roundweave made: {problem}")
-    return schema
+        return self.log.create(commit, before)
 
 
 def _not_a_run(place: Place) -> NotARun:

@@ -17,19 +17,19 @@ SECONDS = 5.0
 class Syncing:
     """Syncs a store, and says which rounds are safe: all files of rounds up to `safe` survive a power loss.
 
-    The writer sets `newest` to the last commit.
+    The writer sets `written` to the last commit.
     """
 
     def __init__(self, store: RoundStore, safe: Commit) -> None:
         self.store = store
-        self.newest = self.safe = safe
+        self.written = self.safe = safe
 
     def sync(self) -> None:
         """Sync everything that was written so far; raises `PlaceError`."""
-        newest, copied = self.newest, self.store.numbers.last
+        written, copied = self.written, self.store.numbers.last
         self.store.place.flush()
         self.store.numbers.seal(copied)
-        self.safe = newest
+        self.safe = written
 
     def repeat(self, done: threading.Event) -> None:
         """Sync every `SECONDS` until `done` is set; raises `PlaceError`."""

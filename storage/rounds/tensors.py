@@ -14,8 +14,8 @@ import torch
 from storage.errors import RoundMissing, RoundPruned, StoreDamaged, listed
 from storage.hierarchy.chunks import chunk_key, missing_chunk, read_chunk, read_parts, stream_chunk, write_chunk
 from storage.hierarchy.documents import replace_documents
-from storage.hierarchy.schema import ArraySpec, Schema
-from storage.places.together import together
+from storage.hierarchy.schema import ArraySpec
+from storage.places.base import together
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.log import CommitLog
 from storage.rounds.pruned import Pruned, read_pruned, there
@@ -33,8 +33,6 @@ from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
 from storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
 
-NOTHING_PRUNED = Pruned()
-
 LARGE_STATE = 16 << 20
 """From so many bytes on, writing a state to a local disk takes a noticeable time, some 10 to 50 ms."""
 
@@ -45,17 +43,15 @@ class StoredTensors:
     Methods take a committed round by its number or as its record, which is then not read again.
     """
 
-    def __init__(self, log: CommitLog, schema: Schema, rows: int, fsync: bool = False) -> None:
+    def __init__(self, log: CommitLog, rows: int) -> None:
         self.log = log
         self.place = log.place
-        self.schema = schema
-        self.rows = rows
-        self.fsync = fsync
-        self.arrays = schema.tensors(rows)
+        self.schema = log.schema
+        self.arrays = log.schema.tensors(rows)
 
     def describe(self) -> None:
         """Write the documents of the arrays that are missing, damaged, or have another number of rows."""
-        replace_documents(self.place, self.arrays.values(), self.fsync)
+        replace_documents(self.place, self.arrays.values())
 
     def write_state(self, state: State) -> None:
         """Write a state, vectors (element,), to its row. Frozen parameters are written with round 0 only."""
@@ -63,9 +59,9 @@ class StoredTensors:
         def write(named: tuple[str, torch.Tensor]) -> None:
             path, tensor = named
             if not path.startswith("frozen/"):
-                self._write(self.arrays[path], (state.round,), to_numpy(tensor))
+                write_chunk(self.place, self.arrays[path], (state.round,), to_numpy(tensor))
             elif state.round == 0:
-                self._write(self.arrays[path], (), to_numpy(tensor))
+                write_chunk(self.place, self.arrays[path], (), to_numpy(tensor))
 
         together(self.place, write, state.named(self.schema.layout).items())
 
@@ -81,7 +77,7 @@ class StoredTensors:
         digest = TensorDigest(path, self.arrays[path].dtype, shape)
         digested = digest.taking(arrays)
         if stored:
-            stream_chunk(self.place, self.arrays[path], index, digested, self.fsync)
+            stream_chunk(self.place, self.arrays[path], index, digested)
         for _ in digested:
             pass
         return digest.hexdigest()
@@ -213,14 +209,15 @@ class StoredTensors:
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
         tensors = {
-            path: from_numpy(self._read_vector(spec, commit.round, partition)[0, 0], spec.dtype)
-            for path, spec in self.schema.matching(self.rows).items()
+            path: from_numpy(self._read_vector(self.arrays[path], commit.round, partition)[0, 0], spec.dtype)
+            for path, spec in self.schema.matching(1).items()
         }
-        names = [spec.name for spec in self.schema.matches]
-        permutation, similarity = (
-            {name: tensors[f"{kind}/{name}"] for name in names} for kind in ("permutations", "similarities")
+        match = Match(
+            *(
+                {spec.name: tensors[f"{kind}/{spec.name}"] for spec in self.schema.matches}
+                for kind in ("permutations", "similarities")
+            )
         )
-        match = Match(permutation, similarity)
         if match_digest(match) != record.match:
             raise StoreDamaged(
                 f"{self.place}: the match of partition {partition} in round {commit.round} is another one"
@@ -256,7 +253,7 @@ class StoredTensors:
         """Whether writing a round takes so long that the next round should be computed in the meantime."""
         return self.place.at_once > 1 or self.state_bytes >= LARGE_STATE
 
-    def kept_bytes(self, last: int, pruned: Pruned = NOTHING_PRUNED) -> int:
+    def kept_bytes(self, last: int, pruned: Pruned) -> int:
         """The bytes of the tensors of rounds 0 to `last`, without those that were pruned."""
         sent, gone = sum(map(_bytes, self.schema.vectors(1).values())), pruned.until(last)
         carried = sent * len(gone.carried) // self.schema.partitions
@@ -280,19 +277,16 @@ class StoredTensors:
 
     def _no_state(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
         """The error for the absent state of a round, which names the nearest rounds with a state."""
-        sides = (range(round - 1, -1, -1), range(round + 1, self.log.newest() + 1))
+        sides = (range(round - 1, -1, -1), range(round + 1, self.log.last() + 1))
         nearest = [n for side in sides for n in islice((n for n in side if there(self.log, pruned, n)), 1)]
         others = f"the nearest are those of rounds {listed(sorted(nearest))}"
         return RoundPruned(f"the state of round {round} of {self.place} {why}; {others}")
 
     def _write_vectors(self, round: int, partition: int, vectors: Mapping[str, torch.Tensor]) -> None:
         def write(path: str) -> None:
-            self._write(self.arrays[path], (round, partition), to_numpy(vectors[path]))
+            write_chunk(self.place, self.arrays[path], (round, partition), to_numpy(vectors[path]))
 
         together(self.place, write, vectors)
-
-    def _write(self, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
-        write_chunk(self.place, spec, index, array, self.fsync)
 
 
 def _bytes(spec: ArraySpec) -> int:

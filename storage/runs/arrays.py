@@ -21,10 +21,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.numbers import History
 from storage.rounds.pruned import Pruned
 from storage.rounds.store import RoundStore
-from storage.values.digests import match_tensors
-from storage.values.layout import Layout
-from storage.values.state import Update
-from storage.values.tensors import Specs, Vectors, views
+from storage.values.digests import match_tensors, update_tensors
 
 SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
 """The groups whose variables go by short names in `Run.ds`. Where two have the same name, the first has it."""
@@ -120,19 +117,17 @@ class Arrays:
         Directions are in the group ``updates``, buffers after local training in ``arrived``, and auxiliary vectors
         and client state in ``extras/<slot>`` and ``carry/<slot>``. Integers are shown as float64.
         """
-        schema = self.schema
-        groups = {"updates": schema.layout.params, "arrived": schema.layout.buffers}
-        groups |= {f"extras/{slot}": schema.layout.params for slot in schema.extras}
-        groups |= {f"carry/{slot}": schema.layout.params for slot in schema.carry}
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
-            there = partition in commit.accepted and self.absent.has_update(commit.round, partition)
-            return _tensors_of(schema.layout, self.store.tensors.read_update(commit, partition)) if there else {}
+            if partition not in commit.accepted or not self.absent.has_update(commit.round, partition):
+                return {}
+            tensors = update_tensors(self.store.tensors.read_update(commit, partition), self.schema.layout)
+            return {_shown(path): tensor for path, tensor in tensors.items()}
 
+        specs = {f"{group}/{spec.name}": spec for group, each in self.schema.sent().items() for spec in each}
         return {
-            f"{group}/{spec.name}": self._of_partitions(f"{group}/{spec.name}", spec.dtype, spec.shape, read)
-            for group, specs in groups.items()
-            for spec in specs
+            _shown(path): self._of_partitions(_shown(path), spec.dtype, spec.shape, read)
+            for path, spec in specs.items()
         }
 
     def matches(self) -> dict[str, xr.Variable]:
@@ -176,7 +171,7 @@ class Arrays:
 
     def numbers(self) -> dict[str, xr.Variable]:
         """Bookkeeping, metrics and scores, (round,) or (round, partition), by path; NaN where there is none."""
-        history = History(self.store.log, self.schema, self.rounds)
+        history = History(self.store.log, self.rounds)
         block = functools.lru_cache(maxsize=1)(history.block)
         paths = [*(path for path in NUMBERS if "/" in path), *history.paths()]
         return {path: self._number(path, block) for path in paths}
@@ -217,19 +212,11 @@ def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _tensors_of(layout: Layout, update: Update) -> dict[str, torch.Tensor]:
-    """The tensors of an update, each of its own shape, by the paths under which they are shown."""
-    groups: dict[str, tuple[Specs, Vectors]] = {
-        "updates": (layout.params, update.direction),
-        "arrived": (layout.buffers, update.buffers),
-        **{f"extras/{slot}": (layout.params, vectors) for slot, vectors in update.extras.items()},
-        **{f"carry/{slot}": (layout.params, vectors) for slot, vectors in update.carry.items()},
-    }
-    return {
-        f"{group}/{name}": tensor
-        for group, (specs, vectors) in groups.items()
-        for name, tensor in views(specs, vectors).items()
-    }
+def _shown(path: str) -> str:
+    """The path under which a tensor of an update is shown: not within ``updates``, whose names are parameters."""
+    if path.startswith("updates/buffers/"):
+        return f"arrived/{path.removeprefix('updates/buffers/')}"
+    return path.removeprefix("updates/") if path.startswith("updates/extras/") else path
 
 
 class StoredRows(BackendArray):

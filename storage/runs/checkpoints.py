@@ -8,29 +8,18 @@ from typing import Any
 
 import torch
 
-from storage.checkpoints.files import few, open_file, read_file
-from storage.checkpoints.shards import is_index, open_shards
+from storage.checkpoints.files import few, is_index, open_file, open_shards
 from storage.errors import CheckpointError, near, nearest, one_line
 from storage.places.addresses import Where, as_path, full_address
 from storage.places.schemes import place_of
 from storage.runs.names import is_run, run_address, stored_round
-from storage.runs.run import open_run
+from storage.runs.run import open_stored
 from storage.values.tensors import LazyTensors, dtype_name
 
 INTEGER = "integer of shape ()"
 
 
 WHOSE = "is it of this network?"
-
-
-def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:
-    """All named tensors of a checkpoint on the CPU, as a module's `load_state_dict` takes them.
-
-    Tensors that a torch file stores as tied share memory. `place` and errors are as for `open_checkpoint`.
-    """
-    if stored_round(place) or is_index(as_path(place)):
-        return dict(open_checkpoint(place, root))
-    return read_file(_existing(place, root))
 
 
 def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, torch.Tensor]:
@@ -43,7 +32,7 @@ def open_checkpoint(place: Where, root: Where | None = None) -> Mapping[str, tor
     """
     if stored := stored_round(place):
         run, number = stored
-        return open_run(run, root).round(number).tensors
+        return open_stored(run, root).round(number).tensors
     path = _existing(place, root)
     return open_shards(path) if is_index(path) else open_file(path)
 
@@ -54,7 +43,7 @@ def lasting(place: Where, root: Where | None = None) -> str:
     A round such as ``RUN@last`` is replaced by its number.
     """
     if stored := stored_round(place):
-        run = open_run(stored[0], root)
+        run = open_stored(stored[0], root)
         return f"{full_address(run.address)}@{run.round(stored[1]).number}"
     return str(_existing(place, root).resolve())
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import UsageError, nearest, printable
+from storage.runs.run import StoredRun
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
@@ -39,43 +39,11 @@ CELLS = 1_000_000
 """The most cells of a colour map."""
 
 
-class Drawn(Protocol):
-    """The parts of a `Run` that plots use."""
-
-    @property
-    def name(self) -> str:
-        """The name of the run."""
-
-    @property
-    def scores(self) -> list[str]:
-        """The names of the scores besides the loss."""
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions."""
-
-    @property
-    def tree(self) -> xr.DataTree:
-        """Everything that is stored; see `Run.tree`."""
-
-    def history(self) -> pd.DataFrame:
-        """The numbers of each round; see `Run.history`."""
-
-    def changes(self) -> pd.DataFrame:
-        """How much each round changed each parameter; see `Run.changes`."""
-
-    def divergence(self) -> pd.DataFrame:
-        """How far updates lie from their mean; see `Run.divergence`."""
-
-    def arrivals(self) -> pd.DataFrame:
-        """The updates that were pushed to a parameter server; see `Run.arrivals`."""
-
-
 @dataclass(frozen=True)
 class Plots:
     """The plots of a run, as ``run.plot`` offers them."""
 
-    run: Drawn
+    run: StoredRun
 
     def history(self, ax: Axes | None = None) -> Axes:
         """Draw the losses over rounds, and other scores on a second axis at the right.

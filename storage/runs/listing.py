@@ -11,7 +11,7 @@ from storage.errors import StoreError, UsageError, nearest
 from storage.places.addresses import Where, address_of, joined
 from storage.runs.figures import LABELS, draw_columns, legend_below, new_axes
 from storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.values.digests import json_digest
 
 if TYPE_CHECKING:
@@ -53,24 +53,24 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name="run"), columns)
 
 
-def looked_through(root: Where | None = None, pattern: str = "*") -> dict[str, Run | StoreError]:
+def looked_through(root: Where | None = None, pattern: str = "*") -> dict[str, StoredRun | StoreError]:
     """The runs under a root whose names match a pattern such as ``first*``, by name.
 
     The oldest comes first. Runs that cannot be opened come last, each as the error.
     """
     root = address_of(root or default_root())
-    began: list[tuple[float, str, Run]] = []
-    damaged: dict[str, Run | StoreError] = {}
+    began: list[tuple[float, str, StoredRun]] = []
+    damaged: dict[str, StoredRun | StoreError] = {}
     for name in fnmatch.filter(stored_names(root), f"{pattern}{SUFFIX}"):
         try:
-            run = Run(joined(root, name))
+            run = StoredRun(joined(root, name))
             began.append((run.created, run.name, run))
         except StoreError as error:
             damaged[name.removesuffix(SUFFIX)] = error
     return {name: run for _, name, run in sorted(began, key=lambda each: each[:2])} | damaged
 
 
-def _row(run: Run | StoreError) -> dict[str, Any]:
+def _row(run: StoredRun | StoreError) -> dict[str, Any]:
     """The row of a run in the list; a run that cannot be opened has only its error."""
     import pandas as pd
 
@@ -151,7 +151,7 @@ class ComparisonPlots:
         return ax
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
+def compare(runs: Sequence[StoredRun]) -> Comparison:
     """Compare stored runs: what differs in their configurations, and their histories next to each other.
 
     Args:
@@ -169,7 +169,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     import pandas as pd
 
     for other in runs:
-        if not isinstance(other, Run):
+        if not isinstance(other, StoredRun):
             raise UsageError(f"compare takes runs, as open_run gives them, not {other!r}")
     named = {run.name: run for run in runs}
     if not runs or len(named) < len(runs):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from storage.errors import RoundMissing, ShapeMismatch, TensorMissing, printable
@@ -14,14 +16,17 @@ from storage.runs.markup import round_card, score_parts
 from storage.values.digests import match_tensors, update_tensors
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
-from storage.values.tensors import TensorSpec, load_named, views
+from storage.values.tensors import load_named, views
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-class Round:
-    """A committed round of a stored run. Tensors are read from the store, and verified, on each access."""
+class StoredRound:
+    """A committed round of a stored run. Tensors are read from the store, and verified, on each access.
+
+    `flows.stored.Round` is the same with a network.
+    """
 
     def __init__(self, store: RoundStore, commit: Commit) -> None:
         self._store = store
@@ -85,28 +90,51 @@ class Round:
         return self.state.named(self.layout)
 
     @property
+    def owners(self) -> np.ndarray:
+        """The partition of each example in the round, int32 (example,); -1 for those held out or left out.
+
+        Raises `RoundMissing` where each partition brought data of its own, and `StoreDamaged` where the stored
+        split is not the one that was committed.
+        """
+        return self._store.splits.read(self.commit)
+
+    @property
     def refused(self) -> dict[int, str]:
         """The partitions whose updates were refused, each with the reason."""
         return {p: update.refused for p, update in self.commit.updates.items() if update.refused}
 
     @property
-    def updates(self) -> Updates:
+    def updates(self) -> Stacked:
         """The accepted directions by parameter: ``updates["fc1.weight"]`` is an array (partition, *shape)."""
-        return Updates(self)
+        specs = self.layout.params
+
+        def read(name: str) -> dict[int, torch.Tensor]:
+            return {p: views(specs, self.update(p).direction)[name] for p in self.commit.accepted}
+
+        names = tuple(spec.name for spec in specs)
+        return Stacked(names, read, "parameter {}", f"round {self.number} has no updates")
 
     @property
-    def permutations(self) -> Matches:
+    def permutations(self) -> Stacked:
         """How a reduce that matches units ordered them, by unit group: ``permutations["fc1"]``, (partition, unit).
 
         Element ``[p, i]`` is the unit of partition p that was brought to place i. Where units are mixed instead of
         permuted, an array is (partition, unit, unit) and its rows are the weights of the mixture.
         """
-        return Matches(self, "permutations")
+        return self._matched("permutations")
 
     @property
-    def similarities(self) -> Matches:
+    def similarities(self) -> Stacked:
         """The cosine between matched units, by unit group: ``similarities["fc1"]`` is (partition, unit)."""
-        return Matches(self, "similarities")
+        return self._matched("similarities")
+
+    def _matched(self, kind: str) -> Stacked:
+        def read(group: str) -> dict[int, torch.Tensor]:
+            partitions = [p for p, record in self.commit.updates.items() if record.match is not None]
+            return {p: match_tensors(self.match(p))[f"{kind}/{group}"] for p in partitions}
+
+        groups = tuple(spec.name for spec in self._store.schema.matches)
+        return Stacked(groups, read, "group of units {} is matched", f"round {self.number} matched no units")
 
     def match(self, partition: int) -> Match:
         """How the units of one partition were matched in this round.
@@ -223,67 +251,35 @@ class Round:
         return round_card(self.commit)
 
 
-class Updates(Mapping[str, "xr.DataArray"]):
-    """The accepted directions of a round by parameter name, each an array (partition, *shape).
+@dataclass(frozen=True, eq=False, repr=False)
+class Stacked(Mapping[str, "xr.DataArray"]):
+    """Arrays of a round by name, each with the partitions as its first axis.
 
-    bfloat16 is shown as float32. Looking up a name raises `TensorMissing` for an unknown parameter and
-    `RoundMissing` where the round has no accepted update.
+    `read` gives the partitions that have a tensor of a name, and these tensors; bfloat16 is shown as float32. An
+    unknown name raises `TensorMissing` with the text `unknown` and the `names`, and no partition `RoundMissing`
+    with the text `nothing`.
     """
 
-    def __init__(self, round: Round) -> None:
-        self._round = round
-
-    def _specs(self) -> tuple[TensorSpec, ...]:
-        return self._round.layout.params
+    names: tuple[str, ...]
+    read: Callable[[str], Mapping[int, torch.Tensor]]
+    unknown: str
+    nothing: str
 
     def __getitem__(self, name: str) -> xr.DataArray:
         import xarray as xr
 
-        specs = self._specs()
-        spec = next((spec for spec in specs if spec.name == name), None)
-        if spec is None:
-            raise TensorMissing(f"no parameter {name!r}; there are {', '.join(self)}")
-        accepted = self._round.commit.accepted
-        if not accepted:
-            raise RoundMissing(f"round {self._round.number} has no updates")
-        rows = [views(specs, self._round.update(partition).direction)[name] for partition in accepted]
-        values = torch.stack([row.to(torch.float32) if spec.dtype == "bfloat16" else row for row in rows]).numpy()
-        dims = ("partition", *(f"{name}.{axis}" for axis in range(len(spec.shape))))
-        return xr.DataArray(values, dims=dims, coords={"partition": accepted}, name=name)
+        if name not in self.names:
+            raise TensorMissing(f"no {self.unknown.format(repr(name))}; there are {', '.join(self) or 'none'}")
+        tensors = self.read(name)
+        if not tensors:
+            raise RoundMissing(self.nothing)
+        stacked = torch.stack(list(tensors.values()))
+        values = (stacked.to(torch.float32) if stacked.dtype == torch.bfloat16 else stacked).numpy()
+        dims = ("partition", *(f"{name}.{axis}" for axis in range(values.ndim - 1)))
+        return xr.DataArray(values, dims=dims, coords={"partition": list(tensors)}, name=name)
 
     def __iter__(self) -> Iterator[str]:
-        return (spec.name for spec in self._specs())
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._specs())
-
-
-class Matches(Mapping[str, "xr.DataArray"]):
-    """Permutations or similarities of a round by unit group, each an array (partition, …, unit).
-
-    `kind` is ``permutations`` or ``similarities``. Looking up a group raises `TensorMissing` for an unknown group
-    and `RoundMissing` where the round matched no units.
-    """
-
-    def __init__(self, round: Round, kind: str) -> None:
-        self._round = round
-        self._kind = kind
-
-    def __getitem__(self, group: str) -> xr.DataArray:
-        import xarray as xr
-
-        if group not in list(self):
-            raise TensorMissing(f"no group of units {group!r} is matched; there are {', '.join(self) or 'none'}")
-        partitions = [p for p, record in self._round.commit.updates.items() if record.match is not None]
-        if not partitions:
-            raise RoundMissing(f"round {self._round.number} matched no units")
-        tensors = [match_tensors(self._round.match(p))[f"{self._kind}/{group}"] for p in partitions]
-        values = torch.stack(tensors).numpy()
-        dims = ("partition", *(f"{group}.{axis}" for axis in range(values.ndim - 1)))
-        return xr.DataArray(values, dims=dims, coords={"partition": partitions}, name=group)
-
-    def __iter__(self) -> Iterator[str]:
-        return (spec.name for spec in self._round._store.schema.matches)
-
-    def __len__(self) -> int:
-        return len(self._round._store.schema.matches)
+        return len(self.names)

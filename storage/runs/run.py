@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-from storage.errors import NotARun, UsageError, printable
+from storage.errors import printable
 from storage.places.addresses import Where
-from storage.places.base import Place
-from storage.places.schemes import place_of
-from storage.rounds.commits import Commit
-from storage.rounds.lease import read_lease
-from storage.rounds.log import Link
-from storage.rounds.numbers import History
 from storage.rounds.pruned import Pruned
-from storage.rounds.store import RoundStore
-from storage.runs.attributes import checked_attributes
-from storage.runs.figures import Plots
+from storage.runs.facts import RunFacts
 from storage.runs.markup import run_card, run_line, score_parts
-from storage.runs.names import WhichRound, find_run, recorded_name, run_name, which_round
-from storage.runs.round import Round
+from storage.runs.names import WhichRound, find_run, recorded_name, which_round
+from storage.runs.round import StoredRound
 from storage.runs.tables import (
     arrivals_table,
     best_round,
@@ -40,198 +30,19 @@ if TYPE_CHECKING:
     from storage.runs.arrays import Arrays
 
 
-def open_run(run: Where, root: Where | None = None) -> Run:
+def open_stored(run: Where, root: Where | None = None) -> StoredRun:
     """Open a stored run by its name under the root, with or without ``.zarr``, or by its address.
 
     Raises `NotARun` where there is no run. `flows.stored.open_run` gives the same run with its network.
     """
-    return Run(find_run(run, root))
+    return StoredRun(find_run(run, root))
 
 
-class Run:
+class StoredRun(RunFacts):
     """A stored run as it was when it was opened or last refreshed; ``run["fc1.weight"]`` is a tensor over rounds.
 
     The attributes are read on opening; commit records, tensors and numbers when they are asked for.
     """
-
-    def __init__(self, where: Where | Place) -> None:
-        self._place = place_of(where)
-        self.refresh()
-
-    def refresh(self) -> Self:
-        """Read the store again, to see the rounds that were committed since the run was opened.
-
-        Returns:
-            This run itself.
-
-        Raises:
-            NotARun: The run is gone, or its attributes are damaged.
-            StoreDamaged: No commit record belongs to the run's attributes.
-
-        Example:
-            >>> run.refresh().done
-        """
-        self._store = RoundStore(self._place)
-        checked = checked_attributes(self._store.attributes, self._store.place)
-        self._config, self._created = self._store.attributes["config"], checked.created
-        self._algorithm = recorded_name(self._config["algorithm"]["name"])
-        self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
-        self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
-        shelf = self._store.shelf
-        self._rounds, self._done = shelf.rounds, shelf.newest
-        self._damaged = [round for round in shelf.aside if round in self._rounds or round > self.done]
-        self._lease = read_lease(self._place)
-        self._commits: dict[int, Commit] = {}
-        self._links: dict[int, Link] | None = None
-        self._numbers: History | None = None
-        return self
-
-    @property
-    def address(self) -> str:
-        """Where the run lies, as text: a path, or an address such as ``s3://bucket/runs/first.zarr``."""
-        return self._store.address
-
-    @property
-    def path(self) -> Path:
-        """The folder of the run. Raises `UsageError` where the run is not on a disk of this machine."""
-        return self._store.path
-
-    @property
-    def name(self) -> str:
-        """The name of the run under its root, without ``.zarr``."""
-        return run_name(self.address)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration that the run was started with, as JSON values by field of `TrainConfig`."""
-        return dict(self._config)
-
-    @property
-    def algorithm(self) -> str:
-        """The name of the algorithm: built in, your own as ``FILE.py:function``, or ``merge`` for a merge."""
-        return self._algorithm
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Everything that was recorded at the start of the run, by name.
-
-        Among these are ``config``, ``algorithm``, ``data`` (number, digest and classes of the examples),
-        ``network``, ``fingerprint`` of the numerics and ``versions`` of installed packages.
-        """
-        return self._attributes
-
-    @property
-    def created(self) -> float:
-        """When the run was created, in seconds since the epoch."""
-        return self._created
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds the run is meant to have, according to the process that wrote it last."""
-        planned = self._lease.rounds if self._lease else 0
-        return max(planned, self._done or 0) if planned else self._store.rounds
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions the examples are split into."""
-        return self._store.schema.partitions
-
-    @property
-    def done(self) -> int:
-        """The newest round whose commit record is whole; 0 is the initial state."""
-        if self._done is None:
-            raise NotARun(f"{self.address} has no committed round; start the run again")
-        return self._done
-
-    @property
-    def committed(self) -> list[int]:
-        """The rounds up to `done` whose commit records are whole, ascending. All records are read and verified."""
-        return list(self._whole())
-
-    @property
-    def pruned(self) -> Pruned:
-        """The rounds whose states or updates were pruned, read from the store now.
-
-        Raises `StoreDamaged` where the record of what was pruned is damaged.
-        """
-        return self._store.tensors.pruned()
-
-    @property
-    def absent(self) -> Pruned:
-        """The rounds without a state or updates: those that were pruned, and states that were never stored."""
-        pruned, links = self.pruned, self._whole()
-        return replace(pruned, states=pruned.states | {round for round, link in links.items() if not link.stored})
-
-    @property
-    def kept(self) -> list[int]:
-        """The committed rounds whose states can be read, ascending."""
-        return list(filter(self.absent.has_state, self.committed))
-
-    @property
-    def lost(self) -> list[int]:
-        """The rounds without a whole commit record, ascending. Resuming trains those after `done` again."""
-        before = set(range(self.done)) - set(self.committed)
-        return sorted(before | {round for round in self._rounds if round > self.done})
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of the state after the newest committed round, as 64 hexadecimal digits."""
-        return self._commit(self.done).state
-
-    @property
-    def chain(self) -> str:
-        """The chain of the newest commit record: 64 hexadecimal digits that cover the whole history of the run."""
-        return self._store.log.chain(self.done)
-
-    @property
-    def stop(self) -> str | None:
-        """Why training stopped before the last planned round; None where it did not."""
-        return self._commit(self.done).stop
-
-    @property
-    def failure(self) -> str | None:
-        """The error that ended the last process that wrote the run; None where it did not fail."""
-        return self._lease.failure if self._lease else None
-
-    @property
-    def damaged(self) -> list[int]:
-        """The rounds whose damaged records were quarantined when the run was resumed."""
-        return self._damaged
-
-    @property
-    def status(self) -> str:
-        """``complete``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
-
-        A run counts as running for up to 30 seconds after a writer on another machine was killed.
-        """
-        if self._lease and self._lease.fresh:
-            return "running"
-        if self.done >= self.rounds or self.stop:
-            return "complete"
-        return "failed" if self.failure else "interrupted"
-
-    @property
-    def scores(self) -> list[str]:
-        """The names of the scores besides the loss, such as ``accuracy``."""
-        paths = (path.partition("/") for path in self._history.paths())
-        return [name for group, _, name in paths if group == "scores" and name != "loss"]
-
-    @property
-    def _history(self) -> History:
-        """The numbers of all rounds up to `done`, read once."""
-        if self._numbers is None:
-            done = self.done
-            rounds = [round for round in self._rounds if round <= done]
-            self._numbers = History(self._store.log, self._store.schema, rounds)
-        return self._numbers
-
-    @property
-    def tensors(self) -> list[str]:
-        """The paths of all tensors of the state, such as ``params/fc1.weight``, as ``run[path]`` takes them.
-
-        ``run[name]`` also takes the name of a parameter or buffer without its group, such as ``fc1.weight``.
-        """
-        return list(self._store.schema.state(1))
 
     def verify(self, expect: str | None = None) -> Verification:
         """Read every file of the run as it is now, and compare it with the commit records.
@@ -329,7 +140,7 @@ class Run:
         """
         return arrivals_table(map(self._commit, self.committed))
 
-    def round(self, round: WhichRound) -> Round:
+    def round(self, round: WhichRound) -> StoredRound:
         """One committed round.
 
         Args:
@@ -350,9 +161,9 @@ class Run:
         if which == "best":
             return self.best("accuracy" if "accuracy" in self.scores else "loss")
         number = -1 if which == "last" else which
-        return Round(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
+        return StoredRound(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
 
-    def best(self, score: str = "loss", lowest: bool | None = None) -> Round:
+    def best(self, score: str = "loss", lowest: bool | None = None) -> StoredRound:
         """The first of the rounds with the best score.
 
         Args:
@@ -456,38 +267,8 @@ class Run:
         """
         return update_divergence(self._each(rounds, self.pruned.has_update), self.partitions)
 
-    def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[Round]:
+    def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[StoredRound]:
         return [self.round(round) for round in (filter(kept, self.committed) if rounds is None else rounds)]
-
-    def examples(self, partition: int, round: int = -1) -> pd.DataFrame:
-        """The examples that a partition has in a round.
-
-        Args:
-            partition: The number of the partition, from 0.
-            round: The number of the round; by default the last one.
-
-        Returns:
-            A table without columns, whose index has the numbers of the examples in the data.
-
-        Raises:
-            UsageError: There is no such partition.
-            RoundMissing: There is no such round, or each partition brought data of its own.
-            StoreDamaged: The stored split is not the one that was committed.
-
-        Example:
-            >>> run.examples(2).index
-        """
-        import pandas as pd
-
-        if not 0 <= partition < self.partitions:
-            raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        (examples,) = (self._store.splits.read(self.round(round).commit) == partition).nonzero()
-        return pd.DataFrame(index=pd.Index(examples, name="example"))
-
-    @property
-    def plot(self) -> Plots:
-        """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
-        return Plots(self)
 
     def __repr__(self) -> str:
         return printable(f"<Run {self.name} · {self.status} · {self._line()}>")
@@ -501,19 +282,3 @@ class Run:
     def _line(self) -> str:
         """The run in one line: rounds, algorithm, partitions and sizes."""
         return run_line(self._store, self.rounds, self.done, self.algorithm, self.pruned)
-
-    def _whole(self) -> dict[int, Link]:
-        """The verified commit records up to `done`, ascending by round; they are read once."""
-        if self._links is None:
-            done = self.done
-            self._links = self._store.log.links([round for round in self._rounds if round <= done])
-        return self._links
-
-    def _commit(self, round: int) -> Commit:
-        """The commit record of a round, which is read once. Raises `RoundMissing` and `StoreDamaged`."""
-        if round not in self._rounds:
-            raise self._store.log.missing(round, self._rounds)
-        if round not in self._commits:
-            log, link = self._store.log, (self._links or {}).get(round)
-            self._commits[round] = log.parsed(round, link) if link else log.read(round)
-        return self._commits[round]

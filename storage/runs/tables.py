@@ -13,7 +13,7 @@ from storage.errors import RoundMissing, UsageError, nearest
 from storage.hierarchy.schema import REPORTED
 from storage.rounds.commits import Commit
 from storage.rounds.numbers import History
-from storage.runs.round import Round
+from storage.runs.round import StoredRound
 from storage.values.tensors import Vectors
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest:
     return int(numbers.index[int(numbers.argmin() if least else numbers.argmax())])
 
 
-def state_difference(first: Round, second: Round) -> pd.DataFrame:
+def state_difference(first: StoredRound, second: StoredRound) -> pd.DataFrame:
     """How two states differ, with a row for each tensor by path, computed in float64; see `Run.diff`.
 
     Columns are ``norm`` of second minus first, that ``relative`` to the norm of first, and their ``cosine``.
@@ -109,7 +109,7 @@ def state_difference(first: Round, second: Round) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(MEASURES)).rename_axis("tensor")
 
 
-def state_changes(rounds: Sequence[Round]) -> pd.DataFrame:
+def state_changes(rounds: Sequence[StoredRound]) -> pd.DataFrame:
     """A table (round, parameter): the norm of each round's change, divided by the norm of the parameter before.
 
     Rounds whose predecessor is not among `rounds` have no row.
@@ -126,7 +126,7 @@ def state_changes(rounds: Sequence[Round]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="round", columns="parameter")
 
 
-def update_divergence(rounds: Sequence[Round], partitions: int) -> pd.DataFrame:
+def update_divergence(rounds: Sequence[StoredRound], partitions: int) -> pd.DataFrame:
     """How far each accepted update lies from the weighted mean, with a row for each round; see `Run.divergence`.
 
     Columns are (measure, partition), where measures are ``norm`` of the difference, that ``relative`` to the norm
@@ -166,12 +166,12 @@ def _ratio(number: float, by: float) -> float:
     return number / by if by else float("nan")
 
 
-def _as_numbers(round: Round) -> dict[str, torch.Tensor]:
+def _as_numbers(round: StoredRound) -> dict[str, torch.Tensor]:
     named = round.state.named(round.layout).items()
     return {path: tensor.double() for path, tensor in named if not path.startswith("frozen/")}
 
 
-def _mean_direction(round: Round) -> torch.Tensor:
+def _mean_direction(round: StoredRound) -> torch.Tensor:
     """The weighted mean of the accepted directions, float64 (element,); a scalar 0 where there are none."""
     total = sum(round.commit.updates[partition].weight for partition in round.commit.accepted)
     mean = torch.zeros(())
@@ -180,7 +180,7 @@ def _mean_direction(round: Round) -> torch.Tensor:
     return mean
 
 
-def _directions(round: Round) -> Iterator[tuple[int, torch.Tensor]]:
+def _directions(round: StoredRound) -> Iterator[tuple[int, torch.Tensor]]:
     """Each accepted direction of a round with its partition, float64 (element,)."""
     for partition in round.commit.accepted:
         yield partition, _whole(round.update(partition).direction)

@@ -54,7 +54,7 @@ def _check_whole(source: Place, copy: Place) -> None:
 def _at_rest(store: RoundStore) -> tuple[str, Lease | None]:
     """The chain of the last record and the last writer's claim; raises `RunBusy` while the run is written."""
     check_at_rest(store.place)
-    return store.log.chain(store.log.newest()), read_lease(store.place)
+    return store.log.chain(store.log.last()), read_lease(store.place)
 
 
 def _copy_contents(source: Place, target: Place, step: Step) -> None:

@@ -1,6 +1,6 @@
-"""Prune tensors of rounds: they are recorded as pruned first, then deleted.
+"""Prune tensors of rounds, or remove a whole run.
 
-If the deletion is interrupted, the next pruning deletes the rest.
+What is pruned is recorded first, then deleted. If the deletion is interrupted, the next pruning deletes the rest.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from functools import partial
 
 from storage.errors import StoreDamaged
 from storage.hierarchy.chunks import chunk_bytes
+from storage.hierarchy.documents import NAME
 from storage.hierarchy.schema import ArraySpec
+from storage.places.base import Place
 from storage.rounds.commits import Commit
-from storage.rounds.lease import hold_lease, read_lease
+from storage.rounds.lease import check_at_rest, hold_lease, read_lease
 from storage.rounds.pruned import Pruned, base_of, there, write_pruned
-from storage.rounds.recovery import cut_short, newest_whole
+from storage.rounds.recovery import cut_short, newest_sound
 from storage.rounds.store import RoundStore
 from storage.upkeep.keeping import Asked, Keep, never
 
@@ -53,7 +55,7 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
     Raises `RunBusy` while the run is written, and `StoreDamaged` where its newest round is not whole.
     """
     if dry:
-        return _goes(store, keep, store.log.read(store.log.newest()))
+        return _goes(store, keep, store.log.read(store.log.last()))
     with held(store):
         newest = _newest(store)
         store.place.flush()
@@ -74,8 +76,8 @@ def held(store: RoundStore) -> Iterator[None]:
 
 def _newest(store: RoundStore) -> Commit:
     """The record of the last round. It is verified, as after pruning it may be the only one to go on from."""
-    newest = store.log.newest()
-    if newest_whole(store, cut_short(store).values()) != newest:
+    newest = store.log.last()
+    if newest_sound(store, cut_short(store).values()) != newest:
         raise StoreDamaged(f"round {newest} of {store.place} is damaged; `roundweave resume` first, then prune")
     return store.log.read(newest)
 
@@ -124,3 +126,13 @@ def _delete(store: RoundStore, spec: ArraySpec, pruned: Pruned) -> None:
         for partition in store.place.names(f"{top}/{name}"):
             if not (partition.isdecimal() and pruned.has_chunk(spec, (int(name), int(partition)))):
                 store.place.delete(f"{top}/{name}/{partition}")
+
+
+def remove_run(place: Place) -> None:
+    """Delete the run at a place; raises `RunBusy` while it is written.
+
+    The root's ``zarr.json`` is deleted first, so that the rest of an interrupted removal does not count as a run.
+    """
+    check_at_rest(place)
+    place.delete(NAME)
+    place.delete("")

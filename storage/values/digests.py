@@ -9,14 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
+from storage.parsing import validated
 from storage.values.layout import Layout
 from storage.values.state import Match, Update
 from storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Form = TypeVar("Form", bound="DataclassInstance")
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
@@ -134,6 +142,20 @@ def text_digest(text: str) -> str:
 def json_digest(value: Any) -> str:
     """The digest of a JSON value, independent of the order of its keys."""
     return text_digest(json.dumps(value, sort_keys=True))
+
+
+def sealed(document: DataclassInstance) -> bytes:
+    """The members of a document as a JSON object, with their digest as its last member."""
+    members = asdict(document)
+    return json.dumps(members | {"digest": json_digest(members)}).encode()
+
+
+def unsealed(form: TypeAdapter[Form], content: bytes | memoryview) -> Form:
+    """The document of which `sealed` gave the content; raises `ValueError` for any other content."""
+    document = validated(form, bytes(content))
+    if bytes(content) != sealed(document):
+        raise ValueError("it is not what was written")
+    return document
 
 
 NOTHING_KEPT = update_digest(Update({}))

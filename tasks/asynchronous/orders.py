@@ -78,10 +78,10 @@ class Recorded(Order):
         """
         store = RoundStore(self.address)
         before = standing(store.log.read(first - 1).server, len(in_flight))
-        for round in range(first, (store.shelf.newest or 0) + 1):
+        for round in range(first, (store.newest or 0) + 1):
             commit = store.log.read(round)
             if commit.server is None:
                 raise UsageError(f"{self.address} has no order of arrival: its rounds waited for all partitions")
             yield recorded_round(before, commit)
             before = commit.server
-        raise UsageError(f"{self.address} has no order beyond round {store.shelf.newest}; give fewer --rounds")
+        raise UsageError(f"{self.address} has no order beyond round {store.newest}; give fewer --rounds")

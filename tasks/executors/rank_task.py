@@ -54,7 +54,8 @@ def take_part(job: Job, split: int, data: list[Partition], meeting: Rendezvous, 
 def _run(
     job: Job, group: Group | Alone, data: BlockData, halted: Callable[[], bool], notify: Callable[[int], None]
 ) -> int:
-    first: int = group.all_gather((job.attempt.open().log.look().newest or 0) + 1)[0]
+    log = job.attempt.open().log
+    first: int = group.all_gather((log.newest(log.rounds()) or 0) + 1)[0]
     engine, last = _engine(job, group, data), job.attempt.rounds
     outcome = engine.rank.read_outcome(first - 1)
     if group.rank:

@@ -12,8 +12,8 @@ from storage.errors import CheckpointError
 from storage.places.addresses import full_address
 from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_checkpoint, outline
 from storage.runs.names import WhichRound, run_name
-from storage.runs.round import Round
-from storage.runs.run import Run, open_run
+from storage.runs.round import StoredRound
+from storage.runs.run import StoredRun, open_stored
 from storage.values.digests import json_digest, tensor_digests
 from storage.values.state import State
 from storage.values.tensors import LazyTensors, Specs, Vectors, pack, views
@@ -66,18 +66,18 @@ class Fork(Start):
         """The state before the first round, with the stored round's memory; raises `CheckpointError`."""
         return replace(super().state(objective), memory=_memory(self._round(), objective.layout.params))
 
-    def run(self) -> Run:
+    def run(self) -> StoredRun:
         """Open the run of the stored round."""
-        return open_run(self.reference.rpartition("@")[0])
+        return open_stored(self.reference.rpartition("@")[0])
 
-    def _round(self) -> Round:
+    def _round(self) -> StoredRound:
         round = self.run().round(int(self.reference.rpartition("@")[2]))
         if round.chain != self.chain:
             raise CheckpointError(f"{self.reference} is not the round that the run was to begin with; restore it")
         return round
 
 
-def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
+def _memory(round: StoredRound, specs: Specs) -> dict[str, Vectors]:
     """The slots of a stored state's memory, (element,) by dtype, in the order and the dtypes of some parameters.
 
     There are none if the stored state has not all of these parameters.
@@ -96,7 +96,7 @@ def find_start(place: str, root: str) -> Start:
     return Start(reference, _digest(open_checkpoint(reference)))
 
 
-def find_fork(run: Run, which: WhichRound) -> Fork:
+def find_fork(run: StoredRun, which: WhichRound) -> Fork:
     """A stored round as the start of another run; raises `RoundMissing`, `StoreDamaged`."""
     round = run.round(which)
     return Fork(f"{full_address(run.address)}@{round.number}", _digest(round.tensors), round.chain)

@@ -17,7 +17,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from storage.places.together import beside
+from storage.places.base import beside
 from storage.rounds.commits import Commit, ProcessGroupRecord, SplitRecord, UpdateRecord
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
@@ -295,8 +295,7 @@ def commit_round(
 def _keep_state(store: RoundStore, after: Outcome, stored: bool) -> None:
     """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
     round = after.state.round
-    # If this process committed the round before, no other is at work, or one is just taking over.
-    if store.log.follows(round) or not store.log.has(round):
+    if not store.log.has(round):
         if stored:
             store.tensors.write_state(after.state)
         for partition, match in after.matches.items():

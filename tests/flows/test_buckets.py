@@ -20,11 +20,11 @@ from storage.errors import RunBusy, WriterFenced
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.rounds.store import RoundStore
-from storage.runs.checkpoints import read_checkpoint
 from storage.runs.listing import list_runs
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tests.flows.command.in_process import run as command
+from tests.storage.checkpoints.reading import read_checkpoint
 from tests.storage.places.s3_server import SECRET
 
 FIELDS = {"partitions": 3, "local_steps": 2, "model": "linear", "algorithm": "scaffold", "rounds": 4}

@@ -13,8 +13,8 @@ import torch
 import roundweave as rw
 from flows.stored import Run
 from storage.errors import DataError, RoundMissing, ShapeMismatch
-from storage.runs.checkpoints import read_checkpoint
 from tasks.data.partitions import forget_examples
+from tests.storage.checkpoints.reading import read_checkpoint
 
 MINE = """
 import torch

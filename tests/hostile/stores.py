@@ -96,9 +96,15 @@ class Store:
     def pruned(self, **value: Any) -> None:
         """A record of what was pruned, sealed; after `seal`."""
         newest = max(self.records)
-        value = {"states": [], "updates": [], "carried": [], "newest": newest, "chain": self.chain} | value
-        seal = text_digest("\n".join((self.run, "pruned", json.dumps(value, sort_keys=True))))
-        (self.path / "commits/pruned.json").write_text(json.dumps(value | {"seal": seal}))
+        value = {
+            "run": self.run,
+            "states": [],
+            "updates": [],
+            "carried": [],
+            "newest": newest,
+            "chain": self.chain,
+        } | value
+        (self.path / "commits/pruned.json").write_text(json.dumps(value | {"digest": json_digest(value)}))
 
     def lease(self, epoch: int = 2, **value: Any) -> None:
         """A writer's claim, sealed."""

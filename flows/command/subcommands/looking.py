@@ -17,7 +17,7 @@ from storage.errors import StoreError, UsageError, listed, spans
 from storage.places.addresses import full_address
 from storage.rounds.commits import ProcessGroupRecord
 from storage.runs.listing import looked_through
-from storage.runs.run import Run, open_run
+from storage.runs.run import StoredRun, open_stored
 from storage.runs.tables import worker_rows
 from tasks.user_code import short_name
 
@@ -39,7 +39,7 @@ SHOWN_CLASSES = 12
 
 def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None:
     """Print what a run is and how it went."""
-    stored = open_run(run, root)
+    stored = open_stored(run, root)
     if not as_json:
         _print_run(stored)
         return
@@ -64,7 +64,7 @@ def runs_command(
     output(as_json, [*summaries.values()], _print_runs, stored, summaries)
 
 
-def run_summary(run: Run) -> dict[str, Any]:
+def run_summary(run: StoredRun) -> dict[str, Any]:
     """A run's summary for JSON; loss and scores are those of the last scored round, or None."""
     history = run.history()
     scored = history.dropna(subset=["loss"])
@@ -94,17 +94,17 @@ def _seconds_per_round(history: pd.DataFrame) -> float | None:
     return float(later.mean()) if len(later) else None
 
 
-def summary_or_damage(name: str, run: Run | StoreError) -> dict[str, Any]:
+def summary_or_damage(name: str, run: StoredRun | StoreError) -> dict[str, Any]:
     """The summary of a run; of a damaged one its name and the reason why it cannot be read."""
     try:
-        if isinstance(run, Run):
+        if isinstance(run, StoredRun):
             return run_summary(run)
         raise run
     except StoreError as error:
         return {"run": name, "status": "damaged", "failure": str(error)}
 
 
-def _print_runs(runs: Mapping[str, Run | StoreError], summaries: Mapping[str, dict[str, Any]]) -> None:
+def _print_runs(runs: Mapping[str, StoredRun | StoreError], summaries: Mapping[str, dict[str, Any]]) -> None:
     """Print a table of the runs, then a line for each damaged run that says why."""
     rows = [
         {
@@ -117,7 +117,7 @@ def _print_runs(runs: Mapping[str, Run | StoreError], summaries: Mapping[str, di
             "scores": ", ".join(f"{score} {shown(score, value)}" for score, value in summary["scores"].items()),
         }
         for run, summary in zip(runs.values(), summaries.values(), strict=True)
-        if isinstance(run, Run) and summary["status"] != "damaged"
+        if isinstance(run, StoredRun) and summary["status"] != "damaged"
     ]
     if not runs:
         say("no runs here; `roundweave train` makes one")
@@ -128,7 +128,7 @@ def _print_runs(runs: Mapping[str, Run | StoreError], summaries: Mapping[str, di
             say(f"{name} is damaged: {summary['failure']}", "yellow")
 
 
-def print_result(run: Run, seconds: Mapping[str, Any]) -> None:
+def print_result(run: StoredRun, seconds: Mapping[str, Any]) -> None:
     """Print how a training ended.
 
     `seconds` has the keys "seconds", the whole time, and "first_round_seconds", the time until the first commit.
@@ -149,7 +149,7 @@ def print_result(run: Run, seconds: Mapping[str, Any]) -> None:
     say(f"stored in {summary['path']}, digest {summary['digest'][:16]}; a power loss would lose nothing of it")
 
 
-def _print_run(run: Run) -> None:
+def _print_run(run: StoredRun) -> None:
     """Print a run's facts, its history and remarks."""
     history = run.history()
     say(repr(run))
@@ -165,7 +165,7 @@ def _print_run(run: Run) -> None:
         say(remark, "yellow")
 
 
-def _remarks(run: Run) -> list[str]:
+def _remarks(run: StoredRun) -> list[str]:
     """Lines about an early end, lost or repeated rounds, pruned tensors and examples that were not scored."""
     remarks = [f"stopped early: {run.stop}"] if run.stop else []
     if lost := [number for number in run.lost if number < run.done]:
@@ -183,7 +183,7 @@ def _remarks(run: Run) -> list[str]:
     return remarks
 
 
-def _kept(run: Run) -> str:
+def _kept(run: StoredRun) -> str:
     """The rounds whose states and updates a pruned run still has.
 
     If the states are of too many ranges of rounds, only their number and the largest gap between them are given.
@@ -199,7 +199,7 @@ def _kept(run: Run) -> str:
     return f"kept: the states of {states}, and {updates}{more}"
 
 
-def _refusals(run: Run) -> list[str]:
+def _refusals(run: StoredRun) -> list[str]:
     """A line for each of the first refused updates, and one with the number of the others."""
     refused = [(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()]
     lines = [f"round {n} refused partition {p}: {why}" for n, p, why in refused[:SHOWN_REFUSALS]]
@@ -208,7 +208,7 @@ def _refusals(run: Run) -> list[str]:
     return lines
 
 
-def _facts(run: Run, history: pd.DataFrame) -> dict[str, str]:
+def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     """What a run is, as lines by their heading; empty lines are left out."""
     config, data, last = run.config, run.attributes["data"], run.round(-1).commit
     every, mean = config.get("resplit_every"), _seconds_per_round(history)
@@ -275,7 +275,7 @@ def _reference(value: Any) -> str:
     return value if isinstance(value, str) else str(value["reference"])
 
 
-def _shown_rounds(run: Run, history: pd.DataFrame) -> list[dict[str, Any]]:
+def _shown_rounds(run: StoredRun, history: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of the history to print, with a row of an ellipsis where rounds are left out."""
     if len(history) > SHOWN_ROUNDS and history["loss"].notna().any():
         history = history.dropna(subset=["loss"])

@@ -20,11 +20,10 @@ from storage.places.addresses import last_name, scheme_of
 from storage.places.schemes import place_of
 from storage.rounds.store import RoundStore
 from storage.runs.names import SUFFIX, find_run, run_address, run_name
-from storage.runs.run import Run, open_run
+from storage.runs.run import StoredRun, open_stored
 from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
-from storage.upkeep.pruning import prune_run
-from storage.upkeep.removing import remove_run
+from storage.upkeep.pruning import prune_run, remove_run
 from storage.upkeep.verifying.verify import Verification, verify
 
 
@@ -66,7 +65,7 @@ def prune_command(
     as_json: Json = False,
 ) -> None:
     """Let go of the tensors of rounds; their records and numbers stay, and what going on needs."""
-    stored = open_run(run, root)
+    stored = open_stored(run, root)
     goes = prune_run(_store(stored), Keep.of(keep), dry_run)
     went = "would go" if dry_run else "went"
     gone = f"of rounds {listed(goes.rounds)} {went} {goes.bytes / 1e6:.3g} MB"
@@ -81,7 +80,7 @@ def cp_command(
     as_json: Json = False,
 ) -> None:
     """Copy a run, and verify it while it is copied; the copy is there at once, or not at all."""
-    stored = open_run(run, root)
+    stored = open_stored(run, root)
     where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
     with _bar("copying") as step:
         chain = copy_run(_store(stored), place_of(where), step)
@@ -98,7 +97,7 @@ def rm_command(
     as_json: Json = False,
 ) -> None:
     """Delete a run with all its rounds."""
-    stored = open_run(run, root)
+    stored = open_stored(run, root)
     if not scheme_of(stored.address) and Path(stored.address).is_symlink():
         raise UsageError(f"{stored.address} is a link to a run; delete the link, or give the path of the run")
     if not yes and not sys.stdin.isatty():
@@ -109,11 +108,11 @@ def rm_command(
     _say_done(stored, f"deleted from {stored.address}", as_json)
 
 
-def _store(stored: Run) -> RoundStore:
+def _store(stored: StoredRun) -> RoundStore:
     return RoundStore(stored.address, bool(stored.config.get("fsync")))
 
 
-def _say_done(stored: Run, done: str, as_json: bool, **values: object) -> None:
+def _say_done(stored: StoredRun, done: str, as_json: bool, **values: object) -> None:
     summary = {"run": stored.name, "path": str(stored.address), **values}
     output(as_json, summary, say, f"{stored.name}: {done}")
 

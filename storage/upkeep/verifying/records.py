@@ -1,74 +1,168 @@
-"""Verify what lies in ``commits/``: records, quarantined records, what was pruned or copied, writers' claims."""
+"""Verify records, claims and documents of a run, and find files that belong to none of its rounds."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
 from functools import partial
 
 from storage.errors import StoreDamaged, spans
+from storage.hierarchy.chunks import CHUNK
+from storage.hierarchy.documents import LARGEST, NAME, documents, root_document, told_rows
+from storage.hierarchy.schema import REPORTED, ArraySpec, split_array
 from storage.parsing import numbered
-from storage.places.base import Place
 from storage.rounds import log, numbers, pruned
+from storage.rounds.commits import Commit, numbers_of
 from storage.rounds.lease import LEASES, read_claim
-from storage.upkeep.verifying.stored import Finding, Looked, Stored, refused
+from storage.upkeep.verifying.audit import Audit
 
-ASIDES = (log.ASIDE, pruned.ASIDE)
+QUARANTINED = (log.ASIDE, pruned.ASIDE)
 """Match the names of quarantined records, which end in the beginning of a digest."""
 
 
-def records(stored: Stored) -> Looked:
+HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial")
+
+
+SPLIT = re.compile(rf"partitions/(?:([0-9]{{1,18}})/(?:{re.escape(NAME)}|c/0)|{re.escape(NAME)})")
+
+
+def records(audit: Audit) -> None:
     """Verify that no commit record is missing, and that each is whole and the one that the next one follows."""
-    gaps = spans(set(range(stored.newest)) - set(stored.rounds) if stored.rounds else {0})
-    missing = [Finding(f"commits/{first}.json", _missing(first, last)) for first, last in gaps]
-    other = [_damage(stored, round) for round in stored.unread]
-    return Looked(frozenset(f"commits/{round}.json" for round in stored.rounds), (*missing, *other))
+    for first, last in spans(set(range(audit.newest)) - set(audit.rounds) if audit.rounds else {0}):
+        others = "" if first == last else f", as are those up to commits/{last}.json"
+        lost = "the rounds are lost" if others else "the round is lost"
+        audit.find(f"commits/{first}.json", f"it is missing{others}, and {lost}")
+    for round in audit.rounds:
+        key = f"commits/{round}.json"
+        audit.keys.add(key)
+        if round not in audit.commits and audit.check(key, partial(audit.store.log.read, round)):
+            audit.find(key, "it is not the record that the next one follows")
 
 
-def _missing(first: int, last: int) -> str:
-    if first == last:
-        return "it is missing, and the round is lost"
-    return f"it is missing, as are those up to commits/{last}.json, and the rounds are lost"
-
-
-def _damage(stored: Stored, round: int) -> Finding:
-    key = f"commits/{round}.json"
-    unread = refused(stored.place, key, partial(stored.store.log.read, round))
-    return unread or Finding(key, "it is not the record that the next one follows")
-
-
-def said(stored: Stored) -> Looked:
+def statements(audit: Audit) -> None:
     """Verify that the files that say which rounds were pruned and copied belong to this history."""
-    checks = {
-        pruned.KEY: partial(pruned.check_pruned, stored.store.log),
-        numbers.KEY: partial(numbers.check_copied, stored.store.log),
-    }
-    findings = [refused(stored.place, key, check) for key, check in checks.items()]
-    return Looked(frozenset(checks), tuple(filter(None, findings)))
+    audit.check(pruned.KEY, partial(pruned.check_pruned, audit.store.log))
+    audit.check(numbers.KEY, partial(numbers.check_copied, audit.store.log))
 
 
-def claims(stored: Stored) -> Looked:
+def claims(audit: Audit) -> None:
     """Verify the writers' claims: those that are stored, and those whose epochs appear in commits."""
-    epochs = numbered(key.removeprefix(f"{LEASES}/") for key in stored.sizes if key.startswith(LEASES))
-    last = max([0, *epochs, *(commit.epoch for commit in stored.commits.values())])
-    keys = {epoch: f"{LEASES}/{epoch}.json" for epoch in {*epochs, *range(1, min(last, len(epochs) + 99) + 1)}}
-    missing = [Finding(key, "it is missing") for epoch, key in keys.items() if epoch not in epochs]
-    other = [
-        Finding(keys[epoch], "it is not the claim that a writer wrote")
-        for epoch in epochs
-        if read_claim(stored.place, epoch) is None
-    ]
-    return Looked(frozenset(keys.values()), (*missing, *other))
+    epochs = numbered(key.removeprefix(f"{LEASES}/") for key in audit.sizes if key.startswith(LEASES))
+    last = max([0, *epochs, *(commit.epoch for commit in audit.commits.values())])
+    for epoch in {*epochs, *range(1, min(last, len(epochs) + 99) + 1)}:
+        key = f"{LEASES}/{epoch}.json"
+        audit.keys.add(key)
+        if epoch not in epochs:
+            audit.find(key, "it is missing")
+        elif read_claim(audit.place, epoch) is None:
+            audit.find(key, "it is not the claim that a writer wrote")
 
 
-def quarantined(stored: Stored) -> Looked:
+def quarantined(audit: Audit) -> None:
     """Verify that each quarantined record has the digest that its name says."""
-    matched = ((key, name.fullmatch(key.removeprefix("commits/"))) for key in stored.sizes for name in ASIDES)
-    digests = {key: parts.groups()[-1] for key, parts in matched if parts}
-    checks = {key: partial(_check_aside, stored.place, key, digest) for key, digest in digests.items()}
-    unread = [refused(stored.place, key, check) for key, check in checks.items()]
-    return Looked(frozenset(digests), tuple(filter(None, unread)))
+    for key in audit.sizes:
+        names = (name.fullmatch(key.removeprefix("commits/")) for name in QUARANTINED)
+        if parts := next(filter(None, names), None):
+            audit.check(key, partial(_check_digest, audit, key, parts.groups()[-1]))
 
 
-def _check_aside(place: Place, key: str, digest: str) -> None:
-    if not hashlib.sha256(place.read(key) or b"").hexdigest().startswith(digest):
+def _check_digest(audit: Audit, key: str, digest: str) -> None:
+    if not hashlib.sha256(audit.place.read(key) or b"").hexdigest().startswith(digest):
         raise StoreDamaged("it is not the record that was quarantined under this name")
+
+
+def descriptions(audit: Audit, copied: int) -> None:
+    """Verify all documents. Arrays have as many rows as `commits`, except while a writer extends the run.
+
+    The documents of metrics and scores that first appear after round `copied` may be unwritten.
+    """
+    # A writer claims the run, extends its arrays, and writes the document of `commits` last. Read in the opposite
+    # order, what a writer extends in the meantime is never newer than the claims.
+    told = (told_rows(audit.place, "commits") or 0) - 1
+    commits = list(({**audit.commits, **audit.later()}).values())
+    keys = {NAME, *documents(_arrays(audit, commits, audit.store.rounds))}
+    contents: dict[str, memoryview | None] = {}
+    for key in keys:
+        audit.check(key, lambda: contents.update({key: audit.place.read(key, most=LARGEST)}))  # noqa: B023
+    extended = _being_extended(audit, told)
+    forms = [documents(_arrays(audit, commits, rounds)) for rounds in (audit.store.rounds, *extended)]
+    forms.append({NAME: root_document(audit.store.attributes)})
+    unwritten = _reported(commit for commit in commits if commit.round > copied)
+    unwritten -= _reported(commit for commit in commits if commit.round <= copied)
+    unwritten = {f"{part}/{NAME}" for path in unwritten for part in (path, path.partition("/")[0])}
+    for key, content in contents.items():
+        if content is None and key in unwritten and key not in audit.sizes:
+            audit.note(key, "it is not written, until the run goes on")
+        elif content is None:
+            audit.find(key, "it is missing")
+        elif bytes(content) not in [form[key] for form in forms if key in form]:
+            audit.find(key, "it is not what was written for this run")
+    if extended:
+        audit.note(f"commits/{NAME}", "arrays are not all described for more rounds, until it goes on")
+
+
+def _arrays(audit: Audit, commits: Iterable[Commit], rounds: int) -> list[ArraySpec]:
+    """All arrays that the records need, with room for `rounds` rounds."""
+    splits = {commit.split.number: commit.split.examples for commit in commits if commit.split}
+    return [
+        *audit.schema.arrays(rounds + 1).values(),
+        *(audit.schema.number(path, rounds + 1) for path in sorted(_reported(commits))),
+        *(split_array(number, examples) for number, examples in sorted(splits.items())),
+    ]
+
+
+def _reported(commits: Iterable[Commit]) -> set[str]:
+    """The paths of the metrics and scores that appear in commits."""
+    return {path for commit in commits for path in numbers_of(commit) if path.partition("/")[0] in REPORTED}
+
+
+def _being_extended(audit: Audit, told: int) -> set[int]:
+    """The old and the new number of rounds while a writer extends the run; empty otherwise.
+
+    `told` is the number in the document of `commits`. The writers' claims say which numbers are legitimate.
+    """
+    epochs = numbered(audit.place.names(LEASES))
+    wanted = [claim.rounds for epoch in epochs if (claim := read_claim(audit.place, epoch))]
+    fewest = min(audit.store.rounds, told)  # the run may have been extended since the store was opened
+    return {fewest, wanted[-1]} if fewest in wanted[:-1] and fewest < wanted[-1] else set()
+
+
+def strangers(audit: Audit) -> None:
+    """Report the files that do not belong to the run: as notes where a writer may have left them."""
+    for key in audit.sizes.keys() - audit.keys:
+        if left := _left(audit, key):
+            audit.note(key, left)
+        else:
+            audit.find(key, "it does not belong to the run")
+
+
+def _left(audit: Audit, key: str) -> str | None:
+    """Why a writer may have left a file; None for a file that no writer leaves."""
+    if HALF_WRITTEN.fullmatch(key):
+        return "it is half-written, by a writer that is at work or was killed"
+    if parts := SPLIT.fullmatch(key):
+        used = [commit.split.number for commit in audit.commits.values() if commit.split]
+        return "no committed round uses this split yet" if int(parts[1] or 0) > max(used, default=-1) else None
+    if key.partition("/")[0] in REPORTED and set(audit.rounds) - audit.commits.keys():
+        return "it may be of a round whose record is damaged"
+    parts = CHUNK.fullmatch(key)
+    array = audit.store.tensors.arrays.get(parts[1]) if parts else None
+    if parts is None or array is None or "round" not in array.dims:
+        return None
+    index = (int(parts[2]), *map(int, parts[3].split("/")[1:]))
+    # On all axes after those of rounds and partitions there is a single chunk.
+    counts = [size if chunk == 1 else 1 for size, chunk in zip(array.shape, array.chunks, strict=True)]
+    inside = len(index) == len(counts) and all(i < max(count, 1) for i, count in zip(index, counts, strict=True))
+    return _of_round(audit, array, index) if inside else None
+
+
+def _of_round(audit: Audit, array: ArraySpec, index: tuple[int, ...]) -> str | None:
+    """Why a chunk that no record needs may be there; None for one that no writer leaves."""
+    if not audit.keeps(array, index):
+        return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
+    if commit := audit.commits.get(index[0]):
+        unstored = not (array.by_partition or commit.stored)
+        return f"it is of the state of round {index[0]}, which is not stored, and may go" if unstored else None
+    state = "not committed" if index[0] > audit.newest else "lost"
+    return f"it is of round {index[0]}, which is {state}"

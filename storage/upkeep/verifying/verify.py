@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 from storage.errors import NotARun, PlaceError, RoundPruned, RoundweaveError, StoreError, UsageError
 from storage.hierarchy.chunks import chunk_key
-from storage.hierarchy.schema import ArraySpec
+from storage.hierarchy.schema import ArraySpec, split_array
 from storage.places.addresses import Where
 from storage.places.base import Place
 from storage.places.schemes import place_of
+from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore
-from storage.upkeep.verifying.contents import Sealed, sealed_chunks
-from storage.upkeep.verifying.descriptions import descriptions
+from storage.upkeep.verifying.audit import Audit, Finding
 from storage.upkeep.verifying.numbers import numbers
-from storage.upkeep.verifying.records import claims, quarantined, records, said
-from storage.upkeep.verifying.stored import (
-    Finding,
-    Looked,
-    Stored,
-    read_known,
-    refused,
-    whole_commits,
-)
-from storage.upkeep.verifying.strangers import strangers
+from storage.upkeep.verifying.records import claims, descriptions, quarantined, records, statements, strangers
+from storage.values.digests import NOTHING_KEPT
 
 CHAIN = re.compile("[0-9a-f]{64}")
-
-
-WHOSE = "it is of a committed round"
-
-
-MISSING = "it is missing; restore the file from a copy"
 
 
 THREADS = 4
@@ -91,9 +77,22 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
         raise
     except StoreError as error:
         return _unopened(place, error)
-    stored, looks = _looked(store)
-    result = _combined(stored, looks)
-    return result if expect is None else _expecting(stored, result, expect)
+    audit = Audit.of(store)
+    for look in (records, claims, quarantined, statements):
+        look(audit)
+    descriptions(audit, numbers(audit))
+    _chunks(audit)
+    strangers(audit)
+    newest = audit.links.get(audit.newest)
+    result = Verification(
+        rounds=audit.newest,
+        files=len(audit.sizes),
+        bytes=sum(audit.sizes.values()),
+        chain=newest.chain if newest else "",
+        findings=tuple(sorted(set(audit.findings), key=str)),
+        notes=_gathered(audit.notes),
+    )
+    return result if expect is None else _expecting(audit, result, expect)
 
 
 def _unopened(place: Place, error: StoreError) -> Verification:
@@ -108,29 +107,57 @@ def _unopened(place: Place, error: StoreError) -> Verification:
     return Verification(-1, len(sizes), sum(sizes.values()), "", tuple(findings))
 
 
-def _looked(store: RoundStore) -> tuple[Stored, list[Looked]]:
-    """The run as it is now, and the result of each check."""
-    # Numbers are written after their record. With files listed before records, every number has its record.
-    sizes, rounds = store.place.sizes(), store.log.rounds()
-    stored = Stored(store, rounds, *whole_commits(store, rounds), sizes, read_known(store))
-    every = [sealed for sealed in sealed_chunks(store, stored.commits) if _stays(stored, sealed)]
-    looks = [look(stored) for look in (records, claims, quarantined, said, numbers, descriptions)]
-    looks.append(_chunks(stored, every))
-    return stored, [*looks, strangers(stored, frozenset().union(*(look.keys for look in looks)))]
+@dataclass(frozen=True)
+class Sealed:
+    """Chunks that one digest covers: their arrays, their common index, and a function that verifies them all."""
+
+    arrays: tuple[ArraySpec, ...]
+    index: tuple[int, ...]
+    read: Callable[[], object]
+
+    @property
+    def keys(self) -> dict[str, ArraySpec]:
+        """The arrays by the keys of the chunks."""
+        return {chunk_key(array, self.index): array for array in self.arrays}
 
 
-def _stays(stored: Stored, sealed: Sealed) -> bool:
-    return all(stored.keeps(array, sealed.index) for array in sealed.arrays)
-
-
-def _chunks(stored: Stored, every: list[Sealed]) -> Looked:
+def _chunks(audit: Audit) -> None:
     """Verify every chunk of tensors that must exist against the digests in the records."""
+    every = [
+        sealed
+        for sealed in _sealed_chunks(audit.store, list(audit.commits.values()))
+        if all(audit.keeps(array, sealed.index) for array in sealed.arrays)
+    ]
+    audit.keys.update(key for sealed in every for key in sealed.keys)
     with ThreadPoolExecutor(THREADS) as threads:
-        findings = [each for several in threads.map(partial(_unsound, stored), every) for each in several]
-    return Looked(frozenset(key for sealed in every for key in sealed.keys), tuple(findings))
+        for findings in threads.map(partial(_unsound, audit), every):
+            audit.findings.extend(findings)
 
 
-def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
+def _sealed_chunks(store: RoundStore, commits: list[Commit]) -> Iterator[Sealed]:
+    """All chunks of tensors that must exist according to the records of the committed rounds, each once."""
+    tensors, arrays = store.tensors, store.tensors.arrays
+    vectors, matching = (
+        tuple(arrays[path] for path in specs) for specs in (store.schema.vectors(1), store.schema.matching(1))
+    )
+    for number, commit in enumerate(commits):
+        for path in store.schema.state(1):
+            # Frozen parameters are stored once. Every record has their digests, so the first one is used.
+            frozen = path.startswith("frozen/")
+            if number == 0 if frozen else commit.stored:
+                index: tuple[int, ...] = () if frozen else (commit.round,)
+                yield Sealed((arrays[path],), index, partial(tensors.read_tensor, commit, path))
+        for partition, record in commit.updates.items():
+            index = (commit.round, partition)
+            if record.digest != NOTHING_KEPT:
+                yield Sealed(vectors, index, partial(tensors.read_update, commit, partition))
+            if record.match is not None:
+                yield Sealed(matching, index, partial(tensors.read_match, commit, partition))
+    for split, commit in {commit.split: commit for commit in commits if commit.split}.items():
+        yield Sealed((split_array(split.number, split.examples),), (0,), partial(store.splits.read, commit))
+
+
+def _unsound(audit: Audit, sealed: Sealed) -> list[Finding]:
     """The findings for chunks that are not what was committed.
 
     All chunks of the common digest are reported where it is unknown which of them is wrong.
@@ -142,32 +169,18 @@ def _unsound(stored: Stored, sealed: Sealed) -> list[Finding]:
     except RoundPruned:
         pass  # it was pruned since verifying began
     except RoundweaveError:
-        checks = [(chunk_key(array, sealed.index), _alone(stored, array, sealed)) for array in sealed.arrays]
-        together = f", or another of {len(checks)} with one digest" if len(checks) > 1 else ""
-        broken = [finding for _, finding in checks if finding]
-        return broken or [Finding(key, f"it is not what was committed{together}") for key, _ in checks]
+        broken = {key: _alone(audit, array, sealed.index, key) for key, array in sealed.keys.items()}
+        together = f", or another of {len(broken)} with one digest" if len(broken) > 1 else ""
+        alone = [Finding(key, what) for key, what in broken.items() if what]
+        return alone or [Finding(key, f"it is not what was committed{together}") for key in broken]
     return []
 
 
-def _alone(stored: Stored, array: ArraySpec, sealed: Sealed) -> Finding | None:
+def _alone(audit: Audit, array: ArraySpec, index: tuple[int, ...], key: str) -> str | None:
     """What is wrong with one chunk by itself: it is missing or its checksum is wrong; None where neither is."""
-    key, tensors = chunk_key(array, sealed.index), stored.store.tensors
-    finding = refused(stored.place, key, partial(tensors.read_chunk, array, sealed.index, WHOSE))
-    return finding if finding is None or key in stored.sizes else Finding(key, MISSING)
-
-
-def _combined(stored: Stored, looks: list[Looked]) -> Verification:
-    """The results of all checks together."""
-    newest = stored.links.get(stored.newest)
-    findings = sorted({each for look in looks for each in look.findings}, key=str)
-    return Verification(
-        rounds=stored.newest,
-        files=len(stored.sizes),
-        bytes=sum(stored.sizes.values()),
-        chain=newest.chain if newest else "",
-        findings=tuple(findings),
-        notes=_gathered(each for look in looks for each in look.notes),
-    )
+    read = partial(audit.store.tensors.read_chunk, array, index, "it is of a committed round")
+    what = audit.refusal(key, read)
+    return what if what is None or key in audit.sizes else "it is missing; restore the file from a copy"
 
 
 def _gathered(notes: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -179,10 +192,10 @@ def _gathered(notes: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(Finding(min(same), what + more[what]) for what, same in paths.items())
 
 
-def _expecting(stored: Stored, result: Verification, chain: str) -> Verification:
+def _expecting(audit: Audit, result: Verification, chain: str) -> Verification:
     """A result to which the comparison with an expected chain is added."""
-    for round, link in stored.links.items():
+    for round, link in audit.links.items():
         if chain in (link.chain, link.before):
             return replace(result, vouched=round if chain == link.chain else round - 1)
     what = f"its chain is {result.chain}; {chain} is that of no round of this history"
-    return replace(result, findings=(*result.findings, Finding(f"commits/{stored.newest}.json", what)))
+    return replace(result, findings=(*result.findings, Finding(f"commits/{audit.newest}.json", what)))

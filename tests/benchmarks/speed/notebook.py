@@ -20,10 +20,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flows.stored import Run
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
 from storage.values.state import State, Update

@@ -20,7 +20,7 @@ from rich.table import Table
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
-from storage.runs.run import Run
+from flows.stored import Run
 from storage.values.state import Update
 from tasks.algebra import Algorithm, Map
 from tasks.applies.optimizers import Sgd

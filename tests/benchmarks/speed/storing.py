@@ -26,6 +26,7 @@ from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import Prepared, prepared
 from storage.rounds.commits import UpdateRecord
+from storage.rounds.pruned import Pruned
 from storage.values.state import Update
 from tasks.algebra import Algorithm, Map
 from tasks.applies.optimizers import Sgd
@@ -94,7 +95,7 @@ def measured(fields: dict[str, Any], rounds: int) -> Iterator[tuple[str, float]]
             yield "not stored", timed(lambda: not_stored(ready.job, ready, rounds)) / rounds
             yield "stored", timed(lambda: list(executor.run(ready.job, 1, rounds))) / rounds
             written = [path for path in Path(root).rglob("*") if path.is_file() and path not in before]
-            raw = ready.store.tensors.kept_bytes(rounds - 1)
+            raw = ready.store.tensors.kept_bytes(rounds - 1, Pruned())
         contents = [path.read_bytes() for path in written]
         with tempfile.TemporaryDirectory(dir=root) as copy:
             yield "written", timed(lambda: write_again(Path(copy), contents)) / rounds

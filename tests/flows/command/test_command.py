@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from storage.runs.run import open_run
+from flows.stored import open_run
 from tests.flows.command.in_process import refused, run
 
 MINE = """

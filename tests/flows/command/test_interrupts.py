@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage.runs.run import open_run
+from flows.stored import open_run
 from tests.flows.prefect_server import command_line, rounds_done, until
 
 LOST = """

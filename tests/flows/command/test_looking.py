@@ -12,12 +12,12 @@ from rich.table import Table
 
 from flows.command.common import console
 from flows.command.subcommands.looking import print_result, summary_or_damage
+from flows.stored import Run, open_run
 from storage.errors import RoundFailed
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.runs.listing import looked_through
-from storage.runs.run import Run, open_run
 from tests.flows.command.in_process import refused, run
 
 MINE = """

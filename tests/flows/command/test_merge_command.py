@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from flows.merging.flow import merge_flow
+from flows.stored import open_run
 from storage.checkpoints.writing import write_checkpoint
-from storage.runs.checkpoints import read_checkpoint
-from storage.runs.run import open_run
 from tests.flows.command import in_process
+from tests.storage.checkpoints.reading import read_checkpoint
 
 MINE = """
 import torch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.run import Run, open_run
+from flows.stored import Run, open_run
 from tests.flows.command.in_process import refused, run
 
 FIELDS = {"algorithm": "async_sgd", "model": "logistic", "rounds": 24, "max_staleness": 3, "evaluate_every": 12}

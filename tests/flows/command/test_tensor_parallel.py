@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.runs.run import open_run
+from flows.stored import open_run
 from tests.flows.command.in_process import refused, run
 
 MINE = """

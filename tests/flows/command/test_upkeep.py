@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.stored import Run
 from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
-from storage.runs.run import Run
 from tests.flows.command.in_process import refused, run
 
 FIELDS = {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4, "name": "first"}

@@ -17,9 +17,9 @@ from flows.config.merge import MergeConfig
 from flows.config.recorded import resumed_config
 from flows.config.train import Execution
 from flows.merging.preparing import plan_merge
+from flows.stored import Run, open_run
 from storage.errors import NotARun, UsageError
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run, open_run
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
 

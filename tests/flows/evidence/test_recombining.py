@@ -11,9 +11,9 @@ import torch
 import roundweave as rw
 from flows.config.recorded import resumed_config
 from flows.evidence.recombining import plan_recombine, recombined
+from flows.stored import Run
 from storage.errors import CodeError, DataError, RoundFailed, RoundMissing, UsageError
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.partitions import forget_examples
 from tasks.executors.inline import InlineExecutor

@@ -13,11 +13,10 @@ from torch.nn import functional
 import roundweave as rw
 from flows.merging.flow import merge_flow
 from flows.merging.result import MergeResult, barrier
+from flows.stored import open_run
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError, UsageError
-from storage.runs.checkpoints import read_checkpoint
 from storage.runs.listing import list_runs
-from storage.runs.run import open_run
 from tasks.data.partitions import Partitions
 from tasks.data.sources.images import Digits
 from tasks.data.splits.split import Split
@@ -25,6 +24,7 @@ from tasks.matching.averaging import average
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
 from tasks.networks.reference import Cnn, Mlp
+from tests.storage.checkpoints.reading import read_checkpoint
 
 Merge = Callable[..., MergeResult]
 TENSORS = dict[str, torch.Tensor]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from flows.stored import Run
 from storage.places.local import LocalPlace
 from storage.rounds.lease import read_lease
-from storage.runs.run import Run
 
 FIELDS = {"model": "logistic", "partitions": 2, "local_steps": 1, "rounds": 4}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.run import open_run
+from flows.stored import open_run
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 
 ROUNDS = 8

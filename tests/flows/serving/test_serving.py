@@ -20,9 +20,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.config.files import read_toml
 from flows.config.train import TrainConfig
+from flows.stored import open_run
 from flows.training.serving import deploy
 from storage.errors import UsageError
-from storage.runs.run import open_run
 from tests.flows.command.in_process import run as command
 from tests.flows.prefect_server import PrefectServer, command_line, rounds_done, until
 

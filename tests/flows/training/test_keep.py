@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from flows.config.recorded import resumed_config
 from flows.config.train import TrainConfig
-from flows.stored import open_run
+from flows.stored import Run, open_run
 from storage.errors import RoundPruned, UsageError
 from storage.places.local import LocalPlace
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
-from storage.upkeep.verifying.stored import Finding
+from storage.upkeep.verifying.audit import Finding
 from storage.upkeep.verifying.verify import verify
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor

@@ -14,10 +14,10 @@ import pytest
 
 import roundweave as rw
 from flows.serving.server import start_server
+from flows.stored import Run
 from storage.errors import ExperimentDiffers, RoundweaveError, RunBusy
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
-from storage.runs.run import Run
 
 NAME = "taught"
 """A name that no other module gives to a run: all of them share one Prefect server."""

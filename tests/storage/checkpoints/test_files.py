@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from storage.checkpoints.files import SUFFIXES, open_file, read_file
+from storage.checkpoints.files import SUFFIXES, open_file
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError
 
@@ -22,10 +22,10 @@ def file(request, tmp_path) -> Path:
     return tmp_path / f"a{request.param}"
 
 
-def test_a_file_that_is_opened_says_what_a_file_says_that_is_read(file) -> None:
-    opened, read = open_file(file), read_file(file)
-    assert sorted(opened) == sorted(read) == ["a", "b"]
-    assert all(torch.equal(opened[name], read[name]) for name in read)
+def test_a_file_says_what_was_written(file) -> None:
+    opened = open_file(file)
+    assert sorted(opened) == ["a", "b"]
+    assert all(torch.equal(opened[name], TENSORS[f"module.{name}"]) for name in opened)
     assert "module.a" not in opened
     with pytest.raises(KeyError):
         opened["c"]
@@ -40,14 +40,14 @@ def test_a_safetensors_file_tells_what_it_is_of(tmp_path) -> None:
         assert opened.metadata() is None
     for suffix in SUFFIXES:
         write_checkpoint(tmp_path / f"c{suffix}", TENSORS, {"merge": "of two"})
-        assert sorted(read_file(tmp_path / f"c{suffix}")) == ["a", "b"]
+        assert sorted(open_file(tmp_path / f"c{suffix}")) == ["a", "b"]
 
 
 def test_a_tensor_is_read_each_time_and_is_the_callers(file) -> None:
     opened = open_file(file)
     opened["a"].zero_()
     assert torch.equal(opened["a"], TENSORS["module.a"])
-    assert opened["a"].data_ptr() != read_file(file)["a"].data_ptr()
+    assert opened["a"].data_ptr() != open_file(file)["a"].data_ptr()
 
 
 def test_a_file_that_changed_since_is_not_mixed_with_what_it_was(file) -> None:

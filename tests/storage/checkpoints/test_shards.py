@@ -11,7 +11,8 @@ import torch
 
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import CheckpointError
-from storage.runs.checkpoints import open_checkpoint, read_checkpoint
+from storage.runs.checkpoints import open_checkpoint
+from tests.storage.checkpoints.reading import read_checkpoint
 
 TENSORS = {"fc.weight": torch.arange(6.0).reshape(3, 2), "fc.bias": torch.ones(3), "seen": torch.tensor(7)}
 Index = Callable[..., Path]

@@ -152,7 +152,7 @@ def test_a_chunk_outside_the_array_is_refused(tmp_path, index) -> None:
 def test_writing_again_replaces_the_chunk_and_leaves_nothing_else(tmp_path) -> None:
     spec = spec_of("int64", (1, 2), (1, 2))
     for number in (1, 2):
-        write_chunk(LocalPlace(tmp_path), spec, (0,), np.array([[number, number]]), fsync=True)
+        write_chunk(LocalPlace(tmp_path, fsync=True), spec, (0,), np.array([[number, number]]))
     assert read_chunk(LocalPlace(tmp_path), spec, (0,)).tolist() == [[2, 2]]
     assert list(bytes_of(tmp_path)) == ["group/a/c/0/0"]
 

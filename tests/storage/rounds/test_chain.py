@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from storage.errors import RoundMissing, StoreDamaged
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from tests.storage.conftest import lengthened
 
 
@@ -26,7 +26,7 @@ def test_attributes_that_were_changed_are_refused_whenever_the_run_is_opened(tin
     store = tiny.train(tiny.create(), 2)
     path = store.path / "zarr.json"
     path.write_text(path.read_text().replace('"created": 1.0', value))
-    for opened in (RoundStore, Run):
+    for opened in (RoundStore, StoredRun):
         with pytest.raises(StoreDamaged, match=r"attributes in zarr\.json; one or the other was changed, restore"):
             opened(store.path)
 
@@ -65,14 +65,14 @@ def test_a_record_of_which_anything_was_changed_is_refused(tiny, old, new) -> No
     record(store, 2).write_text(text.replace(old, new, 1))
     with pytest.raises(StoreDamaged, match=r"2\.json is no commit record, or not the one that was written"):
         store.log.read(2)
-    run = Run(store.path)
+    run = StoredRun(store.path)
     assert (run.done, run.committed, run.lost) == (1, [0, 1], [2])
 
 
 def test_a_record_under_the_name_of_another_round_is_refused(tiny) -> None:
     store = tiny.train(tiny.create(), 3)
     record(store, 2).write_text(record(store, 3).read_text())
-    for read in (store.log.read, store.tensors.read_state, Run(store.path).round):
+    for read in (store.log.read, store.tensors.read_state, StoredRun(store.path).round):
         with pytest.raises(StoreDamaged, match=r"commits/2\.json"):
             read(2)
 
@@ -94,7 +94,7 @@ def test_a_record_that_the_next_one_did_not_follow_is_lost(tiny) -> None:
     tiny.train(store, 3)
     record(store, 2).write_text(kept)
     assert store.log.read(2) == other
-    assert (Run(store.path).committed, Run(store.path).lost) == ([0, 1, 3], [2])
+    assert (StoredRun(store.path).committed, StoredRun(store.path).lost) == ([0, 1, 3], [2])
     assert recover(store) == (3, [2])
 
 
@@ -107,14 +107,14 @@ def test_a_chain_goes_on_over_a_round_that_was_lost(tiny) -> None:
     store.commit(tiny.write(store, 5))
     chains = {round: json.loads(record(store, round).read_text()) for round in (3, 5)}
     assert chains[5]["before"] == chains[3]["chain"]
-    assert Run(store.path).lost == [2, 4]
+    assert StoredRun(store.path).lost == [2, 4]
 
 
 def test_a_lost_round_is_named_and_the_run_goes_on(tiny, same) -> None:
     store = tiny.train(tiny.create(rounds=6), 5)
     record(store, 2).unlink()
     record(store, 3).write_text("")
-    run = Run(store.path)
+    run = StoredRun(store.path)
     assert (run.done, run.committed, run.lost) == (5, [0, 1, 4, 5], [2, 3])
     assert run.history().index.tolist() == run["scale"]["round"].values.tolist() == [0, 1, 4, 5]
     with pytest.raises(RoundMissing, match=r"commits/2\.json is missing, and the round is lost"):
@@ -124,7 +124,7 @@ def test_a_lost_round_is_named_and_the_run_goes_on(tiny, same) -> None:
     record(store, 3).write_text("{}")  # not as a power loss leaves it, which has what follows done again
     assert recover(store) == (5, [3])
     store.commit(tiny.write(store, 6))
-    run = Run(store.path)
+    run = StoredRun(store.path)
     assert (run.status, run.lost, run.damaged) == ("complete", [2, 3], [])
     assert same(run.round(6).state, tiny.state(6))
 
@@ -138,7 +138,7 @@ def test_a_round_whose_carries_are_of_a_lost_round_is_not_gone_on_from(tiny) -> 
 
 
 @given(empty=st.sets(st.integers(0, 6)))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_them(
     tiny_in, tmp_path_factory, empty
 ) -> None:
@@ -153,9 +153,9 @@ def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_
     left = [round for round in range(7) if round not in empty]
     if not left:
         with pytest.raises(StoreDamaged):
-            Run(store.path)
+            StoredRun(store.path)
         return
-    run = Run(store.path)
+    run = StoredRun(store.path)
     assert (run.done, run.committed, run.lost) == (left[-1], left, sorted(empty))
     assert repr(run) and run.history().index.tolist() == left
     opened, last = RoundStore(store.path), min(empty - {0}, default=7) - 1
@@ -166,7 +166,7 @@ def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_
     assert recover(opened) == (last, sorted({*empty, *range(last + 1, 7)}))
     for round in range(last + 1, 7):
         opened.commit(tiny.write(opened, round))
-    assert (Run(store.path).done, Run(store.path).lost) == (6, sorted(empty & {0}))
+    assert (StoredRun(store.path).done, StoredRun(store.path).lost) == (6, sorted(empty & {0}))
 
 
 def test_a_run_whose_documents_are_empty_goes_on(tiny, same) -> None:

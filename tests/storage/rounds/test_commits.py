@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import RoundMissing, StoreDamaged, WriterFenced
+from storage.hierarchy.schema import Schema
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
 from storage.rounds.log import CommitLog
+from storage.values.layout import Layout
+from storage.values.tensors import TensorSpec
 
+SCHEMA = Schema(Layout((TensorSpec("w", "float32", ()),)), partitions=3)
 FINITE = st.floats(allow_nan=False)
 RECORDS = st.builds(
     UpdateRecord,
@@ -51,7 +55,7 @@ def commit_of(round: int = 1, token: str = "first", epoch: int = 1, state: str =
 
 @pytest.fixture
 def log(tmp_path: Path) -> CommitLog:
-    return CommitLog(LocalPlace(tmp_path), "run")
+    return CommitLog(LocalPlace(tmp_path), "run", SCHEMA)
 
 
 def folder_of(log: CommitLog) -> Path:
@@ -134,11 +138,12 @@ def test_records_quarantined_leave_the_log_and_stay_on_the_disk(log) -> None:
     for round in range(4):
         log.create(commit_of(round))
     kept = folder_of(log).joinpath("3.json").read_text()
-    assert log.quarantine(1) == [2, 3]
+    assert log.unfit(1) == [2, 3]
+    log.quarantine([2, 3])
     assert log.rounds() == [0, 1]
     assert [path.read_text() for path in folder_of(log).glob("damaged-3-*.json")] == [kept]
     log.create(commit_of(2, state="new"))
-    assert log.quarantine(1) == [2]
+    log.quarantine(log.unfit(1))
     assert len(list(folder_of(log).glob("damaged-2-*.json"))) == 2
 
 
@@ -150,7 +155,7 @@ def cut_at(share: float) -> str:
 @given(share=st.floats(0, 1))
 @settings(deadline=None)
 def test_a_record_cut_short_anywhere_is_damaged(tmp_path_factory, share) -> None:
-    log = CommitLog(LocalPlace(tmp_path_factory.mktemp("cut")), "run")
+    log = CommitLog(LocalPlace(tmp_path_factory.mktemp("cut")), "run", SCHEMA)
     log.place.write("commits/1.json", cut_at(share).encode())
     with pytest.raises(StoreDamaged, match=r"1\.json is no commit record"):
         log.read(1)

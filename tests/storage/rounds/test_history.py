@@ -117,7 +117,7 @@ def test_extending_lengthens_what_was_reported(tiny, late) -> None:
         shape = json.loads((late.path / path / "zarr.json").read_text())["shape"]
         assert shape[0] == METRIC_ROWS + 3
     longer.commit(reporting(tiny.write(longer, METRIC_ROWS + 2), {"new": 7.0}, {}))
-    longer.numbers.catch_up()
+    recover(longer)
     np.testing.assert_array_equal(numbers(longer, "metrics/new")[-1], [7, NAN])
     with xr.open_datatree(late.path, engine="zarr", consolidated=False) as tree:
         assert tree["metrics/new"].shape == (METRIC_ROWS + 3, 2)
@@ -168,7 +168,7 @@ def test_a_name_that_is_none_is_refused_before_the_round_exists(tiny, name) -> N
 
 
 @given(st.lists(st.from_regex(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]{0,99}", fullmatch=True), max_size=4, unique=True))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 def test_any_names_open_in_xarray(tiny_in, tmp_path_factory, names) -> None:
     told = {name: 1.5 for name in names if metric_problem(name) is None and name != "loss"}
     tiny = tiny_in(tmp_path_factory.mktemp("named"))

@@ -18,7 +18,7 @@ from storage.errors import NotARun, RoundMissing, StoreDamaged, TensorMissing
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import UpdateRecord
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.values.digests import match_digest, update_digest
 from storage.values.layout import Layout
 from storage.values.state import Match
@@ -79,7 +79,7 @@ def test_matches_come_back(tiny, same, specs) -> None:
             for partition in (0, 1):
                 found = opened.tensors.read_match(round, partition)
                 assert alike(found, match(specs, 10 * round + partition), same)
-    assert alike(Run(store.path).round(2).match(1), match(specs, 21), same)
+    assert alike(StoredRun(store.path).round(2).match(1), match(specs, 21), same)
 
 
 def test_a_mixture_has_a_similarity_a_unit_and_a_permutation_one_in_each_place(tiny) -> None:
@@ -169,7 +169,7 @@ def test_plain_zarr_and_xarray_open_the_arrays(tiny, specs) -> None:
 
 
 def test_permutations_and_similarities_of_a_round(tiny) -> None:
-    round = Run(matched(tiny, HARD).path).round(2)
+    round = StoredRun(matched(tiny, HARD).path).round(2)
     assert list(round.permutations) == list(round.similarities) == ["fc1", "heads", "inner:2"]
     assert len(round.permutations) == 3
     found = round.permutations["fc1"]
@@ -182,7 +182,7 @@ def test_permutations_and_similarities_of_a_round(tiny) -> None:
 
 
 def test_a_mixture_of_a_round_is_a_matrix(tiny) -> None:
-    round = Run(matched(tiny, SOFT).path).round(1)
+    round = StoredRun(matched(tiny, SOFT).path).round(1)
     found = round.permutations["fc1"]
     assert (found.dtype, found.shape) == (np.dtype("float32"), (2, 3, 3))
     assert found.dims == ("partition", "fc1.0", "fc1.1")
@@ -192,17 +192,17 @@ def test_a_mixture_of_a_round_is_a_matrix(tiny) -> None:
 
 
 def test_partitions_that_were_not_matched_are_left_out(tiny) -> None:
-    round = Run(matched(tiny, HARD, rounds=1, without=(0,)).path).round(1)
+    round = StoredRun(matched(tiny, HARD, rounds=1, without=(0,)).path).round(1)
     assert round.permutations["fc1"]["partition"].values.tolist() == [1]
 
 
 def test_a_group_that_is_not_there_is_named_with_those_that_are(tiny) -> None:
-    run = Run(matched(tiny, HARD, rounds=1, without=(0, 1)).path)
+    run = StoredRun(matched(tiny, HARD, rounds=1, without=(0, 1)).path)
     with pytest.raises(TensorMissing, match=r"no group of units 'fc9' is matched; there are fc1, heads, inner:2"):
         run.round(1).permutations["fc9"]
     with pytest.raises(RoundMissing, match="round 1 matched no units"):
         run.round(1).similarities["fc1"]
-    plain = Run(tiny.train(tiny.create(), 1).path).round(1)
+    plain = StoredRun(tiny.train(tiny.create(), 1).path).round(1)
     assert list(plain.permutations) == []
     with pytest.raises(TensorMissing, match="there are none"):
         plain.permutations["fc1"]

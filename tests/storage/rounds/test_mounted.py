@@ -14,7 +14,7 @@ import pytest
 from storage.errors import PlaceError
 from storage.places import local
 from storage.rounds import syncing
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.upkeep.verifying.verify import verify
 
 FIELDS = {"model": "logistic", "algorithm": "scaffold", "partitions": 2, "local_steps": 1, "rounds": 8}
@@ -79,7 +79,7 @@ def test_what_was_synced_is_there_after_a_power_loss(train, mounted, tmp_path, m
         train(**FIELDS, root=mounted[1] / "runs", name="a", fsync=fsync, on_commit=committed)
     called("umount", mounted[1])
     called("mount", "-o", "loop", *mounted)
-    left = Run(mounted[1] / "runs/a.zarr")
+    left = StoredRun(mounted[1] / "runs/a.zarr")
     assert left.done >= (7 if fsync else 4)
     assert verify(left.path).sound or not fsync
     left._store.place.delete("commits/leases")  # of a process that is gone

@@ -18,7 +18,7 @@ from storage.rounds.commits import Commit, Score, UpdateRecord, numbers_of
 from storage.rounds.numbers import KEY, read_copied
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.values.digests import json_digest
 
 NUMBERS = st.floats(allow_nan=False, width=64)
@@ -50,27 +50,27 @@ def copied(tiny) -> RoundStore:
 
 def same(store: RoundStore, told: pd.DataFrame) -> bool:
     """Whether a run's history is what it was."""
-    return bool(Run(store.path).history().equals(told))
+    return bool(StoredRun(store.path).history().equals(told))
 
 
 def test_a_history_of_copies_is_that_of_the_records(copied) -> None:
-    told = Run(copied.path).history()
+    told = StoredRun(copied.path).history()
     for round in (1, 2):  # which is not looked at
         (copied.path / f"commits/{round}.json").write_text("{")
     assert same(copied, told)
     copied.place.delete(KEY)
-    assert Run(copied.path).history().equals(told.loc[[0, 3]])
+    assert StoredRun(copied.path).history().equals(told.loc[[0, 3]])
 
 
 def test_rounds_after_the_copied_ones_are_read_from_their_records(tiny, copied) -> None:
     copied.commit(tiny.write(copied, 4))
-    run, whole = Run(copied.path), tiny.train(tiny.create("whole"), 3)
+    run, whole = StoredRun(copied.path), tiny.train(tiny.create("whole"), 3)
     assert run.history()["loss"].tolist()[1:] == [1.0, 1 / 2, 1 / 3, 1 / 4]
     assert run.ds["train_loss"].values[-1].tolist() == [4, 5]
     copied.numbers.catch_up()
     assert run.refresh().history()["loss"][4] == 1 / 4
     copied.place.delete(KEY)
-    assert run.refresh().history().loc[:3].equals(Run(whole.path).history())
+    assert run.refresh().history().loc[:3].equals(StoredRun(whole.path).history())
 
 
 def said(**value: object) -> str:
@@ -95,21 +95,21 @@ DAMAGE: dict[str, Callable[[RoundStore], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_what_is_missing_or_damaged_is_read_from_the_records_and_made_anew(copied, damage) -> None:
-    told = Run(copied.path).history()
+    told = StoredRun(copied.path).history()
     damage(copied)
     assert same(copied, told)
-    assert not Run(copied.path).verify().sound
+    assert not StoredRun(copied.path).verify().sound
     assert recover(RoundStore(copied.path)) == (3, [])
     assert same(copied, told)
-    assert Run(copied.path).verify().findings == ()
+    assert StoredRun(copied.path).verify().findings == ()
 
 
 @pytest.mark.parametrize("path", ["scores/loss/c/0", "metrics/train_loss/c/0/0", "committed/c/0"])
 def test_a_flipped_bit_is_not_shown(copied, flip, path) -> None:
-    told = Run(copied.path).history()
+    told = StoredRun(copied.path).history()
     flip(copied.path / path)
     assert same(copied, told)
-    assert Run(copied.path).ds["loss"].values[3] == 1 / 3
+    assert StoredRun(copied.path).ds["loss"].values[3] == 1 / 3
 
 
 def edit(store: RoundStore, path: str, round: int, number: float) -> None:
@@ -142,9 +142,9 @@ EDITS: dict[str, Callable[[RoundStore], None]] = {
 
 @pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
 def test_numbers_that_were_edited_are_found_and_made_anew(copied, change) -> None:
-    told = Run(copied.path).history()
+    told = StoredRun(copied.path).history()
     change(copied)
-    assert not Run(copied.path).verify().sound
+    assert not StoredRun(copied.path).verify().sound
     assert recover(RoundStore(copied.path)) == (3, [])
     assert same(copied, told)
 
@@ -153,14 +153,14 @@ def test_numbers_that_were_edited_are_found_and_made_anew(copied, change) -> Non
 def test_a_lost_round_has_no_numbers(tiny, lost) -> None:
     store = tiny.train(tiny.create(rounds=6), 6)
     store.numbers.seal(6)
-    told = Run(store.path).history()
+    told = StoredRun(store.path).history()
     for round in lost:
         (store.path / f"commits/{round}.json").unlink()
     kept = [round for round in range(7) if round not in lost]
-    assert Run(store.path).history().equals(told.loc[kept])
+    assert StoredRun(store.path).history().equals(told.loc[kept])
     assert recover(RoundStore(store.path)) == (6, [])
-    assert Run(store.path).history().equals(told.loc[kept])
-    assert Run(store.path).ds["loss"].sizes["round"] == len(kept)
+    assert StoredRun(store.path).history().equals(told.loc[kept])
+    assert StoredRun(store.path).ds["loss"].sizes["round"] == len(kept)
 
 
 @settings(deadline=None, max_examples=20)
@@ -179,6 +179,6 @@ def test_a_history_is_that_of_the_records_whatever_was_copied(tiny_in, tmp_path_
         else:
             store = RoundStore(store.path)
             recover(store)
-    history = Run(store.path).history()
+    history = StoredRun(store.path).history()
     assert history["loss"].tolist()[1:] == [1 / round for round in range(1, done + 1)]
     assert history["train_loss"].tolist()[1:] == [(10 * r + 11 * (r + 1)) / 21 for r in range(1, done + 1)]

@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 
 from storage.places import local
-from storage.places.descriptors import sync_and_close
-from storage.places.local import LocalPlace
+from storage.places.local import LocalPlace, sync_and_close
 from storage.rounds import syncing
 from storage.rounds.commits import Commit
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune
 from storage.upkeep.verifying.verify import verify
@@ -118,7 +117,7 @@ def test_every_printed_round_survives_and_the_run_goes_on_to_the_same_bits(train
     for number, cut in enumerate(printed, start=1):
         root = tmp_path / f"left{number}"
         disk.left(cut, base, root)
-        left = Run(root / "new/runs/a.zarr")
+        left = StoredRun(root / "new/runs/a.zarr")
         assert (left.done, left.lost) == (number, [])
         assert len(left["1.weight"].values) == number + 1
         left._store.place.delete("commits/leases")  # of a process that is gone
@@ -139,7 +138,7 @@ def test_a_run_is_there_as_a_whole_or_not_at_all(tiny, disk, base, tmp_path, sam
         assert path.exists() or cut < made
         if path.exists():
             left = RoundStore(path)
-            newest = left.shelf.newest
+            newest = left.newest
             assert same(left.tensors.read_state(newest), tiny.state(newest))
             assert newest == 1 or cut < len(disk.cuts)
 
@@ -150,10 +149,10 @@ def test_what_follows_an_extension_and_a_resumption_survives_too(train, disk, ba
         patch.setattr(local, "sync_file_system", lambda descriptor: None)
         train(**FIELDS, rounds=2, root=base / "runs", name="a")
     disk.left(len(disk.cuts), base, tmp_path / "begun")
-    assert Run(tmp_path / "begun/runs/a.zarr").done == 0
+    assert StoredRun(tmp_path / "begun/runs/a.zarr").done == 0
     whole = train(**FIELDS, rounds=3, root=base / "runs", name="a", fsync=True)
     disk.left(len(disk.cuts), base, tmp_path / "left")
-    left = Run(tmp_path / "left/runs/a.zarr")
+    left = StoredRun(tmp_path / "left/runs/a.zarr")
     assert (left.done, left.rounds, left.lost, left.digest) == (3, 3, [], whole.digest)
     assert left.history().equals(whole.history())
 
@@ -184,7 +183,7 @@ def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_to_the_s
     whole = train(**FIELDS, rounds=3, root=base / "runs", name="a", on_commit=committed)
     assert whole.done == 3
     disk.left(len(disk.cuts), base, tmp_path / "left")
-    left = Run(tmp_path / "left/runs/a.zarr")
+    left = StoredRun(tmp_path / "left/runs/a.zarr")
     assert left.done == 2
     left._store.place.delete("commits/leases")  # of a process that is gone
     again = train(**FIELDS, rounds=3, root=tmp_path / "left/runs", name="a")
@@ -200,7 +199,7 @@ def test_what_is_left_without_bytes_of_the_first_rounds_is_made_anew(
         patch.setattr(local, "sync_file_system", lambda descriptor: None)
         whole = train(**FIELDS, rounds=2, root=base / "runs", name="a")
     disk.named(base, tmp_path / "left")
-    left = Run(tmp_path / "left/runs/a.zarr")
+    left = StoredRun(tmp_path / "left/runs/a.zarr")
     assert left.done == 0
     left._store.place.delete("commits/leases")  # of a process that is gone
     again = train(**FIELDS, rounds=2, root=tmp_path / "left/runs", name="a")
@@ -211,7 +210,7 @@ def test_what_is_left_without_bytes_of_the_first_rounds_is_made_anew(
 def test_all_of_a_run_is_synced_when_it_ends(train, disk, base, tmp_path) -> None:
     whole = train(**FIELDS, rounds=2, root=base / "runs", name="a")
     disk.left(len(disk.cuts), base, tmp_path / "left")
-    left = Run(tmp_path / "left/runs/a.zarr")
+    left = StoredRun(tmp_path / "left/runs/a.zarr")
     assert (left.done, left.lost, left.digest) == (2, [], whole.digest)
 
 
@@ -317,7 +316,7 @@ def test_numbers_that_are_behind_their_records_are_a_note_and_no_damage(train, b
     numbers = re.compile(r"((bookkeeping|scores|metrics)/\w+|committed)/c/0.*")
     keys = [key for key in store.place.sizes() if numbers.fullmatch(key)]
     whole = {key: bytes(store.place.read(key)) for key in keys}
-    store.log.quarantine(2)
+    store.log.quarantine([3, 4, 5])
     store.numbers.rebuild([store.log.read(round) for round in range(3)])
     behind = {key: bytes(store.place.read(key)) for key in keys}
     for aside in (run.path / "commits").glob("damaged-*.json"):

@@ -14,7 +14,7 @@ from storage.errors import UsageError
 from storage.places.local import LocalPlace
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def test_numbers_that_could_not_be_written_are_those_of_the_commit(tiny, prefix)
     with pytest.raises(OSError, match="no space left"):
         failing.numbers.catch_up()
     for _ in range(2):
-        history = Run(store.path).history()
+        history = StoredRun(store.path).history()
         assert history.loc[1, ["loss", "accuracy", "accepted", "seconds"]].tolist() == [1.0, 0.25, 2, 2.0]
         assert history.loc[1, "train_loss"] == (10 * 1 + 11 * 2) / 21
         assert recover(RoundStore(store.place)) == (1, [])

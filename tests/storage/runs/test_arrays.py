@@ -15,7 +15,7 @@ from storage.places.local import LocalPlace
 from storage.rounds.commits import Score
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
 from storage.values.layout import Layout
@@ -25,7 +25,7 @@ from tests.storage.conftest import Tiny
 
 
 @pytest.fixture
-def run(tiny) -> Run:
+def run(tiny) -> StoredRun:
     """Rounds 0 to 3, of which 3 is not committed; partition 0 is refused in round 2."""
     store = tiny.create()
     owners = np.array([-1, 1, 0, 1], np.int32)
@@ -34,7 +34,7 @@ def run(tiny) -> Run:
     store.commit(tiny.write(store, 1, split=split))
     store.commit(tiny.write(store, 2, refused=(0,), split=split))
     tiny.write(store, 3)
-    return Run(store.path)
+    return StoredRun(store.path)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_name_of_two_things_is_that_of_the_first(tiny) -> None:
     state = State({"float32": torch.ones(3)})
     attributes = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
     store = RoundStore.create(tiny.folder / "odd.zarr", Schema(layout, 1), 1, attributes, state)
-    run = Run(store.path)
+    run = StoredRun(store.path)
     assert run.ds["loss"].dims == ("round", "loss.0")
     assert run.ds["params/round"].values.tolist() == [1.0]
     assert run.ds["round"].values.tolist() == [0]
@@ -156,7 +156,7 @@ def test_a_name_of_two_things_is_that_of_the_first(tiny) -> None:
     store = tiny.create()
     metrics = tiny.write(store, 1, score=Score(0.5, {"train_loss": 0.75}, 8))
     store.commit(metrics)
-    ds = Run(store.path).ds
+    ds = StoredRun(store.path).ds
     assert ds["train_loss"].dims == ("round",)
     assert ds["metrics/train_loss"].sel(round=1).values.tolist() == [1.0, 2.0]
 
@@ -169,7 +169,7 @@ def test_a_tree_can_be_saved_and_opened_without_roundweave(run, tmp_path) -> Non
 
 def test_parts_of_updates_are_those_of_the_whole(tiny_in: Callable[..., Tiny], tmp_path) -> None:
     tiny = tiny_in(tmp_path)
-    array = Run(tiny.train(tiny.create(), 2).path).tree["updates/fc.weight"]
+    array = StoredRun(tiny.train(tiny.create(), 2).path).tree["updates/fc.weight"]
     whole = array.load()
     for index in [
         (1,),
@@ -183,9 +183,9 @@ def test_parts_of_updates_are_those_of_the_whole(tiny_in: Callable[..., Tiny], t
 
 def test_what_was_pruned_is_nan_among_numbers_of_all_rounds(tiny) -> None:
     store = tiny.train(tiny.create(), 3)
-    whole, tensor = Run(store.path).ds.load(), Run(store.path)["fc.weight"].load()
+    whole, tensor = StoredRun(store.path).ds.load(), StoredRun(store.path)["fc.weight"].load()
     prune_run(store, Keep.of("last:1"))
-    run = Run(store.path)
+    run = StoredRun(store.path)
     xr.testing.assert_identical(run.ds["loss"].load(), whole["loss"])
     for name, array in run.ds.items():
         # Frozen tensors have no rounds, and are never pruned.

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from storage.errors import UsageError
-from storage.runs.figures import OUTCOMES
-from storage.runs.run import Run
+from storage.runs.figures import OUTCOMES, Plots
+from storage.runs.run import StoredRun
 from storage.runs.tables import ARRIVAL, arrivals_by, worker_rows
 from tests.storage.runs.test_markup import Cells
 
@@ -25,17 +25,17 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(tiny) -> Run:
+def run(tiny) -> StoredRun:
     """Three rounds of two updates each, of which that of partition 0 is refused in the last."""
     store = tiny.create()
     tiny.serve(store, STALENESS, REFUSED)
-    return Run(store.path)
+    return StoredRun(store.path)
 
 
 @pytest.fixture
-def waiting(tiny) -> Run:
+def waiting(tiny) -> StoredRun:
     """Two rounds that waited for all partitions."""
-    return Run(tiny.train(tiny.create("waiting"), 2).path)
+    return StoredRun(tiny.train(tiny.create("waiting"), 2).path)
 
 
 def test_each_update_that_arrived_has_a_row(run) -> None:
@@ -70,7 +70,7 @@ def test_where_rounds_waited_nothing_arrived(waiting) -> None:
     assert worker_rows(table) == []
     assert "staleness" not in waiting.history()
     with pytest.raises(UsageError, match="waiting has no staleness: its rounds waited for all partitions"):
-        waiting.plot.staleness()
+        Plots(waiting).staleness()
 
 
 def bars(axes: plt.Axes) -> dict[str, list[tuple[float, float]]]:
@@ -81,7 +81,7 @@ def bars(axes: plt.Axes) -> dict[str, list[tuple[float, float]]]:
 
 
 def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(run) -> None:
-    axes = run.plot.staleness()
+    axes = Plots(run).staleness()
     assert bars(axes) == {
         "0": [(0, 1), (0, 1), (0, 0)],
         "1": [(1, 2), (1, 0), (0, 1)],
@@ -96,7 +96,7 @@ def test_bars_of_partitions_stand_on_one_another_with_what_was_refused_on_top(ru
 
 def test_of_many_partitions_what_was_accepted_is_one_bar(run, monkeypatch) -> None:
     monkeypatch.setattr("storage.runs.figures.LINES", 1)
-    assert bars(run.plot.staleness()) == {
+    assert bars(Plots(run).staleness()) == {
         "accepted": [(0, 3), (0, 1), (0, 1)],
         "refused": [(3, 0), (1, 1), (1, 0)],
     }
@@ -104,7 +104,7 @@ def test_of_many_partitions_what_was_accepted_is_one_bar(run, monkeypatch) -> No
 
 def test_it_is_drawn_on_the_axes_that_it_is_given(run) -> None:
     axes = plt.figure().subplots()
-    assert run.plot.staleness(axes) is axes
+    assert Plots(run).staleness(axes) is axes
     axes.figure.canvas.draw()
     assert len(plt.get_fignums()) == 1
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from storage.places.base import beside, together
 from storage.places.local import LocalPlace
 from storage.places.schemes import place_of
-from storage.places.together import beside, together
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from tests.storage.places.far_away import far_away
 
 ATTRIBUTES = {"config": {"algorithm": {"name": "fed_avg"}}, "created": 1.0}
@@ -35,13 +35,13 @@ def test_opening_a_thousand_rounds_and_their_history_takes_twenty_requests(tiny,
     keys = [key for key in source.sizes() if not key.startswith(("params", "updates", "memory", "carry"))]
     together(place, lambda key: place.write(key, source.read(key)), keys)
     before = proxy.requests
-    run = Run(place)
+    run = StoredRun(place)
     history = run.history()
     assert (run.status, run.done, run.rounds) == ("complete", 1000, 1000)
     assert proxy.requests - before <= 20
     assert history.index.tolist() == list(range(1001))
     assert history["seconds"].tolist()[1:] == [float(round) for round in range(1, 1001)]
-    assert history.equals(Run(store.path).history())
+    assert history.equals(StoredRun(store.path).history())
 
 
 def test_a_round_reads_back_nothing_but_the_record_before(tiny, s3, proxy) -> None:
@@ -60,7 +60,7 @@ def test_rows_of_several_processes_are_all_kept(tiny, s3) -> None:
     stores += [RoundStore(place), RoundStore(place)]
     for round, turn in enumerate([0, 0, 1, 1, 0, 2, 1, 2, 2], start=1):
         stores[turn].commit(tiny.write(stores[turn], round))
-    run = Run(place)
+    run = StoredRun(place)
     assert run.history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 10)]
     assert run.committed == list(range(10))
 

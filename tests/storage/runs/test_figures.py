@@ -12,8 +12,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from storage.errors import UsageError
-from storage.runs.figures import OUTCOMES, draw_columns, draw_map
-from storage.runs.run import Run
+from storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
+from storage.runs.run import StoredRun
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
 
@@ -25,7 +25,7 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(tiny) -> Run:
+def run(tiny) -> StoredRun:
     """Three rounds; partition 0 is refused in round 2, and takes no part in round 3."""
     store = tiny.create()
     for round, refused in ((1, ()), (2, (0,)), (3, ())):
@@ -33,7 +33,7 @@ def run(tiny) -> Run:
         if round == 3:
             commit = tiny.write(store, 3, updates={1: commit.updates[1]})
         store.commit(commit)
-    return Run(store.path)
+    return StoredRun(store.path)
 
 
 def test_only_rounds_with_a_number_are_drawn() -> None:
@@ -47,7 +47,7 @@ def test_only_rounds_with_a_number_are_drawn() -> None:
 def test_a_plot_is_drawn_on_the_axes_that_it_is_given(run, name) -> None:
     figure = Figure()
     axes = figure.subplots()
-    assert getattr(run.plot, name)(ax=axes) is axes
+    assert getattr(Plots(run), name)(ax=axes) is axes
     assert axes.get_xlabel() == "round"
     assert axes.get_title().startswith("tiny")
     assert plt.get_fignums() == []
@@ -55,12 +55,12 @@ def test_a_plot_is_drawn_on_the_axes_that_it_is_given(run, name) -> None:
 
 
 def test_a_plot_without_axes_makes_a_figure_that_a_notebook_shows(run) -> None:
-    axes = run.plot.refusals()
+    axes = Plots(run).refusals()
     assert plt.figure(plt.get_fignums()[0]) is axes.figure
 
 
 def test_losses_are_at_the_left_and_scores_at_the_right(run) -> None:
-    left, right = run.plot.history().figure.axes
+    left, right = Plots(run).history().figure.axes
     assert [line.get_label() for line in left.lines] == ["train_loss", "held-out loss"]
     assert [line.get_label() for line in right.lines] == ["accuracy"]
     assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "accuracy")
@@ -74,25 +74,25 @@ def test_losses_are_at_the_left_and_scores_at_the_right(run) -> None:
 
 
 def test_each_partition_has_a_line_of_its_divergence(run) -> None:
-    axes = run.plot.divergence("cosine")
+    axes = Plots(run).divergence("cosine")
     table = run.divergence()["cosine"]
     for partition, line in enumerate(axes.lines):
         told = table[partition].dropna()
         assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == (told.index.tolist(), told.tolist())
     with pytest.raises(UsageError, match=r"no measure 'cosin'; did you mean cosine\?"):
-        run.plot.divergence("cosin")
+        Plots(run).divergence("cosin")
 
 
 def test_the_divergence_of_many_partitions_is_a_map(run, monkeypatch) -> None:
     monkeypatch.setattr("storage.runs.figures.LINES", 1)
-    axes = run.plot.divergence()
+    axes = Plots(run).divergence()
     assert not axes.lines
     shown = axes.collections[0].get_array()
     np.testing.assert_array_equal(np.ma.filled(shown, np.nan), run.divergence()["relative"].loc[1:].T)
 
 
 def test_who_was_refused_has_its_colour(run) -> None:
-    mesh = run.plot.refusals().collections[0]
+    mesh = Plots(run).refusals().collections[0]
     shown = [[to_hex(mesh.to_rgba(cell)) for cell in row] for row in mesh.get_array()]
     absent, accepted, refused = OUTCOMES.values()
     assert shown == [[accepted, refused, absent], [accepted, accepted, accepted]]
@@ -115,7 +115,7 @@ def test_of_many_rows_some_are_named() -> None:
 
 @pytest.mark.parametrize("name", ["history", "divergence", "changes", "refusals"])
 def test_a_run_without_rounds_has_empty_plots(tiny, name) -> None:
-    axes = getattr(Run(tiny.create().path).plot, name)()
+    axes = getattr(Plots(StoredRun(tiny.create().path)), name)()
     axes.figure.canvas.draw()
     assert not axes.lines
     assert not axes.collections

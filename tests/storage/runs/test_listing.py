@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from storage.errors import UsageError
 from storage.rounds.commits import Score
 from storage.runs.listing import compare, list_runs
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 
 CODE = {"reference": "mine.py:model", "name": "model", "source": "...", "path": "/x/mine.py", "pickled": ""}
 
@@ -77,18 +77,18 @@ def test_runs_are_compared_by_what_differs(train) -> None:
 
 
 def test_equal_configurations_have_no_difference(tiny) -> None:
-    runs = [Run(tiny.train(tiny.create(name), 1).path) for name in ("a", "b")]
+    runs = [StoredRun(tiny.train(tiny.create(name), 1).path) for name in ("a", "b")]
     assert compare(runs).config.empty
 
 
 def test_own_functions_differ_by_what_they_do(tiny) -> None:
     """Only definitions count: the same function of a file that was moved is the same."""
 
-    def run(name: str, path: str, digest: str) -> Run:
+    def run(name: str, path: str, digest: str) -> StoredRun:
         code = CODE | {"path": path, "definitions": [["model", digest]]}
         attributes = {"config": {"algorithm": {"name": "fed_avg"}, "model": code}, "created": 1.0}
         store = tiny.create()
-        return Run(
+        return StoredRun(
             type(store).create(tiny.folder / f"{name}.zarr", tiny.schema, 1, attributes, tiny.state(0)).path
         )
 
@@ -104,20 +104,20 @@ def test_own_functions_differ_by_what_they_do(tiny) -> None:
 
 
 def test_runs_of_one_name_cannot_be_compared(tiny) -> None:
-    run = Run(tiny.create().path)
+    run = StoredRun(tiny.create().path)
     for runs in ([run, run], []):
         with pytest.raises(UsageError, match="compare takes runs of different names"):
             compare(runs)
 
 
 def test_what_is_no_run_cannot_be_compared(tiny) -> None:
-    for runs in (["tiny"], [Run(tiny.create().path), None], "tiny"):
+    for runs in (["tiny"], [StoredRun(tiny.create().path), None], "tiny"):
         with pytest.raises(UsageError, match=r"compare takes runs, as open_run gives them, not ('t|None)"):
             compare(runs)
 
 
 def test_a_comparison_draws_a_line_for_each_run(tiny) -> None:
-    compared = compare([Run(tiny.train(tiny.create(name), 2).path) for name in ("a", "b")])
+    compared = compare([StoredRun(tiny.train(tiny.create(name), 2).path) for name in ("a", "b")])
     figure = Figure()
     axes = figure.subplots()
     assert compared.plot.history("accuracy", ax=axes) is axes

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.runs.run import Run, open_run
+from storage.runs.run import StoredRun, open_stored
 from storage.values.digests import state_digest, tensor_digests
 
-ROUNDS = 60
+ROUNDS = 25
 
 WRITER = """
 import sys
@@ -50,7 +50,7 @@ def go_on(writer: subprocess.Popen[str]) -> int:
     return int(writer.stdout.readline())
 
 
-def assert_whole(tiny, run: Run, seen: int) -> None:
+def assert_whole(tiny, run: StoredRun, seen: int) -> None:
     """All that is shown up to a round is of one moment, and is what was written."""
     assert len(run.history()) == len(run["fc.weight"]) == len(run.ds["round"]) == seen + 1
     assert run.history()["loss"][1:].tolist() == [1 / round for round in range(1, seen + 1)]
@@ -65,7 +65,7 @@ def assert_whole(tiny, run: Run, seen: int) -> None:
 def test_a_refreshed_view_follows_a_running_writer(tiny, writer) -> None:
     assert writer.stdout is not None
     assert writer.stdout.readline() == "1\n"
-    run = open_run("live")
+    run = open_stored("live")
     for round in range(3):
         assert (run.refresh().done, run.status, run.rounds) == (round, "running", ROUNDS)
         assert_whole(tiny, run, round)

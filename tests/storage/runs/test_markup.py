@@ -10,7 +10,7 @@ import pytest
 from storage.places.local import LocalPlace
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.runs.markup import round_card
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 
 
 class Cells(HTMLParser):
@@ -33,11 +33,11 @@ class Cells(HTMLParser):
 
 
 @pytest.fixture
-def run(tiny) -> Run:
+def run(tiny) -> StoredRun:
     store = tiny.create()
     store.commit(tiny.write(store, 1))
     store.commit(tiny.write(store, 2, refused=(0,)))
-    return Run(store.path)
+    return StoredRun(store.path)
 
 
 def test_a_run_shows_what_it_is_and_its_last_score(run) -> None:
@@ -71,7 +71,7 @@ def test_names_are_shown_as_they_are(tiny) -> None:
     commit = tiny.write(store, 1)
     refused = replace(commit.updates[0], refused="<script>alert(1)</script>")
     store.commit(replace(commit, updates={0: refused}))
-    run = Run(store.path)
+    run = StoredRun(store.path)
     for page in (run._repr_html_(), run.round(1)._repr_html_()):
         assert "<b>&<" not in page
         assert "<script>" not in page
@@ -89,7 +89,7 @@ def test_looking_at_a_run_reads_what_is_recorded_and_no_tensor(tiny, monkeypatch
     for rounds in (2, 40):
         store = tiny.train(tiny.create(f"of{rounds}", rounds=rounds), rounds)
         keys.clear()
-        run = Run(store.path)
+        run = StoredRun(store.path)
         last = run.round(-1)
         repr(run), run._repr_html_(), repr(last), last._repr_html_()
         assert not [key for key in keys if not key.startswith("commits/") and not key.endswith("zarr.json")]

@@ -13,7 +13,7 @@ from storage.errors import RoundMissing, UsageError
 from storage.hierarchy.schema import Schema
 from storage.rounds.commits import Score, UpdateRecord
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.runs.tables import LOWEST
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
@@ -31,7 +31,7 @@ UPDATES = [
 
 
 @pytest.fixture
-def run(tmp_path) -> Run:
+def run(tmp_path) -> StoredRun:
     """Two rounds of three partitions with these numbers."""
 
     def state(round: int) -> State:
@@ -49,7 +49,7 @@ def run(tmp_path) -> Run:
             records[partition] = UpdateRecord(update_digest(update), weight, None if accepted else "too far")
         store.tensors.write_state(state(round))
         store.commit(replace(store.describe(state(round), "writer", 1), updates=records))
-    return Run(store.path)
+    return StoredRun(store.path)
 
 
 def test_the_divergence_is_that_around_the_weighted_mean(run) -> None:
@@ -79,7 +79,7 @@ def test_the_difference_of_two_rounds_is_told_by_tensor(run) -> None:
 
 
 def test_every_tensor_but_the_frozen_ones_is_compared(tiny) -> None:
-    run = Run(tiny.train(tiny.create(), 2).path)
+    run = StoredRun(tiny.train(tiny.create(), 2).path)
     assert run.diff(1, 2).index.tolist() == [path for path in run.tensors if not path.startswith("frozen/")]
     same = run.diff(2, 2)
     assert (same["norm"] == 0).all()
@@ -99,7 +99,7 @@ def test_the_best_round_has_the_lowest_loss_and_the_highest_score(tiny) -> None:
     for round, values in enumerate(scores, 1):
         score = values and Score(values[0], {"accuracy": values[1], "mae": values[2], "mine": values[2]}, 8)
         store.commit(tiny.write(store, round, score=score))
-    run = Run(store.path)
+    run = StoredRun(store.path)
     best = {score: run.best(score).number for score in ("loss", "accuracy", "mae", "mine")}
     assert best == {"loss": 2, "accuracy": 3, "mae": 2, "mine": 1}
     assert run.best().number == 2
@@ -113,7 +113,7 @@ def test_a_round_that_was_not_scored_is_not_the_best(tiny) -> None:
     store = tiny.create()
     store.commit(tiny.write(store, 1, score=None))
     with pytest.raises(RoundMissing, match="no round has the score loss"):
-        Run(store.path).best()
+        StoredRun(store.path).best()
 
 
 def test_it_is_known_of_every_score_which_is_the_best() -> None:

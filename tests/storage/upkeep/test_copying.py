@@ -13,7 +13,7 @@ from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.upkeep.copying import copy_run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
@@ -37,11 +37,11 @@ def test_a_copy_is_the_run_and_goes_on_as_it_would(tiny, tmp_path: Path, same, w
     copy = RoundStore(target)
     (store.path / "commits/4.json.1234.partial").unlink()
     assert contents(target) == contents(store.place)
-    assert Run(target).status == Run(store.path).status == "interrupted"
+    assert StoredRun(target).status == StoredRun(store.path).status == "interrupted"
     assert (copy.log.chain(3), store.log.chain(3)) == (chain, chain)
     assert told[-1] == (told[-1][1], sum(map(len, contents(target).values())))
     assert verify(target) == verify(store.path)
-    assert Run(target).digest == Run(store.path).digest
+    assert StoredRun(target).digest == StoredRun(store.path).digest
     recover(copy)
     copy.commit(tiny.write(copy, 4))
     assert same(copy.tensors.read_state(4), tiny.state(4))
@@ -134,7 +134,7 @@ def test_whenever_a_copy_dies_there_is_none_and_the_run_is_as_it_was(small, tmp_
         with pytest.raises(Killed):
             copy_run(store, Dying(target, number))
         with pytest.raises(NotARun):
-            Run(target)
+            StoredRun(target)
         assert list(target.parent.iterdir()) == []
     assert contents(store.place) == before
     copy_run(store, LocalPlace(target))

@@ -17,9 +17,9 @@ from storage.places.local import LocalPlace
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.rounds.pruned import Pruned
-from storage.rounds.recovery import newest_whole, recover
+from storage.rounds.recovery import newest_sound, recover
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import LetGo, prune_run
 from tests.storage.upkeep.dying import Dying, Killed, bury, each_death
@@ -56,7 +56,7 @@ def test_each_policy_keeps_the_files_of_the_rounds_it_names(tiny, keep: str, sta
         f"{r}.json" for r in range(6)
     ]
     assert store.place.has("frozen/table/c/0/0")
-    assert Run(store.path).history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 6)]
+    assert StoredRun(store.path).history()["loss"].tolist()[1:] == [1.0 / round for round in range(1, 6)]
 
 
 def test_an_update_stays_while_its_partition_carries_it(tiny) -> None:
@@ -69,7 +69,7 @@ def test_an_update_stays_while_its_partition_carries_it(tiny) -> None:
         ]
         needed = {(source, partition) for partition, source in carry_from.items()}
         assert set(there) == needed | {(round, 0), (round, 1)}
-        assert newest_whole(store) == round
+        assert newest_sound(store) == round
 
 
 def test_what_was_pruned_is_told_from_what_was_lost(tiny) -> None:
@@ -89,7 +89,7 @@ def test_what_was_pruned_is_told_from_what_was_lost(tiny) -> None:
     store.place.delete("params/scale/c/4")
     with pytest.raises(StoreDamaged, match="round 4 has no params/scale, params/scale/c/4 is missing"):
         store.tensors.read_state(4)
-    run = Run(store.path)
+    run = StoredRun(store.path)
     assert (run.committed, run.kept) == ([0, 1, 2, 3, 4, 5], [0, 2, 4, 5])
     assert run["fc.weight"]["round"].values.tolist() == [0, 2, 4, 5]
     assert run["fc.weight"].values.shape == (4, 3, 2)
@@ -98,7 +98,7 @@ def test_what_was_pruned_is_told_from_what_was_lost(tiny) -> None:
 
 def test_a_reader_who_looked_before_is_told_as_well(tiny) -> None:
     store = tiny.train(tiny.create(rounds=3), 3)
-    run = Run(store.path)
+    run = StoredRun(store.path)
     prune_run(store, Keep.of("last:1"))
     with pytest.raises(RoundPruned):
         run.round(1).params  # noqa: B018
@@ -179,7 +179,7 @@ def test_how_the_last_writer_ended_stays_said(tiny) -> None:
     with pytest.raises(RoundFailed), hold_lease(store.place, "mine"):
         raise RoundFailed("a partition is empty")
     prune_run(store, Keep.of("last:1"))
-    assert (Run(store.path).status, Run(store.path).failure) == ("failed", "a partition is empty")
+    assert (StoredRun(store.path).status, StoredRun(store.path).failure) == ("failed", "a partition is empty")
 
 
 def test_a_run_whose_end_was_damaged_goes_on_from_what_was_kept(tiny, flip, same) -> None:
@@ -206,7 +206,7 @@ def test_a_record_of_what_was_pruned_that_was_changed_is_not_believed(tiny) -> N
     record = store.path / "commits/pruned.json"
     written = record.read_bytes()
     value = json.loads(written)
-    for wrong in ({"states": [[1, 4]]}, {"carried": [[1, 1]]}, {"newest": 4}, {"chain": "0" * 64}, {"seal": ""}):
+    for wrong in ({"states": [[1, 4]]}, {"carried": [[1, 1]]}, {"newest": 4}, {"chain": "0" * 64}, {"digest": ""}):
         record.write_text(json.dumps(value | wrong))
         with pytest.raises(StoreDamaged, match=r"pruned\.json is no record of what was pruned"):
             store.tensors.read_state(1)
@@ -231,11 +231,11 @@ def test_a_record_of_another_run_is_not_believed(tiny) -> None:
     store, other = tiny.train(tiny.create(), 3), tiny.train(tiny.create("other", created=2.0), 3)
     prune_run(other, Keep.of("last:1"))
     shutil.copy(other.path / "commits/pruned.json", store.path / "commits/pruned.json")
-    with pytest.raises(StoreDamaged, match="it is of another run, or was changed"):
+    with pytest.raises(StoreDamaged, match="it is of another run"):
         store.tensors.pruned()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 2), KEEPS, st.integers(0, 25)), max_size=5),
     data=st.data(),
@@ -253,7 +253,7 @@ def test_whatever_is_kept_and_wherever_it_dies_the_run_goes_on_from_its_last_rou
         with suppress(Killed):
             prune_run(RoundStore(Dying(store.path, death)), keep)
         bury(store.path)
-        assert newest_whole(store) == done
+        assert newest_sound(store) == done
         if data.draw(st.booleans()):
             assert recover(store) == (done, [])
         assert same(store.tensors.read_state(done), small.state(done))

@@ -7,8 +7,8 @@ import pytest
 from storage.errors import NotARun, RunBusy
 from storage.places.local import LocalPlace
 from storage.rounds.lease import hold_lease
-from storage.runs.run import Run
-from storage.upkeep.removing import remove_run
+from storage.runs.run import StoredRun
+from storage.upkeep.pruning import remove_run
 from tests.storage.upkeep.dying import Dying, Killed
 
 
@@ -16,25 +16,25 @@ def test_all_of_a_run_goes_and_nothing_beside_it(small) -> None:
     store, other = small.train(small.create(), 2), small.create("other")
     remove_run(store.place)
     assert [path.name for path in small.folder.iterdir()] == ["other.zarr"]
-    assert Run(other.path).done == 0
+    assert StoredRun(other.path).done == 0
 
 
 def test_a_run_that_is_written_is_not_removed(small) -> None:
     store = small.train(small.create(), 2)
     with hold_lease(store.place, "mine"), pytest.raises(RunBusy, match="is being written by process"):
         remove_run(store.place)
-    assert Run(store.path).done == 2
+    assert StoredRun(store.path).done == 2
 
 
 def test_what_a_removal_leaves_that_died_is_no_run(small) -> None:
     path = small.train(small.create(), 2).path
     with pytest.raises(Killed):
         remove_run(Dying(path, 0))
-    assert Run(path).done == 2
+    assert StoredRun(path).done == 2
     with pytest.raises(Killed):
         remove_run(Dying(path, 1))
     assert (path / "commits/2.json").exists()
     with pytest.raises(NotARun):
-        Run(path)
+        StoredRun(path)
     remove_run(LocalPlace(path))
     assert not path.exists()

@@ -12,8 +12,8 @@ import pytest
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
+from flows.stored import Run
 from storage.rounds.commits import InFlight
-from storage.runs.run import Run
 from tasks.executors.inline import InlineExecutor
 from tasks.when import Asynchronous, Order, ServerRound
 

@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from storage.runs.run import Run
+from flows.stored import Run
 
 START, CURVATURE = 2.0, 0.5
 CENTRES = (-1.0, 0.75, 3.0, 0.5)

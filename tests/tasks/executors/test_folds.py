@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from distributed import Client
 
-from storage.runs.run import Run
+from flows.stored import Run
 from tasks.clusters.connecting import connect
 from tasks.evidence.results import RoundResult
 from tasks.executors.graph import GraphExecutor

@@ -11,8 +11,8 @@ import pytest
 import torch
 from distributed import Client
 
+from flows.stored import Run, open_run
 from storage.errors import RoundFailed
-from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from flows.stored import Run
 from storage.errors import PlaceError
 from storage.places.local import LocalPlace
 from storage.rounds import tensors
-from storage.runs.run import Run
 
 FIELDS = {"model": "logistic", "partitions": 2, "rounds": 6, "name": "run"}
 

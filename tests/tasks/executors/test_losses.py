@@ -17,8 +17,8 @@ from distributed import Client, LocalCluster
 
 from flows.config.resolving import resolve, work_of
 from flows.config.train import TrainConfig
+from flows.stored import Run
 from storage.errors import ClusterError
-from storage.runs.run import Run
 from tasks.clusters.connecting import connect
 from tasks.clusters.workers import wait_at_most
 from tasks.evidence.results import RoundResult

@@ -9,8 +9,8 @@ import pytest
 from distributed import Client
 
 import roundweave as rw
+from flows.stored import Run
 from storage.errors import RoundFailed
-from storage.runs.run import Run
 from tasks.clusters.connecting import connect
 from tasks.clusters.workers import processes
 from tasks.executors.base import Executor

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
+from flows.stored import Run, open_run
 from storage.errors import ClusterError, RoundFailed
-from storage.runs.run import Run, open_run
 from tasks.clusters.connecting import connect
 from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.test_losses import foreign

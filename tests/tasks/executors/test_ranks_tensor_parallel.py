@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from flows.stored import open_run
 from storage.errors import ClusterError, RoundFailed
-from storage.runs.run import open_run
 from tasks.clusters.connecting import connect
 from tasks.executors.ranks import RanksExecutor
 from tests.tasks.executors.test_ranks import KILL, STOP, lines, until

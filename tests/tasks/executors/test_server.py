@@ -12,8 +12,8 @@ import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
+from flows.stored import Run
 from storage.errors import ClusterError, RoundFailed
-from storage.runs.run import Run
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 

@@ -12,10 +12,10 @@ import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
+from flows.stored import Run
 from storage.errors import RoundFailed
 from storage.rounds.pruned import check_pruned
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
 from tasks.executors.inline import InlineExecutor
 
 SMALL = {"model": "logistic", "partitions": 4, "executor": "inline"}

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from flows.stored import open_run
 from storage.rounds.commits import Score
-from storage.runs.run import open_run
 from storage.values.digests import match_digest
 from storage.values.state import Match
 from tasks.matching.search.networks import Evidence, match_all, match_each

@@ -14,11 +14,11 @@ import roundweave as rw
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
+from flows.stored import Run
 from storage.errors import RoundFailed, RoundPruned
-from storage.rounds.recovery import newest_whole
+from storage.rounds.recovery import newest_sound
 from storage.rounds.store import RoundStore
 from storage.rounds.tensors import StoredTensors
-from storage.runs.run import Run
 from storage.upkeep.keeping import Keep
 from storage.upkeep.pruning import prune_run
 from storage.upkeep.verifying.verify import verify
@@ -193,7 +193,7 @@ def test_a_damaged_update_between_is_named(sparse, flip) -> None:
     results = rw.open_run(sparse.path).replay("all").results
     assert [result.round for result in results if not result.identical] == [7, 8]
     assert "updates/float32/c/6/1/0" in str(results[6])
-    assert newest_whole(RoundStore(sparse.path)) == 9
+    assert newest_sound(RoundStore(sparse.path)) == 9
 
 
 def test_a_run_cut_short_between_states_goes_on_to_the_same_bits(train, sparse, flip) -> None:
@@ -210,7 +210,7 @@ def test_a_run_cut_short_between_states_goes_on_to_the_same_bits(train, sparse, 
         assert states(Run(path)) == ["0", "4"]
         if damaged:
             flip(path / f"updates/float32/c/{damaged}/0/0", 40)
-        assert newest_whole(RoundStore(path)) == done
+        assert newest_sound(RoundStore(path)) == done
         run = train(window=9, **fields, rounds=9)
         assert run.digest == sparse.digest
         assert verify(run.path).sound
@@ -254,7 +254,7 @@ def test_whatever_is_kept_of_a_run_that_ends_between_states_it_goes_on(train, sp
             next(made)
     path = sparse.path.parent / "cut.zarr"
     prune_run(RoundStore(path), Keep.of(keep))
-    assert newest_whole(RoundStore(path)) == 7
+    assert newest_sound(RoundStore(path)) == 7
     assert verify(path).sound
     run = train(window=2, **fields | {"keep": keep, "rounds": 9})
     assert run.digest == sparse.digest

@@ -17,7 +17,7 @@ from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.rounds.splits import split_record
 from storage.rounds.store import RoundStore
-from storage.runs.run import Run
+from storage.runs.run import StoredRun
 from storage.values.digests import match_digest
 from storage.values.state import Match, State, Update
 from storage.values.tensors import TensorSpec
@@ -119,9 +119,9 @@ ASKED = [
 ]
 
 
-def questions(rounds: range) -> dict[str, Callable[[Run], object]]:
+def questions(rounds: range) -> dict[str, Callable[[StoredRun], object]]:
     """All that can be asked of a run of these rounds, by what it is."""
-    asked: dict[str, Callable[[Run], object]] = {
+    asked: dict[str, Callable[[StoredRun], object]] = {
         name: (lambda run, name=name: getattr(run, name)) for name in ASKED
     }
     asked |= {"repr": repr, "history": lambda run: run.history()}
@@ -137,7 +137,7 @@ def questions(rounds: range) -> dict[str, Callable[[Run], object]]:
                 question = asked[f"{name} {number} {partition}"]
                 asked[f"{name} {number} {partition}"] = lambda run, q=question, at=place: q(run, **at)
         if number:
-            asked[f"examples {number}"] = lambda run, r=number: run.examples(0, r)
+            asked[f"examples {number}"] = lambda run, r=number: run.round(r).owners
     return asked
 
 
@@ -147,7 +147,7 @@ def answers() -> Callable[[Path, range], dict[str, object]]:
 
     def ask(path: Path, rounds: range) -> dict[str, object]:
         try:
-            run = Run(path)
+            run = StoredRun(path)
         except StoreError as error:
             return dict.fromkeys(questions(rounds), error)
         told: dict[str, object] = {}

@@ -1,0 +1,216 @@
+"""What is recorded of a stored run: its attributes, its rounds, and how it stands. No tensor is read for it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Self
+
+from storage.errors import NotARun
+from storage.places.addresses import Where
+from storage.places.base import Place
+from storage.places.schemes import place_of
+from storage.rounds.commits import Commit
+from storage.rounds.lease import read_lease
+from storage.rounds.log import Link
+from storage.rounds.numbers import History
+from storage.rounds.pruned import Pruned
+from storage.rounds.store import RoundStore
+from storage.runs.attributes import checked_attributes
+from storage.runs.names import recorded_name, run_name
+
+
+class RunFacts:
+    """The facts of a stored run as it was when it was opened or last refreshed."""
+
+    def __init__(self, where: Where | Place) -> None:
+        self._place = place_of(where)
+        self.refresh()
+
+    def refresh(self) -> Self:
+        """Read the store again, to see the rounds that were committed since the run was opened.
+
+        Returns:
+            This run itself.
+
+        Raises:
+            NotARun: The run is gone, or its attributes are damaged.
+            StoreDamaged: No commit record belongs to the run's attributes.
+
+        Example:
+            >>> run.refresh().done
+        """
+        self._store = RoundStore(self._place)
+        checked = checked_attributes(self._store.attributes, self._store.place)
+        self._created = checked.created
+        self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
+        self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
+        self._rounds, self._done = self._store.records, self._store.newest
+        self._lease = read_lease(self._place)
+        self._commits: dict[int, Commit] = {}
+        self._links: dict[int, Link] | None = None
+        self._numbers: History | None = None
+        return self
+
+    @property
+    def address(self) -> str:
+        """Where the run lies, as text: a path, or an address such as ``s3://bucket/runs/first.zarr``."""
+        return self._store.address
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run. Raises `UsageError` where the run is not on a disk of this machine."""
+        return self._store.path
+
+    @property
+    def name(self) -> str:
+        """The name of the run under its root, without ``.zarr``."""
+        return run_name(self.address)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that the run was started with, as JSON values by field of `TrainConfig`."""
+        return dict(self._attributes["config"])
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm: built in, your own as ``FILE.py:function``, or ``merge`` for a merge."""
+        return recorded_name(self.config["algorithm"]["name"])
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Everything that was recorded at the start of the run, by name.
+
+        Among these are ``config``, ``algorithm``, ``data`` (number, digest and classes of the examples),
+        ``network``, ``fingerprint`` of the numerics and ``versions`` of installed packages.
+        """
+        return self._attributes
+
+    @property
+    def created(self) -> float:
+        """When the run was created, in seconds since the epoch."""
+        return self._created
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run is meant to have, according to the process that wrote it last."""
+        planned = self._lease.rounds if self._lease else 0
+        return max(planned, self._done or 0) if planned else self._store.rounds
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the examples are split into."""
+        return self._store.schema.partitions
+
+    @property
+    def done(self) -> int:
+        """The newest round whose commit record is whole; 0 is the initial state."""
+        if self._done is None:
+            raise NotARun(f"{self.address} has no committed round; start the run again")
+        return self._done
+
+    @property
+    def committed(self) -> list[int]:
+        """The rounds up to `done` whose commit records are whole, ascending. All records are read and verified."""
+        return list(self._whole())
+
+    @property
+    def pruned(self) -> Pruned:
+        """The rounds whose states or updates were pruned, read from the store now.
+
+        Raises `StoreDamaged` where the record of what was pruned is damaged.
+        """
+        return self._store.tensors.pruned()
+
+    @property
+    def absent(self) -> Pruned:
+        """The rounds without a state or updates: those that were pruned, and states that were never stored."""
+        pruned, links = self.pruned, self._whole()
+        return replace(pruned, states=pruned.states | {round for round, link in links.items() if not link.stored})
+
+    @property
+    def kept(self) -> list[int]:
+        """The committed rounds whose states can be read, ascending."""
+        return list(filter(self.absent.has_state, self.committed))
+
+    @property
+    def lost(self) -> list[int]:
+        """The rounds without a whole commit record, ascending. Resuming trains those after `done` again."""
+        before = set(range(self.done)) - set(self.committed)
+        return sorted(before | {round for round in self._rounds if round > self.done})
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the state after the newest committed round, as 64 hexadecimal digits."""
+        return self._commit(self.done).state
+
+    @property
+    def chain(self) -> str:
+        """The chain of the newest commit record: 64 hexadecimal digits that cover the whole history of the run."""
+        return self._store.log.chain(self.done)
+
+    @property
+    def stop(self) -> str | None:
+        """Why training stopped before the last planned round; None where it did not."""
+        return self._commit(self.done).stop
+
+    @property
+    def failure(self) -> str | None:
+        """The error that ended the last process that wrote the run; None where it did not fail."""
+        return self._lease.failure if self._lease else None
+
+    @property
+    def damaged(self) -> list[int]:
+        """The rounds whose damaged records were quarantined when the run was resumed."""
+        return [round for round in self._store.quarantined if round in self._rounds or round > self.done]
+
+    @property
+    def status(self) -> str:
+        """``complete``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
+
+        A run counts as running for up to 30 seconds after a writer on another machine was killed.
+        """
+        if self._lease and self._lease.fresh:
+            return "running"
+        if self.done >= self.rounds or self.stop:
+            return "complete"
+        return "failed" if self.failure else "interrupted"
+
+    @property
+    def scores(self) -> list[str]:
+        """The names of the scores besides the loss, such as ``accuracy``."""
+        paths = (path.partition("/") for path in self._history.paths())
+        return [name for group, _, name in paths if group == "scores" and name != "loss"]
+
+    @property
+    def _history(self) -> History:
+        """The numbers of all rounds up to `done`, read once."""
+        if self._numbers is None:
+            done = self.done
+            rounds = [round for round in self._rounds if round <= done]
+            self._numbers = History(self._store.log, rounds)
+        return self._numbers
+
+    @property
+    def tensors(self) -> list[str]:
+        """The paths of all tensors of the state, such as ``params/fc1.weight``, as ``run[path]`` takes them.
+
+        ``run[name]`` also takes the name of a parameter or buffer without its group, such as ``fc1.weight``.
+        """
+        return list(self._store.schema.state(1))
+
+    def _whole(self) -> dict[int, Link]:
+        """The verified commit records up to `done`, ascending by round; they are read once."""
+        if self._links is None:
+            done = self.done
+            self._links = self._store.log.links([round for round in self._rounds if round <= done])
+        return self._links
+
+    def _commit(self, round: int) -> Commit:
+        """The commit record of a round, which is read once. Raises `RoundMissing` and `StoreDamaged`."""
+        if round not in self._rounds:
+            raise self._store.log.missing(round, self._rounds)
+        if round not in self._commits:
+            log, link = self._store.log, (self._links or {}).get(round)
+            self._commits[round] = log.parsed(round, link) if link else log.read(round)
+        return self._commits[round]

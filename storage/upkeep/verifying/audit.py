@@ -1,0 +1,122 @@
+"""The run that is being verified, with its files and records as listed at the start, and what was found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from storage.errors import PlaceError, RoundweaveError, StoreDamaged
+from storage.hierarchy.chunks import chunk_key
+from storage.hierarchy.schema import ArraySpec, Schema
+from storage.places.base import Place
+from storage.rounds.commits import Commit
+from storage.rounds.log import Link
+from storage.rounds.pruned import Pruned, known_pruned
+from storage.rounds.store import RoundStore
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a file of a run: the file's `path` in the run, and `what` is wrong."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+@dataclass
+class Audit:
+    """A run as it is when verifying begins, and the results so far.
+
+    `rounds` are those with a record, whole or not. `links` and `commits` are the whole records by round. `sizes`
+    are the bytes of all files by key. `pruned` is None where the record of it is damaged. `keys` are the files
+    that belong to the run, `findings` what is wrong, and `notes` what is merely unfinished.
+    """
+
+    store: RoundStore
+    sizes: Mapping[str, int]
+    rounds: list[int]
+    links: Mapping[int, Link]
+    commits: Mapping[int, Commit]
+    pruned: Pruned | None
+    keys: set[str] = field(default_factory=set)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, store: RoundStore) -> Audit:
+        """List the files and read the records of a run."""
+        # Numbers are written after their record. With files listed before records, every number has its record.
+        sizes, rounds = store.place.sizes(), store.log.rounds()
+        links, commits = _whole(store, rounds)
+        return cls(store, sizes, rounds, links, commits, known_pruned(store.log))
+
+    @property
+    def place(self) -> Place:
+        """The place of the run."""
+        return self.store.place
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the run."""
+        return self.store.schema
+
+    @property
+    def newest(self) -> int:
+        """The last round with a whole record; -1 where there is none."""
+        return max(self.commits, default=-1)
+
+    def later(self) -> dict[int, Commit]:
+        """The rounds that were committed since verifying began, with their records."""
+        return _whole(self.store, [round for round in self.store.log.rounds() if round > self.newest])[1]
+
+    def keeps(self, spec: ArraySpec, index: tuple[int, ...]) -> bool:
+        """Whether a chunk of a committed round must exist.
+
+        Where it is unknown what was pruned, a chunk must exist if it does.
+        """
+        if not spec.over_rounds:
+            return True
+        return chunk_key(spec, index) in self.sizes if self.pruned is None else self.pruned.has_chunk(spec, index)
+
+    def find(self, key: str, what: str) -> None:
+        """Report that something is wrong with a file."""
+        self.findings.append(Finding(key, what))
+
+    def note(self, key: str, what: str) -> None:
+        """Report that a file is unfinished."""
+        self.notes.append(Finding(key, what))
+
+    def check(self, key: str, read: Callable[[], object]) -> bool:
+        """Whether `read` raises no error, which would be reported. The file belongs to the run."""
+        self.keys.add(key)
+        what = self.refusal(key, read)
+        if what is not None:
+            self.find(key, what)
+        return what is None
+
+    def refusal(self, key: str, read: Callable[[], object]) -> str | None:
+        """What is wrong with a file according to the error that `read` raises; None where it raises none.
+
+        A `PlaceError` is raised instead, as it says nothing about the content.
+        """
+        try:
+            read()
+        except PlaceError:
+            raise
+        except RoundweaveError as error:
+            return str(error).removeprefix(f"{self.place}/{key}").removeprefix(str(self.place)).lstrip(": ")
+        return None
+
+
+def _whole(store: RoundStore, rounds: list[int]) -> tuple[dict[int, Link], dict[int, Commit]]:
+    """The whole records of these rounds, sealed and parsed, by round."""
+    commits = {}
+    links = store.log.links(rounds)
+    for round, link in links.items():
+        with suppress(StoreDamaged):  # reported later as a record that is not whole
+            commits[round] = store.log.parsed(round, link)
+    return {round: links[round] for round in commits}, commits
