@@ -116,6 +116,8 @@ def test_the_partition_at_which_a_team_dies_again_and_again_is_named(
     train, fields, do, monkeypatch, losses
 ) -> None:
     monkeypatch.setattr("tasks.executors.ranks.TEAM_LOSSES", losses)
+    if not losses:
+        monkeypatch.setattr("tasks.executors.ranks.TEAM_SECONDS", 2.0)
     do("Path(__file__).with_name('do-1-3').write_text(deed); os.kill(os.getpid(), signal.SIGKILL)", 1, 3)
     with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
         train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
