@@ -24,7 +24,7 @@ from storage.runs.markup import COLOURS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from flows.evidence.replay_result import Replay
+    from flows.evidence.replaying import Replay
 
 TEMPLATE = Environment(
     loader=PackageLoader("flows.exporting", "."),

@@ -52,13 +52,11 @@ class Course(Generic[T]):
     """How Dask runs some kind of rounds: those of a training run, or those of a replay.
 
     `tasks` makes the graph of a window; its task of this `kind` gives what each round yields. If `done` says that
-    a round is stored, `read` gets it from the store, whatever happened to its task. `advice` is what the error for
-    a lost round tells the user to do.
+    a round is stored, `read` gets it from the store, whatever happened to its task.
     """
 
     kind: str
     tasks: Callable[[Job, Sequence[int]], dict[Key, Any]]
-    advice: Callable[[int], str]
     done: Callable[[int], bool] = lambda round: False
     read: Callable[[int], T] | None = None
 
@@ -126,43 +124,41 @@ class GraphExecutor:
 
         Ends early after a commit that says to stop. Raises `ClusterError` if work is lost too often.
         """
-        job = job.run_by("graph")
-        if isinstance(job.work.algorithm.when, Asynchronous):
-            yield from self._served(job, first, last)
-            return
-        store = job.attempt.open()
-        course = Course("commit", self._window, _resume_advice, store.log.has, store.log.read)
-        for commit in self._through(course, job, range(first, last + 1)):
+        rounds, asynchronous = range(first, last + 1), isinstance(job.work.algorithm.when, Asynchronous)
+        compute = partial(self._compute, job)
+        for commit in self._despite_losses(job, rounds, compute, _resume_advice, by_deaths=asynchronous):
             yield commit
             if commit.stop:
                 return
 
-    def _served(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run asynchronous rounds. After a loss they go on from the last commit and what was in flight then."""
-        lost = 0
-        while first <= last:
-            server = self._server_at(job, first - 1)
-            try:
-                for commit in self._until_lost(server, last):
-                    first, lost = commit.round + 1, 0
-                    for partition in commit.updates:
-                        del self.pool.deaths[partition]
-                    if commit.stop or first > job.attempt.rounds:
-                        self._server = None  # what is in flight is dropped
-                    yield commit
-                    if commit.stop:
-                        return
-            except LostWork as error:
-                self.pool.look(server.job)
-                # Other partitions may get commits between the deaths that one causes: its deaths are counted, too.
-                lost = max(lost + 1, max(self.pool.deaths.values(), default=0))
-                self._begin_again(first, lost, error, _resume_advice)
-                self._server = None
+    def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
+        """Yield the commits of rounds, which may end before the last one; see `_despite_losses`."""
+        job = job.run_by("graph")
+        if isinstance(job.work.algorithm.when, Asynchronous):
+            return self._serve(job, rounds)
+        store = job.attempt.open()
+        return self._submit(Course("commit", self._window, store.log.has, store.log.read), job, rounds, losses)
+
+    def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
+        """Run asynchronous rounds on a parameter server, which goes on from what was in flight.
+
+        If work is lost, it yields the commits that are still made, and then raises `LostWork`.
+        """
+        server = self._server_at(job, rounds[0] - 1)
+        try:
+            for commit in self._until_lost(server, rounds[-1]):
+                for partition in commit.updates:
+                    del self.pool.deaths[partition]
+                if commit.stop or commit.round >= job.attempt.rounds:
+                    self._server = None  # what is in flight is dropped
+                yield commit
+        except LostWork:
+            self._server = None
+            raise
         if self.pool.look(job):  # a short window may end before the first look at the workers
             self._server = None
 
     def _until_lost(self, server: DaskServer, last: int) -> Iterator[Commit]:
-        """Yield a server's commits. If work is lost, yield those that are still made, then raise `LostWork`."""
         try:
             yield from server.rounds(last)
         except LostWork:
@@ -185,38 +181,54 @@ class GraphExecutor:
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""
-        course: Course[RoundResult] = Course("result", self._replays, lambda round: "the run is as it was")
-        yield from self._through(course, job, rounds)
+        course: Course[RoundResult] = Course("result", self._replays)
+        yield from self._despite_losses(
+            job, rounds, partial(self._submit, course, job), lambda round: "the run is as it was"
+        )
 
-    def _through(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
-        """Submit rounds, and yield the result of each.
+    def _despite_losses(
+        self,
+        job: Job,
+        rounds: Sequence[int],
+        compute: Callable[[Sequence[int], int], Iterator[T]],
+        advice: Callable[[int], str],
+        by_deaths: bool = False,
+    ) -> Iterator[T]:
+        """Yield the result of each round. If work is lost, begin again at the first round that is not done.
 
-        After a loss, the first round that is not done is submitted again alone, and maps one partition at a time,
-        so that an error can name a partition that kills its workers. Raises `ClusterError` if that fails as well.
+        `compute` gets the rounds to do, and how often in a row work was lost. Raises `ClusterError` if that is
+        too often; it names the partitions at which workers died, and says what `advice` has for the round. With
+        `by_deaths` a partition's deaths count, even if other rounds were done between them.
         """
-        todo, lost = list(rounds), 0
-        while todo:
-            spread = self.pool.spread(job, one_by_one=lost > 0)
+        losses = 0
+        while rounds:
             try:
-                for done in self._submit(course, spread, todo[:1] if lost else todo.copy()):
+                for done in compute(rounds, losses):
                     yield done
-                    del todo[0]
-                    lost = 0
+                    rounds, losses = rounds[1:], 0
             except LostWork as error:
-                self.pool.look(spread)
-                lost += 1
-                self._begin_again(todo[0], lost, error, course.advice)
+                self.pool.look(job)
+                losses = max(losses + 1, max(self.pool.deaths.values(), default=0) if by_deaths else 0)
+                most = self._most_losses(job)
+                if losses > most or (losses == most and isinstance(error, DeadlyWork)):
+                    line = f"round {rounds[0]} was lost {losses} times ({self.pool.suspects()}{error})"
+                    raise ClusterError(f"{line}; {advice(rounds[0])}") from error
+                self.pool.forget()
             except ClusterError as error:
                 raise ClusterError(f"{self.pool.suspects()}{error}") from error
 
-    def _begin_again(self, round: int, lost: int, error: LostWork, advice: Callable[[int], str]) -> None:
-        """Prepare to submit lost work again; raises `ClusterError` if it was `lost` too many times in a row."""
-        if lost > RESUBMISSIONS or (lost > 1 and isinstance(error, DeadlyWork)):
-            line = f"round {round} was lost {lost} times ({self.pool.suspects()}{error})"
-            raise ClusterError(f"{line}; {advice(round)}") from error
-        self.pool.forget()
+    def _most_losses(self, job: Job) -> int:
+        """How many times in a row lost work is begun again."""
+        return RESUBMISSIONS
 
-    def _submit(self, course: Course[T], job: Job, rounds: Sequence[int]) -> Iterator[T]:
+    def _submit(self, course: Course[T], job: Job, rounds: Sequence[int], losses: int) -> Iterator[T]:
+        """Submit rounds as one graph, and yield the result of each.
+
+        After a loss it is only the first round, which maps one partition at a time, so that an error can name a
+        partition that kills its workers.
+        """
+        job = self.pool.spread(job, one_by_one=losses > 0)
+        rounds = rounds[:1] if losses else rounds
         self.pool.deaths.clear()
         # Dask sends these functions to the scheduler, which cannot import this package: they must not use `Task`.
         home = self.pool.homes(job.plan.blocks)

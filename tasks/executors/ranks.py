@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
@@ -79,33 +79,39 @@ class RanksExecutor(GraphExecutor):
         self._notified = ""
         self._formed_teams = False
         self._map_raised = False
+        self._by_tasks = False
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
-        lone = job.ranks == 1
         self._await_team(job)
-        if (lone and self._seconds >= SHORT_SECONDS) or not self._can(job):
-            for commit in super().run(job, first, last):
+        self._by_tasks = (job.ranks == 1 and self._seconds >= SHORT_SECONDS) or not self._can(job)
+        for commit in super().run(job, first, last):
+            if self._by_tasks:
                 self._seconds = min(self._seconds, commit.seconds)
+            yield commit
+
+    def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
+        """Yield the commits of the ranks, or after losses, or if a map raised, those of Dask's tasks."""
+        if losses:
+            self._let_go()
+            self._await_team(job)
+        if self._by_tasks or self._map_raised or losses > self._team_losses(job):
+            for commit in super()._compute(job, rounds, losses):
+                self._map_raised = any(record.raised for record in commit.updates.values())
                 yield commit
             return
-        losses = 0
-        while first <= last:
-            by_tasks = self._map_raised or losses > (0 if lone else TEAM_LOSSES)
-            until = last if self._map_raised else first
-            try:
-                for commit in super().run(job, first, until) if by_tasks else self._by_ranks(job, first, last):
-                    yield commit
-                    first, losses = commit.round + 1, 0
-                    self._map_raised = any(record.raised for record in commit.updates.values())
-                    if commit.stop:
-                        return
-            except (LostWork, MapRaised) as error:
-                self._let_go()
-                self.pool.forget()
-                self._map_raised = isinstance(error, MapRaised)
-                losses += not self._map_raised
-                self._await_team(job)
+        try:
+            yield from self._by_ranks(job, rounds[0], rounds[-1])
+        except MapRaised:
+            self._let_go()
+            self.pool.forget()
+            self._map_raised = True
+
+    def _team_losses(self, job: Job) -> int:
+        return 0 if self._by_tasks or job.ranks == 1 else TEAM_LOSSES
+
+    def _most_losses(self, job: Job) -> int:
+        return super()._most_losses(job) + self._team_losses(job)
 
     def end(self) -> None:
         """Halt the ranks after the round that they are computing, and wait until they have ended."""

@@ -24,7 +24,7 @@ from tasks.clusters.connecting import connect, local_cluster
 from tasks.clusters.workers import finished, usable_workers
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.test_losses import lines
+from tests.tasks.executors.deeds import lines
 
 SMALL = {"partitions": 4, "rounds": 3, "local_steps": 2}
 

@@ -18,7 +18,7 @@ from storage.errors import ClusterError
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.test_losses import lines
+from tests.tasks.executors.deeds import lines
 
 SOURCE = """
 import os, signal, time

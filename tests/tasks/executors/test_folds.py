@@ -11,7 +11,7 @@ from flows.stored import Run
 from tasks.clusters.connecting import connect
 from tasks.evidence.results import RoundResult
 from tasks.executors.graph import GraphExecutor
-from tests.tasks.executors.test_losses import lines, replay_job
+from tests.tasks.executors.deeds import lines, replay_job
 
 SOURCE = """
 import os, signal
@@ -74,8 +74,7 @@ def folds(client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return submitted
 
 
-@pytest.mark.parametrize("fan_in", [2, 4])
-@pytest.mark.parametrize("partitions", [5, 12])
+@pytest.mark.parametrize(("fan_in", "partitions"), [(2, 12), (4, 5)])
 def test_the_bits_of_any_fan_in_are_those_of_one_process(train, fields, client, folds, fan_in, partitions) -> None:
     fields |= {"partitions": partitions}
     reference = train(**fields, name="reference")
@@ -93,7 +92,7 @@ def test_a_reduce_that_gathers_receives_all_at_once_and_gives_the_same_bits(trai
     assert folds == []
 
 
-@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("window", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_worker_that_is_killed_at_a_fold_costs_no_bit(train, fields, tmp_path, caplog, window) -> None:
     """Each block is of one partition, so it is at a fold that the first updates are joined."""
     reference = train(**fields, name="reference")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
-from distributed import Client
 
 from flows.stored import Run, open_run
 from storage.errors import RoundFailed
@@ -21,12 +19,6 @@ from tasks.user_code import find_code
 from tests.counting import counting
 
 ROUNDS = 7
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with connect(None, 2) as client:
-        yield client
 
 
 @pytest.fixture(params=[GraphExecutor, RanksExecutor])
@@ -68,7 +60,7 @@ def test_two_workers_carry_the_same_bits_in_any_window(train, fields, client, wi
     assert digests(train(kind(client), window, **fields, name="graph")) == digests(reference)
 
 
-@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("window", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_run_resumed_with_other_executors_carries_on(train, fields, client, window, kind) -> None:
     reference = train(**fields, name="reference")
     for rounds, executor in ((2, None), (5, kind(client)), (ROUNDS, None)):
@@ -139,23 +131,16 @@ def algorithm():
 """
 
 
-def test_classes_of_ones_own_file_travel_to_workers(train, own, kind) -> None:
-    fields = {"algorithm": f"{own(REDUCE)}:algorithm", "model": "logistic", "partitions": 5, "rounds": 2}
-    reference = train(**fields, name="here")
-    with connect(None, 2) as client:
-        run = train(kind(client), 2, **fields, name="there")
-    assert run.digest == reference.digest
-
-
-def test_classes_of_ones_own_file_travel_on_a_cluster_of_processes(
-    train, own, dask_processes, tmp_path, kind
+def test_classes_of_ones_own_file_travel_to_workers_that_know_nothing_of_it(
+    train, own, dask_processes, tmp_path
 ) -> None:
     """The workers began elsewhere, and know of the file only by what they are sent."""
     fields = {"algorithm": f"{own(REDUCE)}:algorithm", "model": "logistic", "partitions": 5, "rounds": 4}
     reference = train(**fields, name="here")
     with connect(dask_processes(tmp_path), 2) as client:
-        run = train(kind(client), 2, **fields, name="there")
-    assert run.digest == reference.digest
+        for kind in (GraphExecutor, RanksExecutor):
+            run = train(kind(client), 2, **fields, name=kind.__name__)
+            assert run.digest == reference.digest
 
 
 def test_what_a_block_gives_is_of_ones_own_classes_in_a_process_that_has_nothing_else(own) -> None:
@@ -168,11 +153,10 @@ def test_what_a_block_gives_is_of_ones_own_classes_in_a_process_that_has_nothing
     assert done.stdout.decode().strip() == "('left', 'right')"
 
 
-def test_classes_of_a_notebook_travel_to_workers(train, kind) -> None:
+def test_classes_of_a_notebook_travel_to_workers(train, client, kind) -> None:
     notebook: dict[str, object] = {"__name__": "__main__"}
     exec(REDUCE, notebook)
     fields = {"algorithm": notebook["algorithm"], "model": "logistic", "partitions": 5, "rounds": 2}
     reference = train(**fields, name="here")
-    with connect(None, 2) as client:
-        run = train(kind(client), 2, **fields, name="there")
+    run = train(kind(client), 2, **fields, name="there")
     assert run.digest == reference.digest

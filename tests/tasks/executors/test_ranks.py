@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from distributed import Client, LocalCluster
@@ -17,70 +14,14 @@ from flows.stored import Run, open_run
 from storage.errors import ClusterError, RoundFailed
 from tasks.clusters.connecting import connect
 from tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.test_losses import foreign
+from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, until
 
-SOURCE = """
-import os, signal, time
-from pathlib import Path
-import torch
-
-def data(partition, partitions):
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(20, 3, generator=generator)
-    inputs[:, 0] = partition
-    return inputs, (inputs[:, 1] > 0).long()
-
-class Network(torch.nn.Linear):
-    '''Does at a partition what a file says, once its round is committed: do-PARTITION-ROUND.'''
-    def __init__(self):
-        super().__init__(3, 2)
-    def forward(self, inputs):
-        if self.training:
-            here = Path(__file__).parent
-            for mark in sorted(here.glob(f"do-{int(inputs[0, 0])}-*")):
-                if any(here.glob(f"runs/there.zarr/commits/{mark.name.split('-')[2]}.json")):
-                    deed = mark.read_text()
-                    if not mark.name.endswith("always"):
-                        mark.unlink()
-                    exec(deed, globals())
-        return super().forward(inputs)
-"""
-FIELDS = {"partitions": 4, "rounds": 30, "local_steps": 2, "batch_size": 5, "held_out": 0}
-STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
-KILL = "os.kill(os.getpid(), signal.SIGKILL)"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
-    with connect(None, 2) as client:
-        yield client
+slow = pytest.mark.slow
 
 
 @pytest.fixture
-def client(cluster: Client) -> Client:
-    """Of two workers: who was lost before is there again."""
-    until(lambda: len(cluster.nthreads()) == 2)
-    return cluster
-
-
-@pytest.fixture
-def fields(own) -> dict[str, object]:
-    path = own(SOURCE)
-    return FIELDS | {"data": f"{path}:data", "model": f"{path}:Network"}
-
-
-@pytest.fixture
-def do(tmp_path: Path) -> Callable[..., None]:
-    """Have something done in the map of a partition, once a round of the run `there` is committed."""
-
-    def arm(deed: str, partition: int, round: int, always: bool = False) -> None:
-        (tmp_path / f"do-{partition}-{round}{'-always' if always else ''}").write_text(deed)
-
-    return arm
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "roundweave"]
+def fields(fields) -> dict[str, object]:
+    return fields | {"rounds": 30}
 
 
 def processes(run: Run) -> list[set[str]]:
@@ -88,7 +29,7 @@ def processes(run: Run) -> list[set[str]]:
     return [{u.worker for u in run.round(n).commit.updates.values()} for n in range(1, run.done + 1)]
 
 
-@pytest.mark.parametrize("partitions", [(0,), (2,), (0, 2)])
+@pytest.mark.parametrize("partitions", [pytest.param((0,), marks=slow), pytest.param((2,), marks=slow), (0, 2)])
 def test_a_group_that_loses_ranks_gives_the_same_bits(train, client, fields, do, partitions, caplog) -> None:
     """Partition 0 is of the first rank, which commits; 2 is of the second."""
     reference = train(**fields, name="reference")
@@ -102,6 +43,7 @@ def test_a_group_that_loses_ranks_gives_the_same_bits(train, client, fields, do,
     assert processes(run)[0] - processes(run)[-1], "a rank that was killed is there at the end"
 
 
+@slow
 def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -> None:
     reference = train(**fields, name="reference")
     do(STOP, 2, 5)
@@ -111,7 +53,7 @@ def test_a_rank_that_is_stopped_is_given_up(train, client, fields, do, caplog) -
     assert re.fullmatch(r"worker \S+ has been silent for \d+ s and is given up; .*", line)
 
 
-@pytest.mark.parametrize("partition", [0, 2])
+@pytest.mark.parametrize("partition", [0, pytest.param(2, marks=slow)])
 def test_a_rank_that_raises_once_costs_no_bit(train, client, fields, do, partition) -> None:
     reference = train(**fields, name="reference")
     do("raise ValueError('too hot')", partition, 3)
@@ -120,7 +62,7 @@ def test_a_rank_that_raises_once_costs_no_bit(train, client, fields, do, partiti
     assert not any(run.round(n).refused for n in range(1, 31))
 
 
-@pytest.mark.parametrize("partition", [0, 2])
+@pytest.mark.parametrize("partition", [pytest.param(0, marks=slow), 2])
 def test_a_rank_that_fails_ends_the_run_and_frees_workers(train, client, fields, do, partition) -> None:
     do("raise MemoryError('none left')", partition, 3)
     wanted = rf"round \d+: the map of partition {partition} failed with MemoryError: none left"
@@ -138,15 +80,9 @@ def test_the_partition_at_which_ranks_die_is_named(train, fields, do) -> None:
         train(RanksExecutor(client), 30, **fields, name="there")
 
 
-def test_a_hanging_rank_is_named(train, client, fields, do, tmp_path, caplog, monkeypatch) -> None:
-    def goes_on_after_the_second(record: logging.LogRecord) -> bool:
-        if lines(caplog):
-            (tmp_path / "go-on").touch()
-        return True
-
-    monkeypatch.setattr(logging.getLogger("roundweave"), "filters", [goes_on_after_the_second])
-    do("while not Path(__file__).with_name('go-on').exists(): time.sleep(0.1)", 2, 2)
-    train(RanksExecutor(client, worker_timeout=2), 30, **fields, name="there")
+def test_a_hanging_rank_is_named(train, client, fields, hang, caplog) -> None:
+    hang(2, 2)
+    train(RanksExecutor(client, worker_timeout=1), 30, **fields, name="there")
     told = [line.partition(" for ")[0] for line in lines(caplog)]
     assert len(told) == 2
     assert re.fullmatch(r"round [34]: partition 2 has been mapping", *set(told))
@@ -161,6 +97,7 @@ def test_the_same_ranks_go_on_over_windows(train, client, fields) -> None:
     assert len(set(formed)) == 1
 
 
+@slow
 def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(train, fields, do, tmp_path) -> None:
     fields = fields | {"rounds": 45}
     reference = train(**fields, name="reference")
@@ -186,18 +123,21 @@ def test_workers_that_come_or_go_are_taken_in_or_left_out_at_the_next_window(tra
 def test_short_rounds_are_done_by_ranks_where_it_may_choose_and_long_ones_are_not(
     train, client, fields, monkeypatch
 ) -> None:
+    fields |= {"rounds": 9}
     reference = train(**fields, name="reference")
-    for bound, by in ((60.0, ["graph"] * 3 + ["ranks"] * 27), (0.0, ["graph"] * 30)):
+    for bound, by in ((60.0, ["graph"] * 3 + ["ranks"] * 6), (0.0, ["graph"] * 9)):
         monkeypatch.setattr("tasks.executors.ranks.SHORT_SECONDS", bound)
         executor = RanksExecutor(client, choosing=True)
         run = train(executor, 3, **fields, name=f"bound-{bound}")
         assert run.digest == reference.digest
-        assert [run.round(n).commit.executor for n in range(1, 31)] == by
-    assert {reference.round(n).commit.executor for n in range(1, 31)} == {"inline"}
+        assert [run.round(n).commit.executor for n in range(1, 10)] == by
+    assert {reference.round(n).commit.executor for n in range(1, 10)} == {"inline"}
     assert reference.round(0).commit.executor == ""
 
 
-@pytest.mark.parametrize("options", [{"workers": 1, "threads": 3}, {"workers": 2, "processes": False}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({"workers": 1, "threads": 3}, marks=slow), {"workers": 2, "processes": False}]
+)
 def test_workers_that_share_a_process_are_no_ranks_and_get_the_same_bits(train, fields, options) -> None:
     reference = train(**fields, name="reference")
     with foreign(**options) as client:
@@ -247,7 +187,7 @@ with open_executor("ranks", config.scheduler, 2) as executor, prepared(resolve(c
 """
 
 
-@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=slow)])
 def test_ranks_whose_client_is_gone_end_and_leave_their_workers_free(
     fields, dask_processes, tmp_path, killed
 ) -> None:
@@ -264,11 +204,3 @@ def test_ranks_whose_client_is_gone_end_and_leave_their_workers_free(
     done = open_run("there", tmp_path / "runs").done
     time.sleep(0.5)
     assert open_run("there", tmp_path / "runs").done == done
-
-
-def until(happens: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + 60
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from distributed import Client
@@ -12,7 +11,9 @@ from flows.stored import open_run
 from storage.errors import ClusterError, RoundFailed
 from tasks.clusters.connecting import connect
 from tasks.executors.ranks import RanksExecutor
-from tests.tasks.executors.test_ranks import KILL, STOP, lines, until
+from tests.tasks.executors.deeds import KILL, STOP, lines, until
+
+slow = pytest.mark.slow
 
 SOURCE = """
 import os, signal, time
@@ -64,13 +65,9 @@ def fields(own) -> dict[str, object]:
     return FIELDS | {"data": f"{path}:data", "model": f"{path}:Network"}
 
 
-@pytest.fixture
-def do(tmp_path: Path) -> Callable[[str, int, int], None]:
-    """Have something done on a rank of a team, once a round of the run `there` is committed."""
-    return lambda deed, rank, round: Path(tmp_path / f"do-{rank}-{round}").write_text(deed) and None
-
-
-@pytest.mark.parametrize(("ranks", "teams"), [(1, 4), (2, 2), (3, 1), (4, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "teams"), [pytest.param(1, 4, marks=slow), (2, 2), pytest.param(3, 1, marks=slow), (4, 1)]
+)
 def test_a_group_of_processes_gives_the_bits_of_one_process(train, client, fields, ranks, teams) -> None:
     fields = fields | {"ranks": ranks, "outer_momentum": 0.9}
     reference = train(**fields, name="reference")
@@ -90,7 +87,9 @@ def test_a_share_of_a_wide_layer_is_on_each_rank_alone(train, client, tmp_path) 
     assert cut <= sent <= cut + 5000
 
 
-@pytest.mark.parametrize(("deed", "rank"), [(KILL, 0), (KILL, 1), (STOP, 1)])
+@pytest.mark.parametrize(
+    ("deed", "rank"), [pytest.param(KILL, 0, marks=slow), (KILL, 1), pytest.param(STOP, 1, marks=slow)]
+)
 def test_a_team_that_loses_a_rank_is_formed_again(train, client, fields, do, deed, rank, caplog) -> None:
     fields = fields | {"ranks": 2}
     reference = train(**fields, name="reference")
@@ -112,7 +111,13 @@ def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
     assert {run.round(n).commit.executor for n in range(1, 13)} == {"ranks"}
 
 
-def test_the_partition_at_which_a_team_dies_again_and_again_is_named(train, fields, do, tmp_path) -> None:
+@pytest.mark.parametrize("losses", [0, pytest.param(2, marks=slow)])
+def test_the_partition_at_which_a_team_dies_again_and_again_is_named(
+    train, fields, do, monkeypatch, losses
+) -> None:
+    monkeypatch.setattr("tasks.executors.ranks.TEAM_LOSSES", losses)
+    if not losses:
+        monkeypatch.setattr("tasks.executors.ranks.TEAM_SECONDS", 2.0)
     do("Path(__file__).with_name('do-1-3').write_text(deed); os.kill(os.getpid(), signal.SIGKILL)", 1, 3)
     with connect(None, 2) as client, pytest.raises(ClusterError, match=r"round 4 was lost|workers died"):
         train(RanksExecutor(client), 12, **fields | {"ranks": 2}, name="there")
@@ -202,6 +207,7 @@ def network(width):
 """
 
 
+@slow
 def test_no_rank_ever_holds_a_whole_large_layer(train, own, tmp_path) -> None:
     """Beyond what a process takes for a tiny network; of one of 101 MB, each of 4 ranks has 26 MB."""
     model, most = own(WIDE), {}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from distributed import Client
 
 import roundweave as rw
 from flows.config.resolving import resolve
@@ -27,12 +26,6 @@ RUNS: dict[str, dict[str, object]] = {
     "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
     "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 2, "outer_momentum": 0.5},
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with connect(None, 2) as client:
-        yield client
 
 
 def identities(run: Run) -> list[tuple[object, ...]]:
@@ -84,7 +77,7 @@ def test_windows_of_any_size_and_any_number_of_partitions(train, client, proven,
     proven(train(GraphExecutor(client), window, **fields, name="run"), **fields)
 
 
-@pytest.mark.parametrize("name", ["downpour", "fed_buff"])
+@pytest.mark.parametrize("name", ["fed_buff"])
 def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     run = train(GraphExecutor(client), 5, **SMALL, **RUNS[name], name="run")
     address = client.scheduler.address
@@ -93,7 +86,7 @@ def test_a_run_replays_on_the_cluster_too(train, client, name) -> None:
     assert replay.replayed == list(range(1, ROUNDS + 1))
 
 
-@pytest.mark.parametrize("name", ["async_sgd", "downpour", "easgd", "fed_buff"])
+@pytest.mark.parametrize("name", ["easgd", "fed_buff"])
 def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path, name) -> None:
     """The generator is dropped within a window, by executors that know of nothing before."""
     fields = SMALL | RUNS[name]
