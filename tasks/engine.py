@@ -23,8 +23,8 @@ from tasks.persistence.committing import (
     reduce_round,
     score_outcome,
 )
-from tasks.process_group.memory import most_memory
 from tasks.process_group.reduce_scatter import block_share, in_shares, reduce_in_shares
+from tasks.process_group.shared_memory import most_memory
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import BlockResult, Outcome

@@ -19,7 +19,7 @@ from flows.preparing.job import prepared
 from flows.serving.server import stop_server
 from flows.stored import Run
 from storage.rounds.commits import Commit
-from tasks.clusters import forking
+from tasks.clusters import fork_server
 from tasks.executors.base import Executor
 from tasks.executors.inline import InlineExecutor
 
@@ -35,7 +35,7 @@ collect_ignore = ["benchmarks/peers/fedjax", "benchmarks/peers/flower"]
 @pytest.fixture(scope="session", autouse=True)
 def _workers_are_forks() -> None:
     """Of a process that has what is in the environment of all tests, and nothing that only one has."""
-    forking.begin()
+    fork_server.begin()
 
 
 @pytest.fixture(autouse=True)

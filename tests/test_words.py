@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def test_words_that_were_replaced_are_gone(word: str) -> None:
         if retired.search(line)
     }
     assert not used, f"say {word} instead"
+
+
+def test_no_two_public_classes_or_functions_share_a_name() -> None:
+    """Each name stands for one thing, but for those that a user types: both tables have a `linear`."""
+    defined = [
+        node.name
+        for room in ("flows", "tasks", "storage")
+        for file in (HERE / room).rglob("*.py")
+        for node in ast.parse(file.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    ]
+    assert {name for name in defined if defined.count(name) > 1} == {"linear", "main"}
 
 
 def test_no_more_than_two_modules_share_a_name() -> None:

@@ -15,7 +15,7 @@ from flows.command.errors import clear_errors, fail
 from flows.command.interrupts import ended_by_interrupts
 from flows.reporting.listening import begun, going_on
 from flows.serving.server import warm_up
-from tasks.clusters import forking
+from tasks.clusters import fork_server
 from tasks.imports import kept
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
@@ -96,7 +96,7 @@ def _begin_ahead(arguments: list[str]) -> None:
     if asked in FLOWS:
         warm_up()
     if asked in TRAINING and not words & {"--scheduler", "inline"}:
-        forking.begin()
+        fork_server.begin()
 
 
 def _interrupted(asked: str | None) -> str:

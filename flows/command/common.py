@@ -60,7 +60,7 @@ def output(as_json: bool, summary: Any, show: Callable[..., None], *shown: Any) 
         show(*shown)
 
 
-def table(
+def text_table(
     rows: Iterable[Mapping[Any, Any]],
     right: bool = False,
     bold: Callable[[Mapping[Any, Any]], bool] = lambda row: False,

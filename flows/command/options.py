@@ -14,7 +14,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flows.config.algorithms import EVERY_OPTION, Named, options_of
+from flows.config.algorithms import EVERY_OPTION, Named, option_fields
 from storage.errors import RoundweaveError
 from storage.parsing import from_json
 from tasks.user_code import Code
@@ -45,7 +45,7 @@ def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callab
     words = [word for argument in arguments for word in argument.split("=", 1)]
     asked = words[words.index("--algorithm") + 1] if "--algorithm" in words[:-1] else None
     try:
-        shown: Mapping[str, FieldInfo] = options_of(asked) if asked else {}
+        shown: Mapping[str, FieldInfo] = option_fields(asked) if asked else {}
     except RoundweaveError:  # it is raised again and reported when the configuration is resolved
         shown = {}
     known = dict(inspect.signature(command).parameters)

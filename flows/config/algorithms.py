@@ -31,7 +31,7 @@ from pydantic_core import CoreSchema
 from flows.config.base import Config, NamedOrOwn
 from storage.errors import CodeError, failing_as, located
 from tasks.algebra import Algorithm
-from tasks.algorithms.preset import APPLIES, MAPS, TABLES, is_own_part, joined, make_part, part_options
+from tasks.algorithms.preset import APPLIES, MAPS, TABLES, is_own_part, make_part, part_options, with_needs
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
 from tasks.options import valid
@@ -94,7 +94,7 @@ class Named(AlgorithmForm):
             return value
         table = _table(value)
         name = find_code(table["name"]) if callable(table["name"]) else table["name"]
-        if not is_own(name):
+        if not is_own_algorithm(name):
             return _with_checked_options(table)
         if isinstance(name, str) and not is_reference(name):
             raise ValueError(str(unknown("algorithm", name, [*ABOUT, "FILE.py:function"])))
@@ -129,7 +129,7 @@ class Named(AlgorithmForm):
     @property
     def options(self) -> dict[str, Any]:
         """All options by name, including defaults."""
-        defaults = {} if is_own(self.name) else _options(str(self.name), _named_parts(self.parts))
+        defaults = {} if is_own_algorithm(self.name) else _options(str(self.name), _named_parts(self.parts))
         return {name: default for name, (_, default) in defaults.items()} | (self.model_extra or {})
 
     @property
@@ -148,7 +148,7 @@ class Named(AlgorithmForm):
         Learning-rate schedules last so many rounds, unless they name a number themselves.
         """
         own = {kind: find_code(part) for kind, part in self.parts.items() if is_own_part(kind, part)}
-        name = {"name": find_code(self.name)} if is_own(self.name) else {}
+        name = {"name": find_code(self.name)} if is_own_algorithm(self.name) else {}
         schedules = {n: with_rounds(text, rounds) for n, text in self.options.items() if n.endswith("lr_schedule")}
         return self.model_copy(update={**self.options, **schedules, **own, **name})
 
@@ -195,12 +195,12 @@ def leave_checks(schema: dict[str, Any]) -> None:
     schema["additionalProperties"] = True
 
 
-def options_of(name: str) -> dict[str, FieldInfo]:
+def option_fields(name: str) -> dict[str, FieldInfo]:
     """The options of an algorithm by name.
 
     For a user's function its file is run to find the function's parameters; raises `CodeError` if that fails.
     """
-    if not is_own(name):
+    if not is_own_algorithm(name):
         return {option: _field(*described) for option, described in _options(name).items()}
     if not is_reference(name):
         return {}
@@ -216,7 +216,7 @@ def _type(default: Any) -> Any:
     return Any if default in (None, inspect.Parameter.empty) else type(default)
 
 
-def is_own(name: str | Code) -> bool:
+def is_own_algorithm(name: str | Code) -> bool:
     """Whether an algorithm is a user's function and not a built-in name."""
     return not isinstance(name, str) or name not in ABOUT
 
@@ -228,7 +228,7 @@ def fold_options(values: Mapping[str, Any], fields: Set[str]) -> dict[str, Any]:
     any option.
     """
     table = _table(values.get("algorithm", DEFAULT))
-    own = is_own(table["name"])
+    own = is_own_algorithm(table["name"])
     moved = {n: v for n, v in values.items() if n not in fields and (n in EVERY_OPTION or own)}
     rest = {name: value for name, value in values.items() if name not in moved}
     return rest | {"algorithm": table | moved} if moved else rest
@@ -304,7 +304,7 @@ class Recombined(Parts):
             reduce = replace(reduce, inner=other) if matched else other  # a matching reduce goes on matching units
         if self.apply is not None:
             apply = make_part("apply", self.apply, self.apply_options)
-        return joined(replace(algorithm, reduce=reduce, apply=apply))
+        return with_needs(replace(algorithm, reduce=reduce, apply=apply))
 
 
 def is_part(text: str) -> bool:

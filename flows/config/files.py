@@ -10,7 +10,7 @@ import tomli_w
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from storage.parsing import from_toml
-from storage.places.addresses import file_path, joined
+from storage.places.addresses import file_path, join_address
 from tasks.data.sources.table import SOURCES
 
 
@@ -55,7 +55,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "data" | "model" | "loss" | "algorithm", str():
             return _place(folder, value)
         case "root", str():
-            return joined(folder, value)
+            return join_address(folder, value)
         case "scheduler", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")
             return f"{kind}:{folder / file}" if kind else str(folder / file)

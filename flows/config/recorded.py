@@ -57,7 +57,7 @@ def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[s
 
     Of a run outside the root, only the experiment is used and not the execution.
     """
-    taken = stored.config.keys() if is_own(stored, root) else Experiment.model_fields.keys()
+    taken = stored.config.keys() if is_own_run(stored, root) else Experiment.model_fields.keys()
     recorded = {name: value for name, value in stored.config.items() if name in taken}
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
     config = TrainConfig(**recorded | fixed | changes)
@@ -77,7 +77,7 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
     return {**recorded, **changes}
 
 
-def is_own(run: StoredRun, root: Where) -> bool:
+def is_own_run(run: StoredRun, root: Where) -> bool:
     """Whether a run itself, and not only a link to it, lies in the user's root."""
     return above(full_address(run.address)) == full_address(root)
 
@@ -87,7 +87,7 @@ def check_trust(
 ) -> None:
     """Raise `UsageError` if the fields `taken` from a run outside the root hold code, unless `trust` is given."""
     code = [text for field in taken for text in _code(config, field)]
-    if code and not trust and not is_own(run, root):
+    if code and not trust and not is_own_run(run, root):
         raise UsageError(
             f"{full_address(run.address)} is outside {root} and holds code ({', '.join(code)}); "
             "read it, then use --trust to run it, or --root for a root of your own"

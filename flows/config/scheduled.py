@@ -29,7 +29,7 @@ class Skipped(Exception):
         self.address = address
 
 
-def named(config: TrainConfig) -> TrainConfig:
+def with_name(config: TrainConfig) -> TrainConfig:
     """The configuration with {date} in its name replaced by today's date; without a name it gets a new one.
 
     No run has the new name yet; it is made from those of the algorithm and the network.
@@ -50,7 +50,7 @@ def as_scheduled(config: TrainConfig) -> TrainConfig:
 
     Calling it again with its result changes nothing.
     """
-    config = named(config)
+    config = with_name(config)
     if config.address:
         return config
     changes = _on_complete(config)

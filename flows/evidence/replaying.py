@@ -178,13 +178,13 @@ def _chosen(config: ReplayConfig, stored: StoredRun) -> tuple[int, ...]:
         if 0 in numbers:
             raise UsageError(f"round 0 is the initial state, which no maps made; replay 1 to {stored.done}")
         return tuple(numbers)
-    return tuple(spread([number for number in stored.committed if number > 0], config.sample))
+    return tuple(evenly_spread([number for number in stored.committed if number > 0], config.sample))
 
 
-def spread(rounds: list[int], sample: int | None) -> list[int]:
+def evenly_spread(rounds: list[int], sample: int | None) -> list[int]:
     """At most `sample` of the rounds, evenly spread and including the last; None means all of them.
 
-    >>> spread([1, 2, 3, 4, 5, 6, 7], 3)
+    >>> evenly_spread([1, 2, 3, 4, 5, 6, 7], 3)
     [2, 4, 7]
     """
     if sample is None or sample >= len(rounds):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flows.evidence.replaying import spread
+from flows.evidence.replaying import evenly_spread
 from flows.stored import Run
 from storage.errors import PlaceError, RoundweaveError, listed, one_line, printable
 from storage.places.addresses import Where, file_path
@@ -87,7 +87,7 @@ def _day(seconds: float) -> str:
 
 def _replayed(run: Run, count: int, trust: bool) -> Replay | str:
     """The replay of `count` rounds that have the state before them, or why there is none."""
-    rounds = spread([number for number in run.committed if number - 1 in run.kept], count)
+    rounds = evenly_spread([number for number in run.committed if number - 1 in run.kept], count)
     if not rounds:
         return "there is no round" if count else "no round was asked for"
     try:

@@ -13,9 +13,9 @@ from flows.merging.choosing import choose
 from flows.merging.preparing import MergePlan, plan_merge
 from flows.merging.result import MergeResult
 from flows.merging.storing import Aligned, keep
-from flows.reporting.engine import step
+from flows.reporting.flow_runs import reported_step
 from flows.reporting.progress import flow_page, titled
-from flows.serving.ahead import started
+from flows.serving.ahead import started_executor
 from storage.checkpoints.writing import write_checkpoint
 from storage.errors import UsageError
 from storage.rounds.commits import Score
@@ -24,14 +24,14 @@ from storage.values.tensors import LazyTensors
 from tasks.executors.base import Executor
 from tasks.matching.groups import Permutation, Piece
 from tasks.matching.search.activations import Moments, summed
-from tasks.matching.search.networks import Evidence, match_all, match_each
+from tasks.matching.search.matches import Evidence, match_all, match_each
 from tasks.merging.gallery import Blend, Gallery, observe, score_blend
 from tasks.numerics import pinned
 
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 
 
-@step("observe")
+@reported_step("observe")
 def observe_units(executor: Executor, plan: MergePlan, gallery: Gallery) -> dict[Piece, Moments]:
     """The moments of the networks' activations, computed by a map over blocks of examples.
 
@@ -47,7 +47,7 @@ def observe_units(executor: Executor, plan: MergePlan, gallery: Gallery) -> dict
     return moments
 
 
-@step("match")
+@reported_step("match")
 def match_units(plan: MergePlan, moments: dict[Piece, Moments]) -> list[Permutation]:
     """The permutation, or with `soft` the mixture, of each network's units that makes the networks most alike."""
     config = plan.config
@@ -81,7 +81,7 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation]) -> Iterator[Aligned]
         yield Aligned(orders, states, places)
 
 
-@step("score")
+@reported_step("score")
 def score_networks(executor: Executor, gallery: Gallery, blends: list[Blend]) -> list[Score | None]:
     """The held-out scores of blends of networks, computed by a map over the blends."""
     return executor.gather(partial(score_blend, gallery, blends), range(len(blends)))
@@ -90,7 +90,7 @@ def score_networks(executor: Executor, gallery: Gallery, blends: list[Blend]) ->
 @flow(name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
-    with titled(config.name or "merge"), started(plan_merge, config) as (plan, executor):
+    with titled(config.name or "merge"), started_executor(plan_merge, config) as (plan, executor):
         by_activations = plan.config.match in ("activations", "mixed")
         moments = observe_units(executor, plan, plan.gallery) if plan.gallery and by_activations else {}
         with aligned(plan, match_units(plan, moments)) as networks:

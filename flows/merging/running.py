@@ -27,6 +27,6 @@ def merge(config: MergeConfig) -> MergeResult:
     plan = plan_merge(config)
     with ahead(plan):
         from flows.merging.flow import merge_flow
-        from flows.reporting.engine import run_flow
+        from flows.reporting.flow_runs import run_flow
 
         return run_flow(merge_flow, plan.config)

@@ -11,7 +11,7 @@ from math import ceil, inf
 
 from flows.config.resolving import Resolved, work_of
 from flows.config.train import Planned, Raced, TrainConfig
-from flows.planning.racing import MOST, Curve, Race, behind, cut, goal, race
+from flows.planning.racing import MOST, Curve, Race, behind, cut_curve, goal, race
 from flows.planning.strategies import Strategy, strategies
 from flows.planning.trying import Bench, Lane, thinned, trial_root
 from flows.planning.workload import Workload, workload
@@ -165,7 +165,7 @@ def compared(lanes: Mapping[str, Lane], ended: Race) -> dict[str, float]:
     """
 
     def curves(names: Sequence[str]) -> dict[str, Curve]:
-        return {name: cut(lanes[name].curve, ended.seconds) for name in names}
+        return {name: cut_curve(lanes[name].curve, ended.seconds) for name in names}
 
     share, near = 1.0 if ended.whole else MOST, [*ended.last]
     for name in near:

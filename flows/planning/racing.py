@@ -92,7 +92,7 @@ def ranked(curves: Mapping[str, Curve], seconds: float) -> list[str]:
     return sorted(curves, key=lambda name: loss_at(curves[name], seconds))
 
 
-def cut(curve: Curve, seconds: float) -> Curve:
+def cut_curve(curve: Curve, seconds: float) -> Curve:
     """The part of a curve up to these seconds."""
     if curve[-1].seconds <= seconds:
         return curve

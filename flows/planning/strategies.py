@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
-from flows.config.algorithms import options_of
+from flows.config.algorithms import option_fields
 from flows.config.train import TrainConfig
 from flows.planning.workload import Workload, rounds_of_epoch
 from tasks.executors.base import EXECUTORS
@@ -76,7 +76,7 @@ class Strategy:
         """The fields of a configuration that this strategy decides."""
         options = {**work.options, **self.options}
         if self.batch > work.batch:
-            lr = options.get("lr", options_of(self.algorithm)["lr"].default)
+            lr = options.get("lr", option_fields(self.algorithm)["lr"].default)
             options |= larger_batch(self.batch, work.batch, lr)
         return {
             "executor": self.executor,

@@ -17,7 +17,7 @@ from flows.planning.strategies import Strategy
 from flows.planning.workload import Workload
 from flows.preparing.job import prepared
 from storage.errors import RoundFailed
-from storage.places.addresses import joined
+from storage.places.addresses import join_address
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, Score
 from storage.values.state import State
@@ -48,7 +48,7 @@ FINE = 12
 
 
 @dataclass
-class Timing:
+class TrialTiming:
     """Measures the seconds of a strategy's rounds and of their maps, without those of the warm-up."""
 
     rounds: int = 0
@@ -147,7 +147,7 @@ class Lane:
     strategy: Strategy
     steps: int
     rounds: int = 0
-    timing: Timing = field(default_factory=Timing)
+    timing: TrialTiming = field(default_factory=TrialTiming)
     scores: dict[int, Score] = field(default_factory=dict)
 
     @cached_property
@@ -218,7 +218,7 @@ class Lane:
 @contextmanager
 def trial_root(root: str) -> Iterator[str]:
     """Make a temporary root for trials inside another root, and delete it at the end."""
-    trials = joined(root, f".trials-{secrets.token_hex(4)}")
+    trials = join_address(root, f".trials-{secrets.token_hex(4)}")
     place = place_of(trials)
     place.make()
     try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.config.algorithms import Named, is_own, options_of
+from flows.config.algorithms import Named, is_own_algorithm, option_fields
 from flows.config.resolving import Resolved, deal, resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
@@ -62,7 +62,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
         state=sum(vector.nbytes for vector in plain.objective.initial().params.values()),
         epochs=config.rounds / an_epoch,
         scored=(config.evaluate_every or 1) / an_epoch,
-        local=name if "local_steps" in options_of(name) else "fed_avg",
+        local=name if "local_steps" in option_fields(name) else "fed_avg",
         most_local_steps=config.algorithm.options.get("most_local_steps"),
         options={**given, "batch_size": batch},
     )
@@ -71,7 +71,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Resolved]:
 
 def _checked_batch(config: TrainConfig) -> int:
     """The batch size; raises `UsageError` for work that depends on how it is distributed."""
-    if is_own(config.algorithm.name):
+    if is_own_algorithm(config.algorithm.name):
         raise UsageError(
             "plan chooses among named algorithms, and this one is a function of yours; name one, as fed_avg"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, order_of, work_of
-from flows.config.scheduled import address, named
+from flows.config.scheduled import address, with_name
 from flows.config.train import Dealing, TrainConfig
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice
@@ -142,7 +142,7 @@ def _common_fingerprint(executor: Executor, mixed: bool) -> Fingerprint | None:
 
 
 def _open_or_create(config: TrainConfig, work: Work, description: Description, executor: Executor) -> RoundStore:
-    where = address(named(config))
+    where = address(with_name(config))
     if config.address is None and not is_run(where):
         executor.gather(work.partitions.check_again, range(1))
         try:

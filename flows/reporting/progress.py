@@ -19,7 +19,7 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from flows.reporting.engine import filtered, without_dask
+from flows.reporting.flow_runs import filtered, without_dask
 from flows.reporting.listening import Listener, listening
 from flows.reporting.reporter import Reporter, reporting
 from flows.reporting.scores import shown_cell, shown_commit

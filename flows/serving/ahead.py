@@ -35,7 +35,7 @@ _ahead: ContextVar[tuple[Any, Executor] | None] = ContextVar("ahead", default=No
 
 @contextmanager
 def ahead(resolved: HasConfig) -> Iterator[None]:
-    """Start an executor and Prefect's server at the same time; flows inside the context use them (`started`).
+    """Start an executor and a Prefect server at once; flows in the context use them by `started_executor`.
 
     If Prefect's server does not start, a notice says so and flows report nothing. The configuration is resolved
     before anything is started, so that a wrong one is reported at once.
@@ -60,7 +60,7 @@ def ahead(resolved: HasConfig) -> Iterator[None]:
 
 
 @contextmanager
-def started(
+def started_executor(
     resolve: Callable[[AnyConfig], AnyResolved], config: AnyConfig
 ) -> Iterator[tuple[AnyResolved, Executor]]:
     """Yield the resolved configuration and the executor that `ahead` made for this configuration.

@@ -4,14 +4,14 @@ from prefect import State, flow
 from prefect.states import Completed
 
 from flows.config.algorithms import without_form
-from flows.config.scheduled import Skipped, named, skipped_if_busy
+from flows.config.scheduled import Skipped, skipped_if_busy, with_name
 from flows.config.train import TrainConfig
 from flows.planning.automatic import settled
 from flows.preparing.job import Prepared, prepared
-from flows.reporting.engine import step
+from flows.reporting.flow_runs import reported_step
 from flows.reporting.listening import Raises, listening, notice, notify_commit
 from flows.reporting.progress import rounds_reported, titled
-from flows.serving.ahead import started
+from flows.serving.ahead import started_executor
 from flows.stored import Run
 from storage.rounds.commits import Commit
 from storage.runs.names import run_name
@@ -24,7 +24,7 @@ TASK_SECONDS = 10.0
 """How long a Prefect task run should last if rounds are short: each task run costs tens of milliseconds."""
 
 
-@step("rounds", "rounds {first} to {last}")
+@reported_step("rounds", "rounds {first} to {last}")
 def run_rounds(executor: Executor, run: Prepared, first: int, last: int, seconds: float | None) -> Commit:
     """Run rounds `first` to `last` in windows and return the last commit; stops early if training is to stop.
 
@@ -48,7 +48,7 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
         Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do.
         """
-        config = named(config)
+        config = with_name(config)
         with titled(config.name or run_name(config.address or "")):
             try:
                 return _train(config)
@@ -60,7 +60,7 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 def _train(config: TrainConfig) -> Run:
     with (
         skipped_if_busy(config),
-        started(settled, config) as (resolved, executor),
+        started_executor(settled, config) as (resolved, executor),
         prepared(resolved, executor) as run,
     ):
         commit = run.store.log.read(run.done)

@@ -53,7 +53,7 @@ def _train(config: TrainConfig, bar: bool) -> Run:
             notice(str(skipped))
             return Run(skipped.address, config.root)
         with ahead(resolved):
-            from flows.reporting.engine import run_flow  # Prefect is slow to import
+            from flows.reporting.flow_runs import run_flow  # Prefect is slow to import
             from flows.training.flow import train_flow
 
             run = run_flow(train_flow, resolved.config)

@@ -26,7 +26,7 @@ from flows.config.files import from_anywhere
 from flows.config.train import TrainConfig
 from flows.training.flow import train_flow
 from storage.errors import ClusterError, UsageError, one_line
-from storage.places.addresses import joined
+from storage.places.addresses import join_address
 
 
 class Serving:
@@ -123,4 +123,4 @@ class _Runner(Runner):
 
 def parameters(config: TrainConfig) -> dict[str, Any]:
     """The flow's parameters in a deployment: the configuration, with absolute paths."""
-    return {"config": from_anywhere(config) | {"root": joined(Path.cwd(), config.root)}}
+    return {"config": from_anywhere(config) | {"root": join_address(Path.cwd(), config.root)}}

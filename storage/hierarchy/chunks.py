@@ -75,7 +75,9 @@ def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndar
     content = place.read(key, most=chunk_bytes(spec))
     if content is None:
         return None
-    stored = checked(content, chunk_bytes(spec), f"{place}/{key}").view(np.dtype(spec.stored).newbyteorder("<"))
+    stored = checked_chunk(content, chunk_bytes(spec), f"{place}/{key}").view(
+        np.dtype(spec.stored).newbyteorder("<")
+    )
     return stored.astype(spec.stored, copy=False).reshape(spec.chunks)
 
 
@@ -102,7 +104,7 @@ def missing_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: 
     return StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} is missing; restore the file from a copy")
 
 
-def checked(content: memoryview, size: int, where: str) -> np.ndarray:
+def checked_chunk(content: memoryview, size: int, where: str) -> np.ndarray:
     """The bytes of a chunk of `size` bytes without its checksum, (byte,).
 
     Raises `StoreDamaged`, which names `where`, for another length or a wrong checksum.

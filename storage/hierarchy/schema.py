@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from storage.values.layout import Layout, Rows
-from storage.values.tensors import RAW, Specs, TensorSpec, sizes
+from storage.values.tensors import RAW, Specs, TensorSpec, vector_sizes
 
 VERSION = 9
 
@@ -142,7 +142,7 @@ class Schema:
         lead = {"round": rows, "partition": self.partitions}
         arrays = {}
         for group, specs in self.sent().items():
-            for dtype, size in sizes(specs).items():
+            for dtype, size in vector_sizes(specs).items():
                 path = f"{group}/{dtype}"
                 shape, dims = (*lead.values(), size), (*lead, f"{path}.element")
                 arrays[path] = ArraySpec(path, dtype, shape, (1, 1, size), dims)

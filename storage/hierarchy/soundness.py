@@ -12,7 +12,7 @@ import numpy as np
 
 from storage.hierarchy.documents import NAME
 from storage.hierarchy.schema import Schema
-from storage.values.tensors import RAW, sizes
+from storage.values.tensors import RAW, vector_sizes
 
 LONGEST = 255
 """The most bytes of a file's name on common file systems."""
@@ -67,7 +67,9 @@ def _count(schema: Schema) -> int:
     """How many arrays the schema means to have. A dict by path has fewer where two paths are equal."""
     layout = schema.layout
     tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
-    vectors = len(sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(sizes(layout.buffers))
+    vectors = len(vector_sizes(layout.params)) * (1 + len(schema.extras) + len(schema.carry)) + len(
+        vector_sizes(layout.buffers)
+    )
     return tensors + vectors + 2 * len(schema.matches) + len(schema.numbers(1))
 
 

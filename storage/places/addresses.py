@@ -35,7 +35,7 @@ def address_of(where: Where) -> str:
     return f"{scheme}://{ADDRESS.sub('', text, count=1).rstrip('/')}" if scheme else str(Path(text))
 
 
-def joined(where: Where, name: Where) -> str:
+def join_address(where: Where, name: Where) -> str:
     """A name appended to an address. As when paths are joined, an absolute path or an address replaces it.
 
     >>> joined("s3://bucket", "runs"), joined("s3://bucket", "/runs"), joined("runs", "s3://bucket")

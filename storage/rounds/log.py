@@ -230,7 +230,7 @@ def quarantine_file(place: Place, key: str, name: str) -> None:
     place.delete(key)
 
 
-def quarantined(names: Iterable[str]) -> list[int]:
+def quarantined_rounds(names: Iterable[str]) -> list[int]:
     """The rounds of quarantined records, ascending, among the names of files."""
     return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})
 

@@ -19,7 +19,7 @@ from storage.places.addresses import Where, as_path
 from storage.places.base import Place
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, UpdateRecord, check_names
-from storage.rounds.log import CommitLog, Link, quarantined
+from storage.rounds.log import CommitLog, Link, quarantined_rounds
 from storage.rounds.numbers import Numbers
 from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
@@ -53,7 +53,7 @@ class RoundStore:
             raise NotARun(f"{self.place} is no run that Roundweave made: {error}") from error
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
         names = self.place.names("commits")
-        self.records, self.quarantined = numbered(names), quarantined(names)
+        self.records, self.quarantined = numbered(names), quarantined_rounds(names)
         self.newest = self.log.newest(self.records)
         # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
         counts = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]

@@ -59,7 +59,7 @@ class Plots:
         """
         from matplotlib import rcParams
 
-        history, ax = self.run.history(), ax or new_axes()
+        history, ax = self.run.history(), ax or plot_axes()
         lines = draw_columns(history, ("train_loss", "loss"), ax)
         if self.run.scores:
             right = ax.twinx()
@@ -91,7 +91,7 @@ class Plots:
             hint = nearest(measure, DIVERGENCE, f"there are {', '.join(DIVERGENCE)}")
             raise UsageError(f"no measure {measure!r}; {hint}")
         table = self.run.divergence()[[measure]].droplevel(0, axis=1).loc[1:]
-        ax = ax or new_axes()
+        ax = ax or plot_axes()
         if self.run.partitions > LINES:
             draw_map(table, ax, DIVERGENCE[measure])
             ax.set_ylabel("partition")
@@ -121,7 +121,7 @@ class Plots:
         from matplotlib.colors import LogNorm
 
         table = self.run.changes()
-        ax = ax or new_axes(len(table.columns))
+        ax = ax or plot_axes(len(table.columns))
         draw_map(table.where(table > 0), ax, "norm of the change / norm before", norm=LogNorm())
         ax.set_title(f"{_shown(self.run.name)}: changes of the parameters")
         return ax
@@ -146,7 +146,7 @@ class Plots:
 
         _check_cells(len(self.run.tree["round"]), self.run.partitions)
         accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
-        ax = ax or new_axes(self.run.partitions)
+        ax = ax or plot_axes(self.run.partitions)
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
         colours = {"cmap": ListedColormap(list(OUTCOMES.values())), "vmin": 0, "vmax": 2}
         draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
@@ -177,7 +177,7 @@ class Plots:
         kind = arrivals["partition"].where(arrivals["accepted"], "refused") if several else result
         counts = arrivals.groupby(["staleness", kind.rename("kind")]).size().unstack(fill_value=0)
         counts = counts.reindex(range(counts.index.max() + 1), fill_value=0)
-        ax = ax or new_axes()
+        ax = ax or plot_axes()
         below = 0 * counts.iloc[:, 0]
         for name in sorted(counts.columns, key=lambda name: (isinstance(name, str), name)):
             colour = OUTCOMES["refused"] if name == "refused" else None
@@ -191,7 +191,7 @@ class Plots:
         return ax
 
 
-def new_axes(rows: int = 0) -> Axes:
+def plot_axes(rows: int = 0) -> Axes:
     """Axes of a new figure, which is high enough for `rows` rows with labels."""
     import matplotlib.pyplot as plt
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import StoreError, UsageError, nearest
-from storage.places.addresses import Where, address_of, joined
-from storage.runs.figures import LABELS, draw_columns, legend_below, new_axes
+from storage.places.addresses import Where, address_of, join_address
+from storage.runs.figures import LABELS, draw_columns, legend_below, plot_axes
 from storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
 from storage.runs.run import StoredRun
 from storage.values.digests import json_digest
@@ -63,7 +63,7 @@ def looked_through(root: Where | None = None, pattern: str = "*") -> dict[str, S
     damaged: dict[str, StoredRun | StoreError] = {}
     for name in fnmatch.filter(stored_names(root), f"{pattern}{SUFFIX}"):
         try:
-            run = StoredRun(joined(root, name))
+            run = StoredRun(join_address(root, name))
             began.append((run.created, run.name, run))
         except StoreError as error:
             damaged[name.removesuffix(SUFFIX)] = error
@@ -145,7 +145,7 @@ class ComparisonPlots:
         if column not in columns:
             hint = nearest(column, columns, f"there are {', '.join(columns)}")
             raise UsageError(f"no run has {column!r}; {hint}")
-        table, ax = history[[column]].droplevel(0, axis=1), ax or new_axes()
+        table, ax = history[[column]].droplevel(0, axis=1), ax or plot_axes()
         legend_below(ax, draw_columns(table, table.columns, ax))
         ax.set(title=f"{LABELS.get(column, column)} of {len(table.columns)} runs", ylabel=column)
         return ax

@@ -42,7 +42,7 @@ def card(title: str, remark: str, rows: Mapping[str, Any], below: str = "", colo
     )
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def html_table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """An HTML table of rows of values under a row of heads."""
     heads = "".join(f'<th style="{CELL};font-weight:normal;opacity:.65">{escape(name)}</th>' for name in head)
     lines = ("".join(f'<td style="{CELL}">{escape(str(value))}</td>' for value in row) for row in rows)
@@ -77,7 +77,7 @@ def run_line(store: RoundStore, rounds: int, done: int, algorithm: str, pruned: 
 def run_card(name: str, status: str, line: str, facts: Mapping[str, str | None], layout: Layout) -> str:
     """The card of a run as HTML: its `run_line`, facts by name, and a foldable table of its tensors."""
     specs = (*layout.params, *layout.buffers, *layout.frozen)
-    tensors = table(("tensor", "type", "shape"), ((spec.name, spec.dtype, spec.shape) for spec in specs))
+    tensors = html_table(("tensor", "type", "shape"), ((spec.name, spec.dtype, spec.shape) for spec in specs))
     folded = f"<details><summary style='opacity:.65'>{len(specs)} tensors</summary>{tensors}</details>"
     return card(name, status, {"run": line, **facts}, folded, COLOURS[status])
 
@@ -103,7 +103,7 @@ def round_card(commit: Commit) -> str:
         )
         for p, u in list(updates.items())[:SHOWN_PARTITIONS]
     ]
-    below = table(("partition", "weight", "result", *came, *metrics), lines) if updates else ""
+    below = html_table(("partition", "weight", "result", *came, *metrics), lines) if updates else ""
     more = len(updates) - len(lines)
     below += f'<span style="opacity:.65">and {more} more partitions</span>' if more else ""
     return card(f"Round {commit.round}", " · ".join(score_parts(commit.score)), rows, below)

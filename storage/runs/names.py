@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from storage.errors import NotARun, UsageError, nearest
-from storage.places.addresses import Where, above, address_of, joined, last_name, scheme_of
+from storage.places.addresses import Where, above, address_of, join_address, last_name, scheme_of
 from storage.places.schemes import place_of
 
 SUFFIX = ".zarr"
@@ -52,7 +52,7 @@ def local_root(root: Where) -> Path:
 
 def run_address(root: Where | None, name: Where) -> str:
     """The address of the run of this name, under the default root where none is given."""
-    return joined(root or default_root(), f"{os.fspath(name)}{SUFFIX}")
+    return join_address(root or default_root(), f"{os.fspath(name)}{SUFFIX}")
 
 
 def is_run(where: Where) -> bool:
@@ -108,10 +108,10 @@ def find_run(run: Where, root: Where | None = None) -> str:
     folders = stored_names(above(named))
     if last_name(named) in folders:
         return named
-    for address in (joined(root or default_root(), run), address_of(run)):
+    for address in (join_address(root or default_root(), run), address_of(run)):
         if contents := place_of(address).names():
             if runs := _folders(contents):
-                hint = f"it holds {_names(runs)}; name one, as {joined(address, runs[0])}"
+                hint = f"it holds {_names(runs)}; name one, as {join_address(address, runs[0])}"
                 raise NotARun(f"{address} is not a run of Roundweave; {hint}")
             return address
     hint = nearest(str(run), map(run_name, folders), f"there are {_names(folders)}")

@@ -104,7 +104,7 @@ class StoredRound:
         return {p: update.refused for p, update in self.commit.updates.items() if update.refused}
 
     @property
-    def updates(self) -> Stacked:
+    def updates(self) -> PartitionArrays:
         """The accepted directions by parameter: ``updates["fc1.weight"]`` is an array (partition, *shape)."""
         specs = self.layout.params
 
@@ -112,10 +112,10 @@ class StoredRound:
             return {p: views(specs, self.update(p).direction)[name] for p in self.commit.accepted}
 
         names = tuple(spec.name for spec in specs)
-        return Stacked(names, read, "parameter {}", f"round {self.number} has no updates")
+        return PartitionArrays(names, read, "parameter {}", f"round {self.number} has no updates")
 
     @property
-    def permutations(self) -> Stacked:
+    def permutations(self) -> PartitionArrays:
         """How a reduce that matches units ordered them, by unit group: ``permutations["fc1"]``, (partition, unit).
 
         Element ``[p, i]`` is the unit of partition p that was brought to place i. Where units are mixed instead of
@@ -124,17 +124,19 @@ class StoredRound:
         return self._matched("permutations")
 
     @property
-    def similarities(self) -> Stacked:
+    def similarities(self) -> PartitionArrays:
         """The cosine between matched units, by unit group: ``similarities["fc1"]`` is (partition, unit)."""
         return self._matched("similarities")
 
-    def _matched(self, kind: str) -> Stacked:
+    def _matched(self, kind: str) -> PartitionArrays:
         def read(group: str) -> dict[int, torch.Tensor]:
             partitions = [p for p, record in self.commit.updates.items() if record.match is not None]
             return {p: match_tensors(self.match(p))[f"{kind}/{group}"] for p in partitions}
 
         groups = tuple(spec.name for spec in self._store.schema.matches)
-        return Stacked(groups, read, "group of units {} is matched", f"round {self.number} matched no units")
+        return PartitionArrays(
+            groups, read, "group of units {} is matched", f"round {self.number} matched no units"
+        )
 
     def match(self, partition: int) -> Match:
         """How the units of one partition were matched in this round.
@@ -252,7 +254,7 @@ class StoredRound:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stacked(Mapping[str, "xr.DataArray"]):
+class PartitionArrays(Mapping[str, "xr.DataArray"]):
     """Arrays of a round by name, each with the partitions as its first axis.
 
     `read` gives the partitions that have a tensor of a name, and these tensors; bfloat16 is shown as float32. An

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from storage.errors import PlaceTaken, RunBusy, StoreDamaged
-from storage.hierarchy.chunks import checked
+from storage.hierarchy.chunks import checked_chunk
 from storage.places.base import PARTIAL, Place
 from storage.rounds.lease import Lease, check_at_rest, read_lease
 from storage.rounds.store import RoundStore
@@ -72,7 +72,7 @@ def _copy_content(source: Place, target: Place, key: str) -> int:
     if content is None:
         raise RunBusy(f"{source}/{key} was deleted while the run was copied; copy it again")
     if _is_chunk(key):
-        checked(content, len(content), f"{source}/{key}")
+        checked_chunk(content, len(content), f"{source}/{key}")
     target.write(key, content)
     if target.read(key) != content:
         raise StoreDamaged(f"{target}/{key} does not come back as it was written; is the place sound?")

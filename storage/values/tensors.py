@@ -129,7 +129,7 @@ class TensorSpec:
 Specs = Sequence[TensorSpec]
 
 
-def sizes(specs: Specs) -> dict[str, int]:
+def vector_sizes(specs: Specs) -> dict[str, int]:
     """The number of elements of each dtype's vector."""
     totals: dict[str, int] = {}
     for spec in specs:
@@ -139,7 +139,7 @@ def sizes(specs: Specs) -> dict[str, int]:
 
 def check_sizes(specs: Specs, vectors: Vectors) -> None:
     """Raise `ShapeMismatch` where a vector (element,) is missing, unexpected or of another size."""
-    expected = sizes(specs)
+    expected = vector_sizes(specs)
     given = {name: vector.numel() for name, vector in vectors.items()}
     if given != expected:
         raise ShapeMismatch(f"expected vectors of {expected} elements, got {given}")
@@ -147,7 +147,10 @@ def check_sizes(specs: Specs, vectors: Vectors) -> None:
 
 def empty_vectors(specs: Specs) -> dict[str, torch.Tensor]:
     """Vectors (element,) for these specs, with uninitialized elements."""
-    return {dtype: torch.empty(size, dtype=getattr(torch, dtype)) for dtype, size in sorted(sizes(specs).items())}
+    return {
+        dtype: torch.empty(size, dtype=getattr(torch, dtype))
+        for dtype, size in sorted(vector_sizes(specs).items())
+    }
 
 
 def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:

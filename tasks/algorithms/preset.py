@@ -78,7 +78,9 @@ class Preset:
 
         Raises `UsageError`, `CodeError`.
         """
-        chosen: dict[str, Any] = {kind: choose(kind, name) for kind, name in named.items() if name is not None}
+        chosen: dict[str, Any] = {
+            kind: choose_part(kind, name) for kind, name in named.items() if name is not None
+        }
         kept = {(kind, name): value for (kind, name), value in self.defaults.items() if kind not in chosen}
         return replace(self, **chosen, defaults=kept)
 
@@ -111,7 +113,7 @@ class Preset:
             for kind, to in option.fields:
                 arguments[kind][to] = values.get(name, option.default)
         made = {kind: _made(kind, getattr(self, kind), arguments[kind]) for kind in TABLES}
-        return joined(Algorithm(**made, when=self.when(**arguments["when"])))
+        return with_needs(Algorithm(**made, when=self.when(**arguments["when"])))
 
 
 def part_options(part: Chosen) -> Mapping[str, tuple[Any, Any]]:
@@ -119,7 +121,7 @@ def part_options(part: Chosen) -> Mapping[str, tuple[Any, Any]]:
     return options_of(part) if isinstance(part, type) else {}
 
 
-def choose(kind: str, named: str | Code) -> Chosen:
+def choose_part(kind: str, named: str | Code) -> Chosen:
     """The part of a kind that is named: its class, or the part itself where the name tells all, as ``krum:1``.
 
     The user's own stays as it is named. Raises `UsageError`.
@@ -146,7 +148,7 @@ def make_part(kind: str, named: str | Code, given: Mapping[str, Any]) -> Any:
     >>> make_part("apply", "sgd", {"lr": 0.5, "lr_schedule": "cosine:8"})
     Sgd(lr=0.5, lr_schedule='cosine:8', warmup=0, momentum=0.0, nesterov=False)
     """
-    part = choose(kind, named)
+    part = choose_part(kind, named)
     taken = part_options(part)
     name = named.reference if isinstance(named, Code) else named
     for option, value in given.items():
@@ -165,7 +167,7 @@ def _made(kind: str, part: Chosen, arguments: Mapping[str, Any]) -> Any:
     return part
 
 
-def joined(algorithm: Algorithm) -> Algorithm:
+def with_needs(algorithm: Algorithm) -> Algorithm:
     """The algorithm with what its parts need of one another.
 
     Reduced extras are kept for the next round's maps. Networks that begin apart are matched to one another.

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 from storage.errors import CodeError, UsageError, failing_as, located
 from tasks import options as option
 from tasks.algebra import Algorithm
-from tasks.algorithms.preset import Preset, joined, make_part
+from tasks.algorithms.preset import Preset, make_part, with_needs
 from tasks.applies.optimizers import Adagrad, Adam, Sgd, Yogi
 from tasks.maps.corrected import Elastic, FedProx, Scaffold
 from tasks.maps.gradient import Downpour, Gradient
@@ -126,4 +126,4 @@ def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code 
     if not isinstance(algorithm, Algorithm):
         raise UsageError(f"algorithm {name} must return an Algorithm, not {type(algorithm).__name__}")
     made = {kind: make_part(kind, named, {}) for kind, named in parts.items() if named is not None}
-    return joined(replace(algorithm, **made)) if made else algorithm
+    return with_needs(replace(algorithm, **made)) if made else algorithm

@@ -14,9 +14,9 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from storage.errors import ClusterError
-from tasks.clusters.forking import WORKER_ENVIRONMENT, start_method
+from tasks.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from tasks.clusters.plugins import Loosen, import_nothing_ahead, prompt
-from tasks.clusters.starting import is_class, started
+from tasks.clusters.starting import is_class, started_cluster
 from tasks.clusters.workers import WORKER_SECONDS, begin_run, on_workers, scheduler_gone, wait_at_most
 
 CONNECT_SECONDS = 10
@@ -64,7 +64,7 @@ def connect(
         raise ClusterError("--private is for a local cluster; one's own is as private as TLS makes it")
     with ExitStack() as stack:
         if scheduler is not None:
-            connection = started(scheduler, workers) if is_class(scheduler) else _client(scheduler)
+            connection = started_cluster(scheduler, workers) if is_class(scheduler) else _client(scheduler)
             client = stack.enter_context(connection)
         elif current is not None:
             client = current

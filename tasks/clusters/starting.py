@@ -28,7 +28,7 @@ def is_class(scheduler: str) -> bool:
 
 
 @contextmanager
-def started(scheduler: str, workers: int) -> Iterator[Client]:
+def started_cluster(scheduler: str, workers: int) -> Iterator[Client]:
     """Start a cluster and yield a client of it; the cluster and its jobs end with the context.
 
     It has `workers` workers, or as many as the table ``adapt`` of its options says, and replaces lost ones. Raises

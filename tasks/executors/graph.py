@@ -21,9 +21,9 @@ from storage.rounds.commits import Commit
 from tasks.clusters.workers import DEADLY, DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
-from tasks.executors.on_worker import elsewhere, step, step_after, step_aside
+from tasks.executors.on_worker import elsewhere, run_step, step_after, step_aside
 from tasks.executors.parameter_server.on_dask import DaskServer
-from tasks.executors.pool import PLACED, Key, Pool, Task
+from tasks.executors.pool import PLACED, Key, Task, WorkerPool
 from tasks.persistence.committing import (
     commit_round,
     fold_round,
@@ -48,7 +48,7 @@ FAN_IN = 16
 
 
 @dataclass(frozen=True)
-class Course(Generic[T]):
+class WindowKind(Generic[T]):
     """How Dask runs some kind of rounds: those of a training run, or those of a replay.
 
     `tasks` makes the graph of a window; its task of this `kind` gives what each round yields. If `done` says that
@@ -73,7 +73,7 @@ class GraphExecutor:
     ) -> None:
         self.client = client
         self.fan_in = fan_in
-        self.pool = Pool(client, worker_timeout, notice)
+        self.pool = WorkerPool(client, worker_timeout, notice)
         self._server: DaskServer | None = None
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
@@ -90,7 +90,7 @@ class GraphExecutor:
     def _ask_each(self, function: Callable[[], T]) -> dict[str, T]:
         workers = usable_workers(self.client)
         futures = [
-            self.client.submit(step, function, workers=[worker], allow_other_workers=True, pure=False)
+            self.client.submit(run_step, function, workers=[worker], allow_other_workers=True, pure=False)
             for worker in workers
         ]
         return dict(zip(workers, map(self._result, futures), strict=True))
@@ -100,7 +100,7 @@ class GraphExecutor:
         return self._prepared(partial(self._ask_of_each, function, partitions))
 
     def _ask_of_each(self, function: Callable[[int], T], partitions: range) -> list[T]:
-        futures = self.client.map(partial(step, function), partitions, pure=False)
+        futures = self.client.map(partial(run_step, function), partitions, pure=False)
         return list(map(self._result, futures))
 
     def _result(self, future: Future[Any]) -> Any:
@@ -137,7 +137,7 @@ class GraphExecutor:
         if isinstance(job.work.algorithm.when, Asynchronous):
             return self._serve(job, rounds)
         store = job.attempt.open()
-        return self._submit(Course("commit", self._window, store.log.has, store.log.read), job, rounds, losses)
+        return self._submit(WindowKind("commit", self._window, store.log.has, store.log.read), job, rounds, losses)
 
     def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Run asynchronous rounds on a parameter server, which goes on from what was in flight.
@@ -181,7 +181,7 @@ class GraphExecutor:
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""
-        course: Course[RoundResult] = Course("result", self._replays)
+        course: WindowKind[RoundResult] = WindowKind("result", self._replays)
         yield from self._despite_losses(
             job, rounds, partial(self._submit, course, job), lambda round: "the run is as it was"
         )
@@ -221,7 +221,7 @@ class GraphExecutor:
         """How many times in a row lost work is begun again."""
         return RESUBMISSIONS
 
-    def _submit(self, course: Course[T], job: Job, rounds: Sequence[int], losses: int) -> Iterator[T]:
+    def _submit(self, course: WindowKind[T], job: Job, rounds: Sequence[int], losses: int) -> Iterator[T]:
         """Submit rounds as one graph, and yield the result of each.
 
         After a loss it is only the first round, which maps one partition at a time, so that an error can name a
@@ -249,7 +249,7 @@ class GraphExecutor:
     def _window(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
         shared = self.pool.shared(job)
         before = self.pool.key(job, "read", rounds[0] - 1)
-        graph: dict[Key, Any] = {before: (step, read_outcome, shared, rounds[0] - 1)}
+        graph: dict[Key, Any] = {before: (run_step, read_outcome, shared, rounds[0] - 1)}
         previous: Key | None = None
         for round in rounds:
             graph |= self._round(job, shared, round, before, previous, round == rounds[-1])
@@ -274,8 +274,14 @@ class GraphExecutor:
             graph[mapped[-1]] = (*called, map_and_keep, shared, before, examples, block, elsewhere)
             if job.attempt.scored(round):
                 scored.append(self.pool.key(job, "score", round, block))
-                graph[scored[-1]] = (step, score_outcome, shared, after, examples)
-        graph[after] = (step, reduce_round, shared, before, self._folded(graph, job, shared, fold_round, mapped))
+                graph[scored[-1]] = (run_step, score_outcome, shared, after, examples)
+        graph[after] = (
+            run_step,
+            reduce_round,
+            shared,
+            before,
+            self._folded(graph, job, shared, fold_round, mapped),
+        )
         commit = (step_aside, commit_round, shared, after, scored, previous, closing)
         graph[self.pool.key(job, "commit", round)] = commit
         return graph
@@ -291,7 +297,7 @@ class GraphExecutor:
                 mapped.append(self.pool.key(job, "map", round, block))
                 graph[mapped[-1]] = (*called, replay_block, shared, round, examples, block)
             folded = self._folded(graph, job, shared, fold_again, mapped)
-            graph[self.pool.key(job, "result", round)] = (step, replay_round, shared, round, folded)
+            graph[self.pool.key(job, "result", round)] = (run_step, replay_round, shared, round, folded)
         return graph
 
     def _folded(
@@ -308,7 +314,7 @@ class GraphExecutor:
             results, mapped = mapped, []
             for group in groups:
                 mapped.append(self.pool.key(job, "fold", round, number))
-                graph[mapped[-1]] = (step, fold, shared, round, results[group.start : group.stop])
+                graph[mapped[-1]] = (run_step, fold, shared, round, results[group.start : group.stop])
                 number += 1
         return mapped
 
@@ -319,4 +325,4 @@ def _resume_advice(round: int) -> str:
 
 def _called(job: Job, before: Sequence[Key]) -> tuple[Any, ...]:
     """The beginning of a map's task. If the plan maps blocks one by one, it waits for the map before it."""
-    return (step_after, before[-1]) if job.plan.one_by_one and before else (step,)
+    return (step_after, before[-1]) if job.plan.one_by_one and before else (run_step,)

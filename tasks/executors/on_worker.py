@@ -14,7 +14,7 @@ from tasks.rounds.job import Job
 T = TypeVar("T")
 
 
-def step(function: Callable[..., Any], *arguments: Any) -> Any:
+def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function on a worker. From then on the worker's heartbeats report the timing of its maps.
 
     An error of Roundweave is sent to the client without its cause, which may be a user's and fail to pickle.
@@ -31,12 +31,12 @@ def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
     """Call a step that mostly waits for the store. If that is far away, the worker runs other tasks meanwhile."""
     if job.attempt.open().place.at_once > 1:
         secede()
-    return step(function, job, *arguments)
+    return run_step(function, job, *arguments)
 
 
 def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a step once another one is done: Dask waits for `previous`, and its value is not used."""
-    return step(function, *arguments)
+    return run_step(function, *arguments)
 
 
 def elsewhere(function: Callable[[], T]) -> T:
@@ -48,5 +48,5 @@ def elsewhere(function: Callable[[], T]) -> T:
             return function()
         # The function holds a state and examples: scattering sends them from worker to worker.
         [sent] = client.scatter([function], hash=False)
-        called: T = client.submit(step, sent, workers=others, allow_other_workers=True, pure=False).result()
+        called: T = client.submit(run_step, sent, workers=others, allow_other_workers=True, pure=False).result()
         return called

@@ -12,7 +12,7 @@ from distributed import Client, Future
 
 from storage.errors import listed
 from tasks.clusters.workers import ANSWER_SECONDS, Lost, Watch, usable_workers
-from tasks.executors.on_worker import step
+from tasks.executors.on_worker import run_step
 from tasks.rounds.job import Job
 from tasks.rounds.plan import RoundPlan
 from tasks.rounds.timing import Notice, Stragglers
@@ -58,7 +58,7 @@ PLACED = ("data", "map", "score", *PUSHES)
 """Kinds of tasks that prefer the worker that holds their examples. All other kinds are small, and go first."""
 
 
-class Pool:
+class WorkerPool:
     """The workers of a Dask client, and the futures that they hold for longer than a window of rounds.
 
     `deaths` counts by partition how many workers died while they worked on it.
@@ -132,7 +132,7 @@ class Pool:
         """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
         if key not in self._held:
             self._held[key] = self.client.submit(
-                step,
+                run_step,
                 function,
                 *arguments,
                 key=key,

@@ -14,7 +14,7 @@ from tasks.numerics import generators_kept
 from tasks.persistence.committing import WholeNetwork
 from tasks.persistence.streaming import InShares
 from tasks.process_group.collectives import Broken
-from tasks.process_group.group import Group, Rendezvous, joined, open_rendezvous
+from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 from tasks.rounds.job import Job
 from tasks.rounds.steps import Mapped, MapRaised
 
@@ -42,7 +42,7 @@ def take_part(job: Job, split: int, data: list[Partition], meeting: Rendezvous, 
         meeting = replace(meeting, port=opened.port)
         worker.log_event(topic, ("port", meeting.port))
     try:
-        with joined(meeting, forgotten, opened) as group, generators_kept():
+        with join_group(meeting, forgotten, opened) as group, generators_kept():
             examples = BlockData(group.rank // job.ranks, split, data)
             return _run(job, group, examples, forgotten, lambda round: worker.log_event(topic, ("round", round)))
     except Broken:

@@ -24,8 +24,8 @@ from storage.rounds.commits import Commit
 from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, processes, result, usable_workers
 from tasks.compute.compute import whole_part
 from tasks.executors.graph import GraphExecutor
-from tasks.executors.on_worker import step
-from tasks.executors.pool import Pool
+from tasks.executors.on_worker import run_step
+from tasks.executors.pool import WorkerPool
 from tasks.executors.rank_task import Event, halt, take_part
 from tasks.persistence.committing import load_and_keep
 from tasks.process_group.group import Rendezvous
@@ -193,7 +193,7 @@ class RunningRanks:
     `committed` is the last round whose commit was yielded.
     """
 
-    def __init__(self, pool: Pool, job: Job, round: int) -> None:
+    def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
         self.pool = pool
         self.job = job
         self.committed = self._made = round
@@ -249,7 +249,7 @@ class RunningRanks:
         meeting = Rendezvous(rank, len(self._workers), str(urlparse(self._workers[0]).hostname), port)
         shared = self.pool.shared(self.job)
         future = self.pool.client.submit(
-            step,
+            run_step,
             take_part,
             shared,
             self._split,

@@ -10,7 +10,7 @@ from torch import nn
 
 from storage.errors import ModelError, UnitsUnsound, one_line
 from tasks.matching.groups import Permutation, UnitGroups
-from tasks.matching.tracing.exporting import evaluating, plain_attention
+from tasks.matching.tracing.export import evaluating, plain_attention
 from tasks.matching.unofficial import GROUPED_PRODUCT, TorchDispatchMode, operation_name, tensors_in
 
 TOLERANCE = 1e-10

@@ -21,7 +21,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Group:
+class UnitGroup:
     """A unit group: `size` interchangeable units, with their own order at each index of its `parents`.
 
     The parents are other groups, the outermost first; for example, attention heads are the parent of their
@@ -71,7 +71,7 @@ class UnitGroups:
     length of the example inputs.
     """
 
-    groups: Mapping[str, Group]
+    groups: Mapping[str, UnitGroup]
     pieces: tuple[Piece, ...]
     tensors: Mapping[str, tuple[int, ...]]
     aliases: Mapping[str, str]
@@ -190,7 +190,7 @@ class UnitGroups:
         total = sum(table.numel() for table in home.values())
         return sum((now[name] != table).sum().item() for name, table in home.items()) / max(total, 1)
 
-    def lookup(self, group: Group, permutation: Permutation) -> tuple[torch.Tensor, ...]:
+    def lookup(self, group: UnitGroup, permutation: Permutation) -> tuple[torch.Tensor, ...]:
         """The old index of each parent at its new indices, as a tuple that can index a table of the group.
 
         The tensor at depth d is int64 (*sizes of parents up to d, 1, …), so that all broadcast.
@@ -251,7 +251,7 @@ class UnitGroups:
                 raise ShapeMismatch(f"tensor {name} is {given}, the network that was analysed has {shape}")
             yield name, tensor
 
-    def _outer(self, group: Group) -> tuple[int, ...]:
+    def _outer(self, group: UnitGroup) -> tuple[int, ...]:
         return tuple(self.groups[parent].size for parent in group.parents)
 
 
@@ -268,7 +268,7 @@ def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:
 def rearranged(
     values: torch.Tensor,
     dims: tuple[str | None, ...],
-    groups: Mapping[str, Group],
+    groups: Mapping[str, UnitGroup],
     permutation: Permutation,
 ) -> torch.Tensor:
     """A tensor (*units of each dimension's group) with units in the permutation's order, of the same shape.

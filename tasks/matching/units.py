@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from storage.errors import ModelError
-from tasks.matching.groups import Group, Piece, Span, UnitGroups
+from tasks.matching.groups import Piece, Span, UnitGroup, UnitGroups
 from tasks.matching.tracing.axes import Atom
 from tasks.matching.tracing.blocks import Block, placed
-from tasks.matching.tracing.exporting import first_names
+from tasks.matching.tracing.export import first_names
 from tasks.matching.tracing.settling import ancestors, companions, settle
 from tasks.matching.tracing.trace import Trace, trace
 
@@ -34,7 +34,7 @@ def find_units(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> UnitGroups
     free = [atom for atom in dict.fromkeys(a for block in every for a in block.atoms) if atom.pinned is None]
     chains = ancestors(free, companions(traced), every)
     names = _names(blocks, free)
-    groups = [Group(name, atom.size, tuple(names[a] for a in chains[atom])) for atom, name in names.items()]
+    groups = [UnitGroup(name, atom.size, tuple(names[a] for a in chains[atom])) for atom, name in names.items()]
     aliases = {name: first for name, first in first_names(model).items() if name != first}
     return UnitGroups(
         groups={group.name: group for group in groups},

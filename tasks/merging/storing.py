@@ -15,7 +15,7 @@ from storage.rounds.store import RoundStore
 from storage.values.digests import match_digest, update_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, State, Update
-from storage.values.tensors import Specs, Vectors, sizes, specs_of, views
+from storage.values.tensors import Specs, Vectors, empty_vectors, specs_of, views
 from tasks.matching.groups import Tensors
 from tasks.networks.objective import layout_of
 
@@ -63,7 +63,7 @@ def _update(layout: Layout, start: State, tensors: Tensors) -> Update:
 
 def _filled(specs: Specs, tensors: Tensors) -> Vectors:
     """The same vectors as `pack` gives, but filled with one tensor at a time to save memory."""
-    vectors = {dtype: torch.empty(size, dtype=getattr(torch, dtype)) for dtype, size in sizes(specs).items()}
+    vectors = empty_vectors(specs)
     for name, place in views(specs, vectors).items():
         place.copy_(tensors[name])
     return vectors

@@ -170,7 +170,7 @@ class Objective:
 def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
     """A copy of a network whose tensors are views of a copy of the state's vectors, as the layout says."""
     vectors = (state.params, state.buffers, state.frozen)
-    bound = named(layout, *({dtype: vector.clone() for dtype, vector in each.items()} for each in vectors))
+    bound = named_tensors(layout, *({dtype: vector.clone() for dtype, vector in each.items()} for each in vectors))
     # For objects in its memo deepcopy takes the given copy, so that tied tensors stay tied.
     memo: dict[int, object] = {
         id(old): hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
@@ -180,7 +180,7 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
     return copy.deepcopy(skeleton, memo | _empties(skeleton))
 
 
-def named(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
+def named_tensors(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
     """Every tensor of a network by name, as views of the vectors."""
     return views(layout.params, params) | views(layout.buffers, buffers) | views(layout.frozen, frozen)
 

@@ -76,7 +76,7 @@ class Gpt(nn.Module):
             raise ModelError(f"the gpt's width {width} cannot be divided among {heads} heads")
         self.tokens = nn.Embedding(vocabulary or outputs, width)
         self.places = nn.Embedding(inputs[0], width)
-        self.blocks = nn.Sequential(*(Block(width, heads, inputs[0]) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, inputs[0]) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, outputs, bias=False)
         self.apply(_initialise)
@@ -87,7 +87,7 @@ class Gpt(nn.Module):
         return self.head(self.norm(self.blocks(hidden)))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """A Transformer block: attention, then two layers at each place, both with residual connections."""
 
     def __init__(self, width: int, heads: int, time: int) -> None:

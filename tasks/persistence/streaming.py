@@ -16,7 +16,7 @@ import torch
 from storage.rounds.commits import Commit, UpdateRecord
 from storage.rounds.pruned import there
 from storage.values.digests import grouped_digest, update_groups
-from storage.values.tensors import Record, Specs, TensorSpec, Vectors, sizes, to_numpy, views
+from storage.values.tensors import Record, Specs, TensorSpec, Vectors, to_numpy, vector_sizes, views
 from tasks.compute.communicator import Communicator
 from tasks.compute.compute import Compute
 from tasks.compute.tensor_parallel.networks import ShareObjective
@@ -163,7 +163,7 @@ class InShares:
         own = tuple(self.shares.spec(spec, self.group.rank) for spec in specs)
         named = views([spec for spec in own if spec.dtype == dtype], {dtype: vectors[dtype]})
         parts = (part for spec in specs if spec.dtype == dtype for part in self._parts(spec, named[spec.name]))
-        return self._stream(f"{group}/{dtype}", (round, mapped.partition), (sizes(specs)[dtype],), parts)
+        return self._stream(f"{group}/{dtype}", (round, mapped.partition), (vector_sizes(specs)[dtype],), parts)
 
     def _stream(
         self,

@@ -52,7 +52,7 @@ def open_rendezvous(host: str) -> TCPStore:
 
 
 class Group:
-    """The communicator of several ranks that have met; `joined` and `part` make it."""
+    """The communicator of several ranks that have met; `join_group` and `part` make it."""
 
     def __init__(self, rank: int, process_group: Any = None) -> None:
         self._all_ranks = Collectives(process_group)
@@ -109,7 +109,7 @@ def _channels(rank: int, all_ranks: Collectives) -> list[Channel]:
 
 
 @contextmanager
-def joined(
+def join_group(
     meeting: Rendezvous, halted: Callable[[], bool], opened: TCPStore | None = None
 ) -> Iterator[Group | Alone]:
     """Make this process a rank of a group until the context ends.

@@ -20,10 +20,10 @@ from tasks.data.partitions import Partitions
 from tasks.matching.check import check_function
 from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.search.activations import BATCH, activation_moments
-from tasks.matching.search.networks import By, Evidence, match_all, match_each
+from tasks.matching.search.matches import By, Evidence, match_all, match_each
 from tasks.matching.search.terms import Metric
 from tasks.matching.units import find_units
-from tasks.networks.objective import Objective, named
+from tasks.networks.objective import Objective, named_tensors
 from tasks.reduces.table import find_reduce
 from tasks.reduces.tree import Gather, reduce_all
 
@@ -53,7 +53,7 @@ class Networks:
 
     def tensors(self, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
         """Every tensor of a network by name."""
-        return named(self.objective.layout, params, buffers, frozen)
+        return named_tensors(self.objective.layout, params, buffers, frozen)
 
 
 @dataclass(frozen=True)

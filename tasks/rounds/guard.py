@@ -23,7 +23,7 @@ LEFT_OUT = "left out when the round was reduced again"
 """The recorded reason to refuse a sound update, when a round was reduced again without its partition."""
 
 
-def checked(
+def checked_update(
     layout: Layout, returned: Any, buffers: Vectors, carry: tuple[str, ...] = (), extras: tuple[str, ...] = ()
 ) -> tuple[Update, str | None]:
     """Check what a map returned: the update as it can be stored, and why it is refused, None if it is sound.

@@ -24,7 +24,7 @@ from tasks.data.partitions import Partition
 from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.reduces.tree import cover, fold, fold_updates
-from tasks.rounds.guard import NOTHING, checked, misshapen, non_finite
+from tasks.rounds.guard import NOTHING, checked_update, misshapen, non_finite
 from tasks.rounds.job import Work
 from tasks.rounds.scoring import Tally, score, tally
 from tasks.rounds.timing import mapping
@@ -139,7 +139,7 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
             examples = [each.train for each in data]
             updates = work.mapper(work.objective, work.counted(state), examples, carries, seeds)
         return [
-            Mapped(partition, *checked(layout, update, state.buffers, rule.carry, rule.extras))
+            Mapped(partition, *checked_update(layout, update, state.buffers, rule.carry, rule.extras))
             for partition, update in zip(partitions, updates, strict=True)
         ]
 

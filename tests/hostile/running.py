@@ -72,7 +72,7 @@ def _warm_up() -> None:
         *("matplotlib.figure", "matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg", "pandas"),
         *("xarray", "prefect.flows", "flows.training.flow", "flows.evidence.replaying", "flows.merging.flow"),
         *("flows.exporting.report", "sklearn.datasets", "flows.evidence.recombining", "flows.merging.running"),
-        *("flows.reporting.engine", "torch.utils.tensorboard", "torch._dynamo"),
+        *("flows.reporting.flow_runs", "torch.utils.tensorboard", "torch._dynamo"),
     ):
         with contextlib.suppress(ImportError):
             import_module(module)
@@ -83,13 +83,13 @@ def _without_servers() -> Iterator[None]:
     """Within, flows run without Prefect's server."""
     from flows.command import app
     from flows.serving import ahead
-    from tasks.clusters import forking
+    from tasks.clusters import fork_server
 
     class Imported:
         def join(self) -> None: ...
 
     app.warm_up = lambda: None  # type: ignore[assignment]
-    forking.begin = lambda: None  # type: ignore[assignment]
+    fork_server.begin = lambda: None  # type: ignore[assignment]
     ahead.start_server = lambda root: None
     ahead.Importing = lambda *modules: Imported()  # type: ignore[assignment, misc]
     ahead.prefect_api = contextlib.nullcontext  # type: ignore[assignment]

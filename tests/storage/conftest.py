@@ -18,7 +18,7 @@ from storage.rounds.store import RoundStore
 from storage.values.digests import update_digest
 from storage.values.layout import Layout
 from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec, Vectors, sizes
+from storage.values.tensors import TensorSpec, Vectors, vector_sizes
 
 LAYOUT = Layout(
     params=(
@@ -40,7 +40,7 @@ def drawn(specs: tuple[TensorSpec, ...], seed: int) -> Vectors:
     generator = torch.Generator().manual_seed(seed)
     return {
         dtype: (torch.randn(size, generator=generator) * 8).to(getattr(torch, dtype))
-        for dtype, size in sizes(specs).items()
+        for dtype, size in vector_sizes(specs).items()
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command.common import Json, Root, RunName, console, output, print_json, say, table
+from flows.command.common import Json, Root, RunName, console, output, print_json, say, text_table
 from flows.config.train import Planned
 from flows.reporting.scores import shown
 from storage.errors import StoreError, UsageError, listed, spans
@@ -122,7 +122,7 @@ def _print_runs(runs: Mapping[str, StoredRun | StoreError], summaries: Mapping[s
     if not runs:
         say("no runs here; `roundweave train` makes one")
     if rows:
-        console().print(table(rows))
+        console().print(text_table(rows))
     for name, summary in summaries.items():
         if summary["status"] == "damaged":
             say(f"{name} is damaged: {summary['failure']}", "yellow")
@@ -156,11 +156,11 @@ def _print_run(run: StoredRun) -> None:
     for name, value in _facts(run, history).items():
         console().print(f"{name:10}", style="bold", end=" ")
         say(value)
-    console().print(table(_shown_rounds(run, history)))
+    console().print(text_table(_shown_rounds(run, history)))
     if arrivals := worker_rows(run.arrivals()):
         columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
         rows = [row | {"partitions": listed(row["partitions"])} for row in arrivals]
-        console().print(table({name: row[name] for name in columns} for row in rows))
+        console().print(text_table({name: row[name] for name in columns} for row in rows))
     for remark in [*_remarks(run), *_refusals(run)]:
         say(remark, "yellow")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.command.common import Json, console, output, say, table
+from flows.command.common import Json, console, output, say, text_table
 from flows.command.options import with_options
 from flows.config.files import check_toml, read_toml, write_toml
 from flows.config.train import Execution, Experiment, TrainConfig
@@ -67,7 +67,7 @@ def _print_plan(plan: Plan, saved: Path | None) -> None:
         }
         for name, row in plan.raced.items()
     ]
-    console().print(table(rows, right=True, bold=lambda row: row["strategy"] == plan.chosen.name))
+    console().print(text_table(rows, right=True, bold=lambda row: row["strategy"] == plan.chosen.name))
     for name, why in plan.refused.items():
         say(f"not {name}: {why}", "dim")
     say(f"chosen: {plan.reason}")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from flows.command.common import Json, console, output, say, table
+from flows.command.common import Json, console, output, say, text_table
 from flows.command.options import with_options
-from flows.config.algorithms import options_of
+from flows.config.algorithms import option_fields
 from flows.config.resolving import deal
 from flows.config.train import Dealing, Execution, Experiment
 from flows.reporting.plots import check_plot
@@ -61,7 +61,7 @@ def _config_text() -> str:
     algorithm = str(GIVEN["algorithm"])
     parts: dict[str, Mapping[str, FieldInfo]] = {
         "The experiment: what the run is.": Experiment.model_fields,
-        f"The options of {algorithm}; those of others: roundweave list algorithms.": options_of(algorithm),
+        f"The options of {algorithm}; those of others: roundweave list algorithms.": option_fields(algorithm),
         "The execution: how it runs.": Execution.model_fields,
     }
     lines = ["# roundweave train train.toml; paths go from this file.", ""]
@@ -119,7 +119,7 @@ def _tables() -> dict[str, list[dict[str, str]]]:
 def _options(algorithm: str) -> str:
     """An algorithm's options with defaults; if they resemble those of fed_avg, only the differences."""
     options, common = (
-        {name: f"{name}={field.default}" for name, field in options_of(each).items()}
+        {name: f"{name}={field.default}" for name, field in option_fields(each).items()}
         for each in (algorithm, "fed_avg")
     )
     if algorithm == "fed_avg" or "local_steps" not in options:
@@ -132,7 +132,7 @@ def _options(algorithm: str) -> str:
 def _print_tables(tables: Mapping[str, list[dict[str, str]]]) -> None:
     out = console(wide=False)
     for title, rows in tables.items():
-        out.print(table(rows, title=title))
+        out.print(text_table(rows, title=title))
         out.print()
 
 
@@ -160,7 +160,7 @@ def _print_split(counts: pd.DataFrame, split: str, plot: Path | None) -> None:
         {"partition: label": partition, **{name: count or "·" for name, count in row.items()}, "examples": size}
         for (partition, row), size in zip(shown.iterrows(), counts["size"], strict=True)
     ]
-    console().print(table(rows, right=True))
+    console().print(text_table(rows, right=True))
     say(f"{counts['size'].sum()} examples to train on, {split}, in {len(counts)} partitions")
     if plot:
         say(f"drawn in {plot}")

@@ -59,7 +59,7 @@ def claims(audit: Audit) -> None:
             audit.find(key, "it is not the claim that a writer wrote")
 
 
-def quarantined(audit: Audit) -> None:
+def verify_quarantined(audit: Audit) -> None:
     """Verify that each quarantined record has the digest that its name says."""
     for key in audit.sizes:
         names = (name.fullmatch(key.removeprefix("commits/")) for name in QUARANTINED)

@@ -18,7 +18,14 @@ from storage.rounds.commits import Commit
 from storage.rounds.store import RoundStore
 from storage.upkeep.verifying.audit import Audit, Finding
 from storage.upkeep.verifying.numbers import numbers
-from storage.upkeep.verifying.records import claims, descriptions, quarantined, records, statements, strangers
+from storage.upkeep.verifying.records import (
+    claims,
+    descriptions,
+    records,
+    statements,
+    strangers,
+    verify_quarantined,
+)
 from storage.values.digests import NOTHING_KEPT
 
 CHAIN = re.compile("[0-9a-f]{64}")
@@ -78,7 +85,7 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
     except StoreError as error:
         return _unopened(place, error)
     audit = Audit.of(store)
-    for look in (records, claims, quarantined, statements):
+    for look in (records, claims, verify_quarantined, statements):
         look(audit)
     descriptions(audit, numbers(audit))
     _chunks(audit)

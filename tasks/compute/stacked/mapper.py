@@ -57,7 +57,7 @@ class StackedMapper(Mapper):
             course(each, self.map.batch_size, steps, seed)
             for each, steps, seed in zip(examples, counts, seeds, strict=True)
         ]
-        trained, losses = train(Stacked(objective, self.at_once), state, courses, self.map.rate(state))
+        trained, losses = train_stacked(Stacked(objective, self.at_once), state, courses, self.map.rate(state))
         updates = []
         for number, each in enumerate(examples):
             arrived = pack(objective.layout.params, {name: tensor[number] for name, tensor in trained.items()})
@@ -71,7 +71,7 @@ class StackedMapper(Mapper):
         return updates
 
 
-def train(
+def train_stacked(
     stacked: Stacked, state: State, courses: Sequence[Course], lr: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Train up to `count` replicas from a state with learning rate `lr`, each on the batches of its course.

@@ -20,7 +20,7 @@ from storage.errors import ModelError, UsageError
 from storage.values.layout import Layout
 from tasks.compute.tensor_parallel.layers import attention_of
 from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
-from tasks.compute.tensor_parallel.trying import is_sound
+from tasks.compute.tensor_parallel.trial import is_sound
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
 from tasks.networks.objective import Objective, layout_of

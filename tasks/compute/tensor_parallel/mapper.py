@@ -17,7 +17,7 @@ from tasks.compute.tensor_parallel.finding import enough
 from tasks.compute.tensor_parallel.networks import ShareObjective
 from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.trying import difference
+from tasks.compute.tensor_parallel.trial import difference
 from tasks.data.examples import Examples
 from tasks.networks.objective import Objective
 

@@ -88,7 +88,7 @@ class Iid(Deal):
     random = True
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
-        return cut(generator.permutation(pool.rows), partitions)
+        return cut_rows(generator.permutation(pool.rows), partitions)
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ class Contiguous(Deal):
     """Examples in the order of the data, cut into parts of equal size."""
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
-        return cut(pool.rows, partitions)
+        return cut_rows(pool.rows, partitions)
 
 
-def cut(rows: Rows, parts: int) -> list[Rows]:
+def cut_rows(rows: Rows, parts: int) -> list[Rows]:
     """Cut rows (examples,) into so many parts whose sizes differ by at most one."""
     bounds = [len(rows) * i // parts for i in range(parts + 1)]
     return [rows[low:high] for low, high in pairwise(bounds)]
@@ -123,7 +123,7 @@ class Shards(Deal):
                 f"split shards:{self.each}: {partitions} partitions need at least {count} examples, "
                 f"and there are {len(pool.rows)}; use fewer shards or partitions"
             )
-        shards = cut(pool.rows[np.argsort(np.asarray(pool.labels), kind="stable")], count)
+        shards = cut_rows(pool.rows[np.argsort(np.asarray(pool.labels), kind="stable")], count)
         order = generator.permutation(count).reshape(partitions, self.each)
         return [np.concatenate([shards[shard] for shard in dealt]) for dealt in order]
 
@@ -259,7 +259,7 @@ class Dirichlet(Deal):
         queues = [generator.permutation(pool.rows[labels == label]) for label in range(len(left))]
         concentration = self.alpha * left / left.sum()
         parts = []
-        for size in map(len, cut(pool.rows, partitions)):
+        for size in map(len, cut_rows(pool.rows, partitions)):
             counts = _draw(size, concentration, left, generator)
             parts.append(
                 np.concatenate([queue[n - c : n] for queue, n, c in zip(queues, left, counts, strict=True)])

@@ -24,7 +24,7 @@ from tasks.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, r
 from tasks.executors.on_worker import elsewhere
 from tasks.executors.parameter_server.server import ParameterServer, Served
 from tasks.executors.parameter_server.submitting import DaskSubmitter, Submitted
-from tasks.executors.pool import Pool
+from tasks.executors.pool import WorkerPool
 from tasks.persistence.committing import load_and_keep
 from tasks.persistence.pushes import Ref, commit_server_rounds
 from tasks.rounds.job import Job
@@ -49,7 +49,7 @@ class DaskServer:
     Maps go on between windows of rounds. `committed` is the last round whose commit was yielded.
     """
 
-    def __init__(self, pool: Pool, job: Job, round: int) -> None:
+    def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
         self.pool = pool
         self.job = pool.spread(job)
         self.committed = round

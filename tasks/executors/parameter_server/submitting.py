@@ -8,8 +8,8 @@ from typing import Any
 from dask import annotate  # type: ignore[attr-defined]
 from distributed import Future
 
-from tasks.executors.on_worker import step, step_aside
-from tasks.executors.pool import PUSHES, Key, Pool
+from tasks.executors.on_worker import run_step, step_aside
+from tasks.executors.pool import PUSHES, Key, WorkerPool
 from tasks.rounds.job import Job
 
 PRIORITY = {"read": 3, "serve": 3, "version": 3, "commit": 1}
@@ -27,7 +27,7 @@ class Submitted:
 class DaskSubmitter:
     """Collects tasks until `flush` submits them. The server's own tasks had better run on the worker `home`."""
 
-    def __init__(self, pool: Pool, job: Job) -> None:
+    def __init__(self, pool: WorkerPool, job: Job) -> None:
         self.pool = pool
         self.job = job
         self.home = pool.workers[0]
@@ -40,7 +40,7 @@ class DaskSubmitter:
         self, kind: str, number: int, at: int | None, function: Callable[..., Any], *arguments: Any
     ) -> Submitted:
         key = self.pool.key(self.job, kind, number, at or 0)
-        call, shared = step_aside if kind == "commit" else step, self.pool.shared(self.job)
+        call, shared = step_aside if kind == "commit" else run_step, self.pool.shared(self.job)
         self._graph[key] = (call, function, shared, *(_known(argument) for argument in arguments))
         block = self.job.plan.block_of(at) if at is not None and kind in PUSHES else at
         self._places[key] = self.home if block is None else self._homes[block]

@@ -16,7 +16,7 @@ from torch import fx, nn
 from storage.errors import UsageError
 from tasks.matching.groups import Piece, Tensors, UnitGroups
 from tasks.matching.search.terms import Metric, MomentTerm
-from tasks.matching.tracing.exporting import exported, plain_attention
+from tasks.matching.tracing.export import exported, plain_attention
 
 Pair = tuple[int, int]
 BATCH = 100

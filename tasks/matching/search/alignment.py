@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from tasks.matching.groups import Group, Permutation
+from tasks.matching.groups import Permutation, UnitGroup
 from tasks.matching.search.terms import HERE, Metric, Term, overall, similarity
 
 SWEEPS = 50
@@ -39,7 +39,7 @@ def assign(similarity: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(linear_sum_assignment(cost)[1].astype(np.int64))
 
 
-def spread(similarity: torch.Tensor, k: int | None, temperature: float) -> torch.Tensor:
+def soft_assignment(similarity: torch.Tensor, k: int | None, temperature: float) -> torch.Tensor:
     """A row-stochastic matrix (units, source units): softmax of similarity / temperature over the k most similar.
 
     k None means all of them. k = 1 gives each unit its most similar source unit, so that a source unit may be used
@@ -58,7 +58,7 @@ class Aligner:
     """
 
     terms: Sequence[Term]
-    groups: Mapping[str, Group]
+    groups: Mapping[str, UnitGroup]
     metric: Metric = "l2"
     assign: Assign = assign
 

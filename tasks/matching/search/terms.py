@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from tasks.matching.groups import Group, Permutation, Piece, Tensors, UnitGroups, rearranged
+from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroup, UnitGroups, rearranged
 
 Metric = Literal["l2", "cosine", "correlation"]
 Labels = tuple[str | None, ...]
@@ -47,7 +47,7 @@ class WeightTerm:
         (dim,) = (d for d, label in enumerate(self.labels) if label is not None)
         return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
-    def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> WeightTerm:
+    def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> WeightTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size) for each group."""
         target, source = self.read()
         if any(label in permutation for label in self.labels):
@@ -98,7 +98,7 @@ class MomentTerm:
         """Ones (units,) twice, as the moments are normalised already."""
         return torch.ones(self.moments.shape[0]), torch.ones(self.moments.shape[0])
 
-    def settled(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
+    def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> MomentTerm:
         """The term with the source's units permuted, by int64 (*sizes of parents, size), and paired."""
         if not any(label in permutation for label in self.labels):
             return self
@@ -109,7 +109,7 @@ class MomentTerm:
         paired = torch.einsum(moments, [*range(count), *source], [*kept, *(count + d for d in kept)])
         return MomentTerm(paired, tuple(self.labels[d] for d in kept))
 
-    def ordered(self, groups: Mapping[str, Group], permutation: Permutation) -> MomentTerm:
+    def ordered(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> MomentTerm:
         """The term with the target's units permuted, by int64 (*sizes of parents, size) for each group."""
         dims = (*self.labels, *[None] * len(self.labels))
         return replace(self, moments=rearranged(self.moments, dims, groups, permutation))

@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from storage.errors import ModelError, one_line
 from tasks.matching.tracing.axes import OPERATION, Axes, AxesMismatch, is_axes, new_axes, pin_all, unify
-from tasks.matching.tracing.exporting import exported, first_names
+from tasks.matching.tracing.export import exported, first_names
 from tasks.matching.tracing.rules import rule_of
 from tasks.matching.tracing.rules.registry import Dependence, Site
 from tasks.matching.unofficial import OpOverload, arguments, operation_name, tensors_in, writes

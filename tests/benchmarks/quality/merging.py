@@ -30,7 +30,7 @@ from tasks.maps.local_steps import LocalSteps
 from tasks.matching.averaging import average
 from tasks.matching.groups import Tensors, UnitGroups
 from tasks.matching.search.activations import activation_moments
-from tasks.matching.search.networks import By, Evidence, match_all, match_each
+from tasks.matching.search.matches import By, Evidence, match_all, match_each
 from tasks.matching.units import find_units
 from tasks.merging.gallery import Ensemble
 from tasks.merging.repair import repair

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from storage.values.state import State, Update
 from tasks.process_group.channels import Network
-from tasks.process_group.group import Group, Rendezvous, joined, open_rendezvous
+from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 from tasks.reduces.mean import Mean
 from tasks.reduces.tree import reduce_all
 
@@ -75,7 +75,7 @@ def rank_of(meeting: Rendezvous, network: bool, work: Callable[[Group, str], Any
     opened = open_rendezvous(meeting.host) if meeting.rank == 0 else None
     if opened is not None:
         answers.put(opened.port)
-    with joined(meeting, lambda: False, opened) as group:
+    with join_group(meeting, lambda: False, opened) as group:
         if network and group._all_ranks:
             group._channels = [Network(group.rank, group._all_ranks)]
         answers.put([work(group, kind) for kind in KINDS])

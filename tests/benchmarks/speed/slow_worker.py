@@ -34,7 +34,7 @@ from rich.table import Table
 import roundweave as rw
 from tasks.algorithms.table import build_algorithm
 from tasks.clusters.connecting import HERE
-from tasks.clusters.forking import WORKER_ENVIRONMENT
+from tasks.clusters.fork_server import WORKER_ENVIRONMENT
 from tasks.clusters.plugins import prompt
 from tasks.when import Asynchronous
 from tests.benchmarks.peers.server.learning import rate

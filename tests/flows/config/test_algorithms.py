@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.algorithms import options_of
+from flows.config.algorithms import option_fields
 from flows.config.recorded import differences
 from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
@@ -31,8 +31,8 @@ def wrong(**fields: Any) -> str:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_options_and_their_defaults_are_those_of_the_parts(name: str) -> None:
     options = {n: option.default for n, option in ALGORITHMS[name].options.items()}
-    assert {n: field.default for n, field in options_of(name).items()} == options
-    assert all(field.description for field in options_of(name).values())
+    assert {n: field.default for n, field in option_fields(name).items()} == options
+    assert all(field.description for field in option_fields(name).values())
     assert TrainConfig(algorithm=name).algorithm.build() == build_algorithm(name, {})
 
 
@@ -86,7 +86,7 @@ def test_an_own_algorithm_takes_what_its_function_names(own) -> None:
     path = own(OWN)
     resolved = resolve(TrainConfig(algorithm=f"{path}:algorithm", sharpness=4.0))
     assert resolved.algorithm.apply.lr == 0.025
-    assert list(options_of(f"{path}:algorithm")) == ["sharpness"]
+    assert list(option_fields(f"{path}:algorithm")) == ["sharpness"]
     with pytest.raises(UsageError, match="takes no outer_lr; it takes sharpness"):
         resolve(TrainConfig(algorithm=f"{path}:algorithm", outer_lr=1.0))
 
@@ -135,7 +135,7 @@ def test_prefects_form_has_every_algorithm_with_its_options() -> None:
     schema = parameter_schema(train_flow.fn).model_dump()["definitions"]
     for name in ALGORITHMS:
         model = schema["".join(part.capitalize() for part in name.split("_"))]
-        assert set(model["properties"]) == {"name", "map", "reduce", "apply", *options_of(name)}
+        assert set(model["properties"]) == {"name", "map", "reduce", "apply", *option_fields(name)}
     assert schema["FedProx"]["properties"]["mu"]["description"].startswith("weight of the squared distance")
     assert schema["TrainConfig"]["additionalProperties"] is True  # `mu` beside the others, and what we refuse
 

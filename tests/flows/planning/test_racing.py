@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from flows.planning.racing import Point, behind, cut, goal, loss_at, race, ranked, seconds_to
+from flows.planning.racing import Point, behind, cut_curve, goal, loss_at, race, ranked, seconds_to
 from storage.errors import RoundFailed
 
 
@@ -61,9 +61,9 @@ def test_a_run_that_is_over_learns_no_more() -> None:
     over, going_on = [Point(1, 4.0), Point(2, 3.0), Point(inf, 3.0)], [Point(1, 5.0), Point(4, 2.0)]
     assert ranked({"over": over, "going on": going_on}, 4) == ["going on", "over"]
     assert ranked({"over": over, "going on": going_on}, 2) == ["over", "going on"]
-    assert cut(over, 4) == [Point(1, 4.0), Point(2, 3.0), Point(4, 3.0)]
-    assert cut(going_on, 2) == [Point(1, 5.0), Point(2, pytest.approx(3.5))]
-    assert cut(going_on, 5) == going_on
+    assert cut_curve(over, 4) == [Point(1, 4.0), Point(2, 3.0), Point(4, 3.0)]
+    assert cut_curve(going_on, 2) == [Point(1, 5.0), Point(2, pytest.approx(3.5))]
+    assert cut_curve(going_on, 5) == going_on
 
 
 def test_losses_are_compared_after_as_many_seconds() -> None:

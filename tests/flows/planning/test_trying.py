@@ -12,13 +12,13 @@ import roundweave as rw
 from flows.planning.plan import bench_for
 from flows.planning.racing import Point
 from flows.planning.strategies import strategies
-from flows.planning.trying import SCORED, Lane, Timing, thinned, trial_root
+from flows.planning.trying import SCORED, Lane, TrialTiming, thinned, trial_root
 from flows.planning.workload import workload
 from tasks.data.examples import Examples
 
 
-def timing(*turns: list[float], mapped: float = 0.0) -> Timing:
-    made = Timing()
+def timing(*turns: list[float], mapped: float = 0.0) -> TrialTiming:
+    made = TrialTiming()
     for turn in turns:
         made.begin()
         for now in turn:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UsageError
-from storage.places.addresses import above, address_of, as_path, full_address, joined, last_name, scheme_of
+from storage.places.addresses import above, address_of, as_path, full_address, join_address, last_name, scheme_of
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,13 @@ def test_a_path_has_no_scheme() -> None:
 
 def test_what_is_joined_is_parted_again() -> None:
     for root in ("s3://bucket", "s3://bucket/deep/runs", "runs", "/runs"):
-        address = joined(root, "a.zarr")
+        address = join_address(root, "a.zarr")
         assert (above(address), last_name(address)) == (root, "a.zarr")
 
 
 def test_a_name_that_leads_there_by_itself_does_so() -> None:
-    assert joined("s3://bucket", "s3://other/a") == joined("runs", "s3:/other/a") == "s3://other/a"
-    assert joined("s3://bucket", "/a") == joined("runs", Path("/a")) == "/a"
+    assert join_address("s3://bucket", "s3://other/a") == join_address("runs", "s3:/other/a") == "s3://other/a"
+    assert join_address("s3://bucket", "/a") == join_address("runs", Path("/a")) == "/a"
 
 
 def test_a_full_address_is_the_same_from_any_folder(tmp_path, monkeypatch) -> None:

@@ -16,7 +16,16 @@ from storage.errors import ShapeMismatch
 from storage.hierarchy.schema import Schema
 from storage.values.layout import Layout
 from storage.values.state import State, Update
-from storage.values.tensors import TensorSpec, from_numpy, load_named, pack, sizes, specs_of, to_numpy, views
+from storage.values.tensors import (
+    TensorSpec,
+    from_numpy,
+    load_named,
+    pack,
+    specs_of,
+    to_numpy,
+    vector_sizes,
+    views,
+)
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
 NAMES = st.text("abcdefgh.", min_size=1, max_size=6)
@@ -44,7 +53,7 @@ def test_packed_tensors_come_back_as_they_were(tensors: dict[str, torch.Tensor])
     specs = specs_of(tensors.items())
     vectors = pack(specs, tensors)
     assert all(vector.ndim == 1 and vector.is_contiguous() for vector in vectors.values())
-    assert {name: vector.numel() for name, vector in vectors.items()} == sizes(specs)
+    assert {name: vector.numel() for name, vector in vectors.items()} == vector_sizes(specs)
     found = views(specs, vectors)
     assert list(found) == list(tensors)
     assert all(identical(found[name], tensor) for name, tensor in tensors.items())

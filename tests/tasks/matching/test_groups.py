@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from storage.errors import ShapeMismatch
-from tasks.matching.groups import Group, UnitGroups, rearranged
+from tasks.matching.groups import UnitGroup, UnitGroups, rearranged
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import analysed
 
@@ -173,9 +173,9 @@ def test_free_units_are_counted_beside_the_coverage():
 def test_orders_within_orders_do_not_depend_on_where_the_axes_stand() -> None:
     """A head's halves, and units within each half: in whatever place of the tensor an axis is."""
     groups = {
-        "head": Group("head", 2),
-        "half": Group("half", 2, ("head",)),
-        "unit": Group("unit", 3, ("head", "half")),
+        "head": UnitGroup("head", 2),
+        "half": UnitGroup("half", 2, ("head",)),
+        "unit": UnitGroup("unit", 3, ("head", "half")),
     }
     order = {
         "head": torch.tensor([1, 0]),

@@ -11,7 +11,7 @@ from torch import nn
 
 from storage.errors import ModelError
 from tasks.matching.check import check_function
-from tasks.matching.groups import Group
+from tasks.matching.groups import UnitGroup
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, SAMPLED, analysed, built
 from tests.tasks.matching.expected import MAY_BE_PINNED
@@ -65,7 +65,7 @@ def _photograph(model: nn.Module) -> list[object]:
 
 def test_the_units_of_a_multilayer_perceptron():
     _, _, units = analysed("mlp")
-    assert units.groups == {"0": Group("0", 16), "2": Group("2", 12)}
+    assert units.groups == {"0": UnitGroup("0", 16), "2": UnitGroup("2", 12)}
     assert units.members("0") == [("0.weight", 0, 0), ("0.bias", 0, 0), ("2.weight", 1, 0)]
     assert units.coverage == pytest.approx(5 / 6)
 

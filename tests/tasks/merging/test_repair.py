@@ -10,7 +10,7 @@ from torch import nn
 
 from storage.errors import UsageError
 from tasks.matching.averaging import average
-from tasks.matching.tracing.exporting import plain_attention
+from tasks.matching.tracing.export import plain_attention
 from tasks.matching.units import find_units
 from tasks.merging.gallery import Blend, blended, score_blend
 from tasks.merging.repair import has_batch_norm, recompute_batch_norm, rescale, spread_of

@@ -12,7 +12,7 @@ from flows.stored import open_run
 from storage.rounds.commits import Score
 from storage.values.digests import match_digest
 from storage.values.state import Match
-from tasks.matching.search.networks import Evidence, match_all, match_each
+from tasks.matching.search.matches import Evidence, match_all, match_each
 from tasks.merging.gallery import Gallery
 from tasks.merging.storing import keep_merge
 from tests.tasks.merging.by_hand import TENSORS, same_bits

@@ -16,7 +16,7 @@ import torch
 from storage.values.state import Update
 from tasks.process_group.channels import SharedMemory
 from tasks.process_group.collectives import Broken
-from tasks.process_group.group import Group, Rendezvous, joined, open_rendezvous
+from tasks.process_group.group import Group, Rendezvous, join_group, open_rendezvous
 
 RANKS = 3
 
@@ -105,7 +105,7 @@ def rank(number: int, ports: Any, results: Any, work: Callable[[Group], Any], sh
             ports.put(opened.port)
     meeting = Rendezvous(number, RANKS, "127.0.0.1", opened.port if opened else ports.get())
     listening = {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
-    with joined(meeting, lambda: False, opened) as group:
+    with join_group(meeting, lambda: False, opened) as group:
         listening |= {c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
         assert listening <= {"127.0.0.1"}, listening
         results.put((number, work(group)))
@@ -153,6 +153,6 @@ def test_a_rank_that_nobody_joins_gives_up_once_it_is_halted() -> None:
     looks = iter([False, False, True])
     with (
         pytest.raises(Broken),
-        joined(Rendezvous(0, 2, "127.0.0.1", 0), lambda: next(looks), open_rendezvous("127.0.0.1")),
+        join_group(Rendezvous(0, 2, "127.0.0.1", 0), lambda: next(looks), open_rendezvous("127.0.0.1")),
     ):
         pass

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from storage.values.layout import Layout
 from storage.values.state import Update
 from storage.values.tensors import TensorSpec, Vectors
-from tasks.rounds.guard import checked, non_finite
+from tasks.rounds.guard import checked_update, non_finite
 
 
 def fault(layout: Layout, update: Update, buffers: Vectors | None = None) -> str | None:
     """Why an update is refused, by a map that declares the slots that it has and was given such buffers."""
-    return checked(layout, update, buffers or {}, tuple(update.carry), tuple(update.extras))[1]
+    return checked_update(layout, update, buffers or {}, tuple(update.carry), tuple(update.extras))[1]
 
 
 LAYOUT = Layout(
@@ -91,7 +91,7 @@ def test_vectors_that_do_not_fit_are_misshapen(change, group: str) -> None:
 
 
 def test_a_metric_that_cannot_be_stored_under_its_name_is_refused_and_left_out() -> None:
-    update, reason = checked(LAYOUT, replace(SOUND, metrics={"../up": 1.0}), {}, ("variate",), ("control",))
+    update, reason = checked_update(LAYOUT, replace(SOUND, metrics={"../up": 1.0}), {}, ("variate",), ("control",))
     assert update.metrics == {}
     assert reason is not None
     assert "'../up' is no metric's name" in reason

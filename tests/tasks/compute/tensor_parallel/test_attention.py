@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from storage.errors import ModelError
-from tasks.compute.tensor_parallel.trying import is_sound
+from tasks.compute.tensor_parallel.trial import is_sound
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.reference import MODELS
 from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of

@@ -15,7 +15,7 @@ from storage.errors import ModelError, RoundFailed, UsageError
 from storage.values.state import State
 from tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares
 from tasks.compute.tensor_parallel.shares import Shares
-from tasks.compute.tensor_parallel.trying import is_sound
+from tasks.compute.tensor_parallel.trial import is_sound
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
 from tasks.networks.reference import MODELS

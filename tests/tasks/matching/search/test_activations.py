@@ -7,7 +7,7 @@ import torch
 
 from storage.errors import ShapeMismatch, UsageError
 from tasks.matching.search.activations import activation_moments, moment_terms
-from tasks.matching.search.networks import By, match
+from tasks.matching.search.matches import By, match
 from tests.tasks.matching.analysed import analysed, copies, mlp, scrambled
 
 

@@ -8,7 +8,7 @@ import torch
 from storage.errors import ShapeMismatch, UsageError
 from tasks.matching.groups import UnitGroups
 from tasks.matching.search.alignment import Aligner
-from tasks.matching.search.networks import match
+from tasks.matching.search.matches import match
 from tasks.matching.search.terms import Metric, overall, weight_terms
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import NAMES, mlp, scrambled

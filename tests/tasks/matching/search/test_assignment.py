@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.matching.search.alignment import assign, spread
+from tasks.matching.search.alignment import assign, soft_assignment
 
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
@@ -24,17 +24,17 @@ def test_no_permutation_is_better_than_the_assigned_one(size: int, seed: int) ->
 
 def test_a_mixture_is_a_softmax_over_the_k_most_similar() -> None:
     similarity = torch.tensor([[0.0, 0.1, 0.2]])
-    assert spread(similarity, 1, 0.1).tolist() == [[0.0, 0.0, 1.0]]
+    assert soft_assignment(similarity, 1, 0.1).tolist() == [[0.0, 0.0, 1.0]]
     e = math.e
-    two = spread(similarity, 2, 0.1)[0]
+    two = soft_assignment(similarity, 2, 0.1)[0]
     assert two.tolist() == pytest.approx([0.0, 1 / (1 + e), e / (1 + e)])
-    assert torch.allclose(spread(similarity, None, 0.1), torch.softmax(similarity / 0.1, 1))
-    assert torch.equal(spread(similarity, 7, 0.1), spread(similarity, None, 0.1))
+    assert torch.allclose(soft_assignment(similarity, None, 0.1), torch.softmax(similarity / 0.1, 1))
+    assert torch.equal(soft_assignment(similarity, 7, 0.1), soft_assignment(similarity, None, 0.1))
 
 
 @given(st.integers(1, 8), st.one_of(st.none(), st.integers(1, 9)), st.floats(0.01, 10), st.integers(0, 999))
 def test_mixtures_are_row_stochastic(size: int, k: int | None, temperature: float, seed: int) -> None:
-    found = spread(torch.randn(size, size, generator=torch.Generator().manual_seed(seed)), k, temperature)
+    found = soft_assignment(torch.randn(size, size, generator=torch.Generator().manual_seed(seed)), k, temperature)
     assert (found >= 0).all()
     assert torch.allclose(found.sum(1), torch.ones(size), atol=1e-5)
     assert ((found > 0).sum(1) <= min(k or size, size)).all()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from storage.errors import UsageError
-from tasks.matching.search.networks import Evidence, match_all, match_each
+from tasks.matching.search.matches import Evidence, match_all, match_each
 from tasks.matching.units import find_units
 from tests.tasks.matching.analysed import copies, mlp
 

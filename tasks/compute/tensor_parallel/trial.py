@@ -17,7 +17,7 @@ from tasks.compute.tensor_parallel.one_process import in_turn
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.matching.check import TOLERANCE, randomise
 from tasks.matching.unofficial import TorchDispatchMode, tensors_in
-from tasks.networks.objective import Objective, named
+from tasks.networks.objective import Objective, named_tensors
 from tasks.numerics import pinned
 
 LARGE = 8.0
@@ -98,7 +98,7 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
 def _doubled(objective: Objective, state: State, inputs: torch.Tensor) -> tuple[Objective, State, torch.Tensor]:
     """The objective, the state and the inputs, converted to float64."""
     doubled = replace(objective, model=replace(objective.model, dtype="float64"))
-    tensors = named(objective.layout, state.params, state.buffers, state.frozen)
+    tensors = named_tensors(objective.layout, state.params, state.buffers, state.frozen)
     whole = doubled.packed({name: tensor.double() for name, tensor in tensors.items()})
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     return doubled, replace(whole, round=state.round), inputs

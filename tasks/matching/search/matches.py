@@ -13,7 +13,7 @@ from storage.errors import UsageError
 from tasks.matching.averaging import average
 from tasks.matching.groups import Permutation, Piece, Tensors, UnitGroups
 from tasks.matching.search.activations import Moments, moment_terms
-from tasks.matching.search.alignment import Aligner, spread
+from tasks.matching.search.alignment import Aligner, soft_assignment
 from tasks.matching.search.terms import Metric, Term, mean_term, weight_terms
 
 By = Literal["weights", "activations", "mixed"]
@@ -121,7 +121,7 @@ def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[di
     metric = "cosine" if evidence.metric is None and evidence.measure == "l2" else evidence.measure
     if metric == "l2":
         raise UsageError("a soft match needs cosine or correlation: a temperature has no meaning for l2")
-    units, mixture = evidence.units, partial(spread, k=k, temperature=temperature)
+    units, mixture = evidence.units, partial(soft_assignment, k=k, temperature=temperature)
     home = units.identity()
     first = {n: torch.eye(len(t)) if units.mixes(n) else t for n, t in home.items()}
     others = range(1, len(evidence.states))

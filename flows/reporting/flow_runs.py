@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def step(name: str, run_name: str | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def reported_step(name: str, run_name: str | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """A decorator: the function runs as a Prefect task inside a flow run, and as a plain function elsewhere.
 
     `run_name` is a template of the task run's name that is filled with the function's arguments.

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tasks.clusters.connecting import connect
-from tasks.clusters.forking import READ_BY_IMPORTS, begin, start_method
+from tasks.clusters.fork_server import READ_BY_IMPORTS, begin, start_method
 from tests.workers import worker_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned there")
