@@ -58,9 +58,11 @@ class Map(Part, Protocol):
     """Backprop over one partition: a pure function of its inputs.
 
     Example:
-        >>> class Half(rw.Gradient):
+        >>> from dataclasses import replace
+        >>> import roundweave as rw
+        >>> class WithEqualWeights(rw.Gradient):
         ...     def __call__(self, objective, state, examples, carry, seed):
-        ...         return super().__call__(objective, state, examples.take(slice(None, None, 2)), carry, seed)
+        ...         return replace(super().__call__(objective, state, examples, carry, seed), weight=1)
     """
 
     @property
@@ -87,7 +89,9 @@ class Reduce(Part, Protocol):
     """Combines the accepted updates, as a fold over the tree of partitions.
 
     Example:
+        >>> import roundweave as rw
         >>> rw.Mean().gathers, rw.Median().gathers
+        (False, True)
     """
 
     @property
@@ -108,8 +112,11 @@ class Apply(Part, Protocol):
     """The outer optimizer: a pure function from a state and a reduced update to the next state.
 
     Example:
+        >>> import torch
+        >>> import roundweave as rw
         >>> state = rw.State({"float32": torch.ones(2)})
         >>> rw.Sgd(lr=0.5)(state, rw.Update({"float32": torch.ones(2)})).params["float32"]
+        tensor([0.5000, 0.5000])
     """
 
     def init(self, params: Vectors) -> Mapping[str, Vectors]:
@@ -135,6 +142,7 @@ class Algorithm:
         UsageError: A part does not inherit its Protocol.
 
     Example:
+        >>> import roundweave as rw
         >>> algorithm = rw.Algorithm(rw.LocalSteps(lr=0.1), rw.Median(), rw.Sgd(lr=1.0))
     """
 

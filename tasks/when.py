@@ -19,7 +19,8 @@ class Synchronous:
     """A round waits for the updates of all partitions.
 
     Example:
-        >>> rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
+        >>> import roundweave as rw
+        >>> algorithm = rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
     """
 
 

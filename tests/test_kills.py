@@ -20,7 +20,7 @@ from flows.config.resolving import resolve
 from flows.config.train import TrainConfig
 from flows.preparing.job import prepared
 from flows.stored import Run
-from storage.places import descriptors, local
+from storage.places import local
 from storage.places.local import LocalPlace
 from storage.upkeep.verifying.verify import verify
 from tasks.executors.inline import InlineExecutor
@@ -87,8 +87,7 @@ def at_each_call_of_a_place(killed: Killed) -> None:
 
 
 def at_each_call_of_the_system(killed: Killed) -> None:
-    for module in (local, descriptors):
-        module.os = System(killed)  # type: ignore[attr-defined]
+    local.os = System(killed)  # type: ignore[assignment]
 
 
 def train_until(where: Callable[[Killed], None], at: int, root: Path, data: str) -> None:

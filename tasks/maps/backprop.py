@@ -48,8 +48,11 @@ def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iter
         The batches, one after the other. A batch is valid until the next one is drawn, which reuses its memory.
 
     Example:
+        >>> import torch
+        >>> import roundweave as rw
         >>> examples = rw.Examples(torch.randn(10, 3), torch.arange(10))
-        >>> sizes = [len(batch) for batch in rw.batches(examples, size=4, steps=3, seed=0)]
+        >>> [len(batch) for batch in rw.batches(examples, size=4, steps=3, seed=0)]
+        [4, 4, 2]
     """
     if size is None or size >= len(examples):
         yield from [examples] * steps

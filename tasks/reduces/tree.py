@@ -59,10 +59,13 @@ def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Updat
         One update, with vectors (element,) as the given ones have.
 
     Example:
+        >>> import torch
+        >>> import roundweave as rw
         >>> state = rw.State({"float64": torch.zeros(2, dtype=torch.float64)})
         >>> deltas = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
         >>> updates = [rw.Update({"float64": delta}) for delta in deltas]
         >>> rw.reduce_all(rw.Mean(), state, updates).direction["float64"]
+        tensor([1., 0.], dtype=torch.float64)
     """
     return reduce.finish(state, fold_updates(reduce, (0, len(updates)), dict(enumerate(updates))))
 
