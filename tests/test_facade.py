@@ -185,7 +185,9 @@ def run_in(folder: Path, *line: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "door", [COMMAND, ["script.py"], pytest.param(["-c", SCRIPT], marks=pytest.mark.slow)], ids=lambda d: d[0]
+    "door",
+    [["script.py"], *(pytest.param(door, marks=pytest.mark.slow) for door in (COMMAND, ["-c", SCRIPT]))],
+    ids=lambda door: door[0],
 )
 def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[str]) -> None:
     (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
@@ -205,6 +207,7 @@ def test_the_installed_command_begins_with_the_facade() -> None:
     assert scripts == {"roundweave": "roundweave:main"}
 
 
+@pytest.mark.slow
 def test_they_do_not_hide_them_on_a_cluster_of_ones_own_either(beside: Path, dask_processes) -> None:
     (beside / "command.py").write_text("from roundweave import main\nif __name__ == '__main__': main()")
     done = run_in(beside, *COMMAND, "--scheduler", dask_processes(beside))

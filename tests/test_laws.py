@@ -272,7 +272,6 @@ def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(tr
 QUICK_KILLS = [
     ("dropout", GraphExecutor, 1, 1),
     ("dropout", RanksExecutor, 2, 6),
-    ("stacked", GraphExecutor, 2, 6),
 ]
 SLOW_KILLS = [
     pytest.param(*kill, marks=SLOW)

@@ -95,6 +95,7 @@ def test_the_command_and_a_kill(root, train, tmp_path, capsys) -> None:
     assert b"tester" not in kept
 
 
+@pytest.mark.slow
 def test_networks_are_merged_from_a_bucket_into_one(root, train) -> None:
     for seed in (0, 1):
         train(partitions=1, local_epochs=1, model="mlp", model_options={"hidden": 8}, rounds=2, seed=seed,

@@ -83,6 +83,7 @@ def test_a_process_that_fails_says_why_in_a_line(tmp_path: Path) -> None:
         read(Contender("json", "json.tool"), tmp_path / "absent", tmp_path)
 
 
+@pytest.mark.slow
 def test_what_pip_cannot_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / "requirements.txt").write_text(f"{tmp_path / 'nowhere'}\n")

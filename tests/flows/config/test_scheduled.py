@@ -187,6 +187,7 @@ algorithm = {name = "fed_avg", local_steps = 1}
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_on_one_name_the_second_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "night.toml").write_text(LONG)
     line = command_line("train", "night.toml")

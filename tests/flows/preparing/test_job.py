@@ -80,6 +80,7 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_of_two_that_begin_at_once_one_trains_and_the_other_is_told_to_wait(started, tmp_path) -> None:
     count = 5
     processes = [started(AT_ONCE, tmp_path, name, count) for name in "ab"]

@@ -49,7 +49,8 @@ Break = Callable[[PrefectServer], None]
 BREAKS = {"killed": PrefectServer.kill, "stopped": PrefectServer.stop, "disk full": PrefectServer.fill_disk}
 
 
-@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.slow), "stopped"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_what_was_not_reported_is_sent_when_the_server_comes_back(server, tmp_path, how: str) -> None:
     training = Training(tmp_path, server.environment, server.api)
     training.reach(3)

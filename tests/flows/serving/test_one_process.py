@@ -13,6 +13,7 @@ import sys
 import weakref
 
 import psutil
+import pytest
 
 import roundweave as rw
 from tasks.data.partitions import Partitions
@@ -39,6 +40,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_after_a_run_no_examples_are_alive_and_there_is_one_server(tmp_path: Path) -> None:
     (tmp_path / "several.py").write_text(SEVERAL)
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}

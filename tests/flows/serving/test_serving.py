@@ -110,6 +110,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_what_dask_logs_stays_off_the_screen_while_all_is_well(environment, tmp_path: Path) -> None:
     (tmp_path / "once.py").write_text(ON_DASK)
     line, logging = [sys.executable, tmp_path / "once.py"], environment | {"PREFECT_LOGGING_LEVEL": "INFO"}

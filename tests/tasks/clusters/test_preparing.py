@@ -69,7 +69,13 @@ def hook(tmp_path: Path) -> str:
     return str(tmp_path / "hook")
 
 
-@pytest.mark.parametrize("module", ["roundweave", "tasks.executors.pool", "torch"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "roundweave",
+        *(pytest.param(module, marks=pytest.mark.slow) for module in ("tasks.executors.pool", "torch")),
+    ],
+)
 def test_a_worker_that_dies_at_what_a_run_has_it_import_costs_a_line(
     train, fields, dask_processes, hook, tmp_path, caplog, module
 ) -> None:

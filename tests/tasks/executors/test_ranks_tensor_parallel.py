@@ -181,6 +181,7 @@ def test_with_fewer_workers_than_ranks_the_ranks_are_in_one_process(train, clien
     assert lines(caplog) == [told]
 
 
+@pytest.mark.slow
 def test_teams_stay_ranks_however_long_their_rounds(train, client, fields, monkeypatch) -> None:
     monkeypatch.setattr("tasks.executors.ranks.SHORT_SECONDS", 0.0)
     for ranks, by in ((1, "graph"), (2, "ranks")):
