@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SEVERAL = """
 import gc
 import sys
 import weakref
 
 import psutil
-import pytest
 
 import roundweave as rw
 from tasks.data.partitions import Partitions
