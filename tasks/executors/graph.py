@@ -181,9 +181,9 @@ class GraphExecutor:
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""
-        course: WindowKind[RoundResult] = WindowKind("result", self._replays)
+        window: WindowKind[RoundResult] = WindowKind("result", self._replays)
         yield from self._despite_losses(
-            job, rounds, partial(self._submit, course, job), lambda round: "the run is as it was"
+            job, rounds, partial(self._submit, window, job), lambda round: "the run is as it was"
         )
 
     def _despite_losses(
@@ -221,7 +221,7 @@ class GraphExecutor:
         """How many times in a row lost work is begun again."""
         return RESUBMISSIONS
 
-    def _submit(self, course: WindowKind[T], job: Job, rounds: Sequence[int], losses: int) -> Iterator[T]:
+    def _submit(self, window: WindowKind[T], job: Job, rounds: Sequence[int], losses: int) -> Iterator[T]:
         """Submit rounds as one graph, and yield the result of each.
 
         After a loss it is only the first round, which maps one partition at a time, so that an error can name a
@@ -237,12 +237,12 @@ class GraphExecutor:
             allow_other_workers=True,
             priority=lambda key: 0 if key[0] in PLACED else 1,
         ):
-            last = [self.pool.key(job, course.kind, round) for round in rounds]
-            futures = self.client.get(course.tasks(job, rounds), last, sync=False)
+            last = [self.pool.key(job, window.kind, round) for round in rounds]
+            futures = self.client.get(window.tasks(job, rounds), last, sync=False)
         for round, future in zip(rounds, futures, strict=True):
-            done = partial(course.done, round)
+            done = partial(window.done, round)
             finished(self.client, future, unless=done, look=partial(self.pool.look, job))
-            yield course.read(round) if course.read and done() else result(self.client, future)
+            yield window.read(round) if window.read and done() else result(self.client, future)
             future.release()
         self.pool.look(job)
 
