@@ -50,7 +50,7 @@ class Part(Protocol):
     """What map, reduce and apply have in common; one's own inherit one of these three."""
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """This part, told of a run's networks and partitions before round 1; the same unless it must know."""
+        """This part as it is bound to a run's networks and partitions before round 1; by default the same."""
         return self
 
 
@@ -162,7 +162,7 @@ class Algorithm:
                 raise UsageError(f"{name} {type(part).__name__} must inherit roundweave.{base.__name__}")
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
-        """The algorithm for a run's networks and partitions: each part that must know them is told."""
+        """The algorithm with each part bound to a run's networks and partitions."""
         return replace(
             self,
             map=self.map.bound(objective, partitions),

@@ -29,7 +29,7 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
     return value
 
 
-def told_rows(place: Place, path: str) -> int | None:
+def described_rows(place: Place, path: str) -> int | None:
     """The length of the first axis of an array, according to its document.
 
     None where the document is missing or damaged, or where no run can have so many rows.

@@ -100,30 +100,32 @@ def parts_of(key: str, place: object) -> list[str]:
     return parts
 
 
-def telling(
-    act: str, told: Callable[[str, Exception], PlaceError | None]
+def refusing(
+    act: str, refusal_of: Callable[[str, Exception], PlaceError | None]
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """A decorator for methods of a place, which raises the errors of its disk or server as a `PlaceError`.
 
-    `told` makes that error from what failed, such as ``read runs/a.zarr/zarr.json`` where `act` is ``read``, and
+    `refusal_of` makes that error from what failed, such as ``read runs/a.zarr/zarr.json`` where `act` is ``read``, and
     from the error; it gives None for an error that is to pass unchanged.
     """
 
     def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @functools.wraps(method)
-        def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        def refusing(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
             try:
                 return method(*arguments, **options)
             except StoreError:
                 raise
             except Exception as error:
                 if (
-                    refusal := told(f"{act} {'/'.join(str(part) for part in arguments[:2] if part != '')}", error)
+                    refusal := refusal_of(
+                        f"{act} {'/'.join(str(part) for part in arguments[:2] if part != '')}", error
+                    )
                 ) is None:
                     raise
                 raise refusal from None
 
-        return telling
+        return refusing
 
     return decorate
 

@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 from storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
-from storage.places.base import PARTIAL, Piece, parts_of, telling
+from storage.places.base import PARTIAL, Piece, parts_of, refusing
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -45,7 +45,7 @@ REMEDIES = {
 """What a message tells the user to do, by the system's error number."""
 
 
-def _told(what: str, error: Exception) -> PlaceError | None:
+def _refusal(what: str, error: Exception) -> PlaceError | None:
     if not isinstance(error, OSError):
         return None
     kind = DiskFull if error.errno in FULL else PlaceError
@@ -53,7 +53,7 @@ def _told(what: str, error: Exception) -> PlaceError | None:
     return kind(f"cannot {what}: {error.strerror or error}; {remedy}")
 
 
-_reading, _writing, _deleting = (telling(act, _told) for act in ("read", "write", "delete"))
+_reading, _writing, _deleting = (refusing(act, _refusal) for act in ("read", "write", "delete"))
 
 
 NOT_THERE = (FileNotFoundError, NotADirectoryError)

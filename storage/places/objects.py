@@ -22,7 +22,7 @@ from obstore.store import MemoryStore, S3Store
 
 from storage.errors import PlaceError, PlaceTaken, StoreDamaged, UsageError
 from storage.places.addresses import ADDRESS, scheme_of
-from storage.places.base import PARTIAL, Piece, parts_of, telling, together
+from storage.places.base import PARTIAL, Piece, parts_of, refusing, together
 
 MAKING = f"making{PARTIAL}"
 """The key of an object that marks a place as being made. The process that creates this object makes the place."""
@@ -65,7 +65,7 @@ The client's own text is not shown, since it has many lines and may contain inte
 """
 
 
-def _told(what: str, error: Exception) -> PlaceError | None:
+def _refusal(what: str, error: Exception) -> PlaceError | None:
     return PlaceError(f"cannot {what}: {_reason(error)}") if isinstance(error, BaseError | OSError) else None
 
 
@@ -78,7 +78,7 @@ def _reason(error: Exception) -> str:
     return f"the server answers {status[1].strip() if status else type(error).__name__}; try again later"
 
 
-_reading, _listing, _writing, _deleting = (telling(act, _told) for act in ("read", "list", "write", "delete"))
+_reading, _listing, _writing, _deleting = (refusing(act, _refusal) for act in ("read", "list", "write", "delete"))
 
 
 _memories: dict[str, MemoryStore] = {}

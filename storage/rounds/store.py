@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import NAME, read_document, root_document, told_rows
+from storage.hierarchy.documents import NAME, read_document, root_document, described_rows
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import checked_schema
 from storage.parsing import numbered
@@ -56,7 +56,7 @@ class RoundStore:
         self.records, self.quarantined = numbered(names), quarantined_rounds(names)
         self.newest = self.log.newest(self.records)
         # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
-        counts = [rows for path in ("commits", "committed", "round") if (rows := told_rows(self.place, path))]
+        counts = [rows for path in ("commits", "committed", "round") if (rows := described_rows(self.place, path))]
         self.rounds = max(rounds, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
         self.tensors = StoredTensors(self.log, self.rounds + 1)
         self.splits = Splits(self.log)

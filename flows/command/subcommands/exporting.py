@@ -63,4 +63,4 @@ def report_command(
     from flows.exporting.report import write_report
 
     place = write_report(open_run(run, root), out, replay, trust)
-    output(as_json, {"report": str(place)}, say, f"{run} is told of in {place}")
+    output(as_json, {"report": str(place)}, say, f"{run} is described in {place}")

@@ -50,7 +50,7 @@ def _print_verification(name: str, result: Verification) -> None:
         say(str(finding), "red")
     for note in result.notes:
         say(f"note: {note}", "yellow")
-    say(f"{name}: {result.told}", "bold")
+    say(f"{name}: {result.summary_line}", "bold")
     if result.chain:
         say(f"chain {result.chain}")
     if result.vouched is not None:

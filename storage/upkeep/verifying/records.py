@@ -9,7 +9,7 @@ from functools import partial
 
 from storage.errors import StoreDamaged, spans
 from storage.hierarchy.chunks import CHUNK
-from storage.hierarchy.documents import LARGEST, NAME, documents, root_document, told_rows
+from storage.hierarchy.documents import LARGEST, NAME, documents, root_document, described_rows
 from storage.hierarchy.schema import REPORTED, ArraySpec, split_array
 from storage.parsing import numbered
 from storage.rounds import log, numbers, pruned
@@ -79,13 +79,13 @@ def descriptions(audit: Audit, copied: int) -> None:
     """
     # A writer claims the run, extends its arrays, and writes the document of `commits` last. Read in the opposite
     # order, what a writer extends in the meantime is never newer than the claims.
-    told = (told_rows(audit.place, "commits") or 0) - 1
+    described = (described_rows(audit.place, "commits") or 0) - 1
     commits = list(({**audit.commits, **audit.later()}).values())
     keys = {NAME, *documents(_arrays(audit, commits, audit.store.rounds))}
     contents: dict[str, memoryview | None] = {}
     for key in keys:
         audit.check(key, lambda: contents.update({key: audit.place.read(key, most=LARGEST)}))  # noqa: B023
-    extended = _being_extended(audit, told)
+    extended = _being_extended(audit, described)
     forms = [documents(_arrays(audit, commits, rounds)) for rounds in (audit.store.rounds, *extended)]
     forms.append({NAME: root_document(audit.store.attributes)})
     unwritten = _reported(commit for commit in commits if commit.round > copied)
@@ -117,14 +117,14 @@ def _reported(commits: Iterable[Commit]) -> set[str]:
     return {path for commit in commits for path in numbers_of(commit) if path.partition("/")[0] in REPORTED}
 
 
-def _being_extended(audit: Audit, told: int) -> set[int]:
+def _being_extended(audit: Audit, described: int) -> set[int]:
     """The old and the new number of rounds while a writer extends the run; empty otherwise.
 
-    `told` is the number in the document of `commits`. The writers' claims say which numbers are legitimate.
+    `described` is the number in the document of `commits`. The writers' claims say which numbers are legitimate.
     """
     epochs = numbered(audit.place.names(LEASES))
     wanted = [claim.rounds for epoch in epochs if (claim := read_claim(audit.place, epoch))]
-    fewest = min(audit.store.rounds, told)  # the run may have been extended since the store was opened
+    fewest = min(audit.store.rounds, described)  # the run may have been extended since the store was opened
     return {fewest, wanted[-1]} if fewest in wanted[:-1] and fewest < wanted[-1] else set()
 
 

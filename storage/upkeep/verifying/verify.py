@@ -59,13 +59,13 @@ class Verification:
         return not self.findings
 
     @property
-    def told(self) -> str:
+    def summary_line(self) -> str:
         """One line that says whether the run is sound, and how much was read."""
         result = "sound" if self.sound else f"{len(self.findings)} found"
         return f"{result}; {max(self.rounds, 0)} rounds, {self.files:,} files, {self.bytes:,} bytes"
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.findings), *(f"note: {note}" for note in self.notes), self.told])
+        return "\n".join([*map(str, self.findings), *(f"note: {note}" for note in self.notes), self.summary_line])
 
 
 def verify(where: Where | Place, expect: str | None = None) -> Verification:
