@@ -105,27 +105,25 @@ def refusing(
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """A decorator for methods of a place, which raises the errors of its disk or server as a `PlaceError`.
 
-    `refusal_of` makes that error from what failed, such as ``read runs/a.zarr/zarr.json`` where `act` is ``read``, and
-    from the error; it gives None for an error that is to pass unchanged.
+    `refusal_of` makes that error from what failed, such as ``read runs/a.zarr/zarr.json`` where `act` is
+    ``read``, and from the error; it gives None for an error that is to pass unchanged.
     """
 
     def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @functools.wraps(method)
-        def refusing(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        def called(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
             try:
                 return method(*arguments, **options)
             except StoreError:
                 raise
             except Exception as error:
-                if (
-                    refusal := refusal_of(
-                        f"{act} {'/'.join(str(part) for part in arguments[:2] if part != '')}", error
-                    )
-                ) is None:
+                where = "/".join(str(part) for part in arguments[:2] if part != "")
+                refusal = refusal_of(f"{act} {where}", error)
+                if refusal is None:
                     raise
                 raise refusal from None
 
-        return refusing
+        return called
 
     return decorate
 

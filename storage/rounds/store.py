@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import ExperimentDiffers, NotARun, PlaceTaken, UsageError
-from storage.hierarchy.documents import NAME, read_document, root_document, described_rows
+from storage.hierarchy.documents import NAME, described_rows, read_document, root_document
 from storage.hierarchy.schema import VERSION, Schema
 from storage.hierarchy.soundness import checked_schema
 from storage.parsing import numbered

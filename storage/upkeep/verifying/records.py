@@ -9,7 +9,7 @@ from functools import partial
 
 from storage.errors import StoreDamaged, spans
 from storage.hierarchy.chunks import CHUNK
-from storage.hierarchy.documents import LARGEST, NAME, documents, root_document, described_rows
+from storage.hierarchy.documents import LARGEST, NAME, described_rows, documents, root_document
 from storage.hierarchy.schema import REPORTED, ArraySpec, split_array
 from storage.parsing import numbered
 from storage.rounds import log, numbers, pruned

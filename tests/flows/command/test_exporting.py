@@ -91,7 +91,7 @@ def test_what_a_tracker_refuses_is_one_clear_line(train, tmp_path, capsys) -> No
 def test_a_report_is_written(train, tmp_path, capsys) -> None:
     train(**FIELDS, name="first")
     code, out, _ = run(capsys, "report", "first", "--out", str(tmp_path / "run.html"), "--replay", "1")
-    assert (code, out) == (0, f"first is told of in {tmp_path}/run.html\n")
+    assert (code, out) == (0, f"first is described in {tmp_path}/run.html\n")
     assert "round 3: bit-identical" in (tmp_path / "run.html").read_text()
 
 
