@@ -150,7 +150,7 @@ def _record(ranks: Sequence[Report], before: Sequence[Report], team: int) -> Pro
 
 
 class Committer:
-    """Commits rounds in a thread of its own; if `ahead`, the next round is computed meanwhile.
+    """Commits rounds; if `ahead`, it does so in a thread of its own while the next round is computed.
 
     `closing` is the last round of a window, whose state is always stored. `notify` is called with the number of
     each round that is committed.
@@ -175,18 +175,19 @@ class Committer:
 
         No commit is under way when this ends.
         """
-        previous, yielded = None, True
+        previous = None
+        if not self.ahead:  # a thread that is only waited for would cost a round up to a millisecond
+            for computed in rounds:
+                previous = self._commit(computed, previous)
+                yield previous
+            return
         with ThreadPoolExecutor(1) as thread:
             for computed in rounds:
                 if self._pending is not None:
                     previous = self._pending.result()
-                    if not yielded:
-                        yield previous
-                self._pending, yielded = thread.submit(self._commit, computed, previous), False
-                if not self.ahead:
-                    yield self._pending.result()
-                    yielded = True
-            if self._pending is not None and not yielded:
+                    yield previous
+                self._pending = thread.submit(self._commit, computed, previous)
+            if self._pending is not None:
                 yield self._pending.result()
 
     def _commit(self, computed: Computed, previous: Commit | None) -> Commit:
