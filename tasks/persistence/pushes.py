@@ -10,7 +10,15 @@ from storage.rounds.commits import Commit, InFlight
 from storage.values.state import Update
 from tasks.asynchronous.steps import Pushed, carried, map_version, serve
 from tasks.data.partitions import Partition
-from tasks.persistence.committing import Again, check_machine, commit_round, read_carry, record_of
+from tasks.persistence.committing import (
+    Again,
+    check_machine,
+    commit_round,
+    read_carry,
+    read_outcome,
+    record_of,
+    score_outcome,
+)
 from tasks.rounds.job import Job
 from tasks.rounds.scoring import Tally
 from tasks.rounds.steps import Mapped, Outcome
@@ -19,8 +27,11 @@ from tasks.when import ServerRound
 Ref = list[Any]
 """Where a push is, ``[result, place]``: the result of its task is a list of pushes, `place` the index in it."""
 
-Due = tuple[int, InFlight, Outcome, Ref | int | None]
-"""A map to run: the partition, what is in flight of it, the outcome that it fetched, and where its carry is.
+Version = Sequence[Outcome]
+"""The outcomes of rounds computed together, of which the last is the version that maps fetch."""
+
+Due = tuple[int, InFlight, Version, Ref | int | None]
+"""A map to run: the partition, what is in flight of it, the version that it fetched, and where its carry is.
 
 The carry is in its push before; or it is read from the store, from the update of the round given; None for none.
 """
@@ -40,7 +51,7 @@ def _make_push(
     data: Sequence[Partition],
     partition: int,
     in_flight: InFlight,
-    fetched: Outcome,
+    fetched: Version,
     before: Ref | int | None,
     again: Again,
 ) -> Pushed:
@@ -49,7 +60,7 @@ def _make_push(
 
     def map_it() -> Mapped:
         check_machine(job)
-        return map_version(job.work, fetched.state, in_flight, partition, examples, carry)
+        return map_version(job.work, fetched[-1].state, in_flight, partition, examples, carry)
 
     started = time.perf_counter()
     mapped = map_it()
@@ -71,18 +82,28 @@ def pushes_at(refs: Sequence[Ref]) -> list[Pushed]:
 
 
 def serve_rounds(
-    job: Job, before: Outcome, rounds_taken: Sequence[ServerRound], pushed: Sequence[Sequence[Ref]]
-) -> list[Outcome]:
+    job: Job, before: Version, rounds_taken: Sequence[ServerRound], pushed: Sequence[Sequence[Ref]]
+) -> Version:
     """The outcomes of the server's next rounds, from the pushes that each of them applies."""
-    outcomes = [before]
+    outcomes = [before[-1]]
     for taken_in, refs in zip(rounds_taken, pushed, strict=True):
         outcomes.append(serve(job.work, outcomes[-1], taken_in, pushes_at(refs)))
     return outcomes[1:]
 
 
-def newest(job: Job, outcomes: Sequence[Outcome]) -> Outcome:
-    """The last outcome: a task of its own, so that a worker that fetches it does not get those before, too."""
-    return outcomes[-1]
+def newest(job: Job, outcomes: Version) -> Version:
+    """The last outcome alone: a task of its own, so that who fetches it does not get those before, too."""
+    return outcomes[-1:]
+
+
+def read_version(job: Job, round: int) -> Version:
+    """The version after a committed round, from the store."""
+    return [read_outcome(job, round)]
+
+
+def score_version(job: Job, version: Version, data: Sequence[Partition]) -> Sequence[Tally]:
+    """The tallies of a block's partitions for a version."""
+    return score_outcome(job, version[-1], data)
 
 
 def commit_server_rounds(

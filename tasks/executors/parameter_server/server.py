@@ -16,8 +16,8 @@ from tasks.asynchronous.ledger import standing
 from tasks.asynchronous.orders import Seeded
 from tasks.asynchronous.steps import rules
 from tasks.data.partitions import Partition
-from tasks.persistence.committing import Again, here, read_outcome, score_outcome
-from tasks.persistence.pushes import Ref, make_pushes, newest, serve_rounds
+from tasks.persistence.committing import Again, here
+from tasks.persistence.pushes import Ref, make_pushes, newest, read_version, score_version, serve_rounds
 from tasks.rounds.job import Job
 from tasks.when import ServerRound
 
@@ -95,7 +95,7 @@ class ParameterServer:
                 self._before[partition] = commit.carry_from.get(partition)
         idle = self.in_flight.keys() - self.maps.keys()
         for version in {self.round, *(self.in_flight[partition].version for partition in idle)}:
-            self._versions[version] = self.submitter.submit("read", version, None, read_outcome, version)
+            self._versions[version] = self.submitter.submit("read", version, None, read_version, version)
 
     def begin(self, partitions: Sequence[int]) -> Result:
         """Map what some partitions of one block have in flight, in one task."""
@@ -120,10 +120,12 @@ class ParameterServer:
         """Compute the next rounds, which apply these pushes, in one task, and score the last if it is to be."""
         before, last = self._versions[self.round], self.round + len(rounds)
         submit = self.submitter.submit
-        outcomes = submit("serve", last, None, serve_rounds, before, rounds, pushed)
-        after = self._versions[last] = submit("version", last, None, newest, outcomes)
+        outcomes = after = submit("serve", last, None, serve_rounds, before, rounds, pushed)
+        if len(rounds) > 1:
+            after = submit("version", last, None, newest, outcomes)
+        self._versions[last] = after
         scored = enumerate(self.data) if self.job.attempt.scored(last) else ()
-        scores = [submit("score", last, block, score_outcome, after, examples) for block, examples in scored]
+        scores = [submit("score", last, block, score_version, after, examples) for block, examples in scored]
         self.round = last
         return Served(outcomes, pushed, scores)
 
