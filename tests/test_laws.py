@@ -262,6 +262,7 @@ def test_hybrids_and_heads_give_the_same_bits_in_processes_of_their_own(train, o
         assert train(RanksExecutor(client), 3, **fields, name="processes").digest == alone.digest
 
 
+@pytest.mark.slow
 def test_rounds_of_ranks_that_share_a_network_are_replayed_in_another_process(train, wanted_of_teams) -> None:
     run = train(**TEAMS, name="shared")
     replay = ["replay", "shared", "--all", "--root", str(run.path.parent)]

@@ -75,6 +75,7 @@ def reported(server: PrefectServer, name: str) -> list[int]:
     return sorted({row["round"] for event in found["events"] for row in event["payload"]["rounds"]})
 
 
+@pytest.mark.slow
 def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path) -> None:
     training = Training(tmp_path, server.environment, server.api, rounds=1000)
     training.reach(3)
