@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from flows.stored import Run
 from storage.errors import ClusterError, RoundFailed
 from tasks.clusters.connecting import connect
 from tasks.executors.graph import GraphExecutor
+from tests.tasks.executors.deeds import KILL, SOURCE
 
 ROUNDS = 12
 SMALL = {"model": "logistic", "partitions": 3, "rounds": ROUNDS}
@@ -125,44 +125,21 @@ def test_a_run_stops_at_its_target(train, client) -> None:
     assert identities(train(**fields, order="recorded:run", name="again")) == identities(run)
 
 
-FAILING = """
-import torch
-from pathlib import Path
-def data(partition, partitions):
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(40, 3, generator=generator)
-    inputs[:, 0] = partition
-    return inputs, (inputs[:, 1] > 0).long()
-class Network(torch.nn.Linear):
-    def __init__(self):
-        super().__init__(3, 2)
-    def forward(self, inputs):
-        if self.training and inputs[0, 0] == 2:
-            for mark in sorted(Path(__file__).parent.glob("do-*")):
-                deed = mark.read_text()
-                if not mark.name.startswith("do-always"):
-                    mark.unlink()
-                exec(deed, globals())
-        return super().forward(inputs)
-"""
-KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-
-
 @pytest.fixture
 def deeds(own) -> dict[str, object]:
     """An experiment whose partition 2 does what a file beside its code says."""
-    path = own(FAILING)
+    path = own(SOURCE)
     return {"data": f"{path}:data", "model": f"{path}:Network", "partitions": 3, "held_out": 0}
 
 
 @pytest.fixture
-def arm(tmp_path: Path) -> Callable[..., Callable[[object], None]]:
+def arm(do) -> Callable[..., Callable[[object], None]]:
     """Have partition 2 do something after each of some rounds."""
 
-    def after(rounds: tuple[int, ...], deed: str, name: str = "do-once") -> Callable[[object], None]:
+    def after(rounds: tuple[int, ...], deed: str, always: bool = False) -> Callable[[object], None]:
         def armed(commit) -> None:
             if commit.round in rounds:
-                (tmp_path / name).write_text(deed)
+                do(deed, 2, always=always)
 
         return armed
 
@@ -171,7 +148,7 @@ def arm(tmp_path: Path) -> Callable[..., Callable[[object], None]]:
 
 @pytest.mark.parametrize("name", ["async_sgd", "fed_buff"])
 def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) -> None:
-    armed = arm((2,), "raise MemoryError('none left')", "do-always")
+    armed = arm((2,), "raise MemoryError('none left')", always=True)
     fields = deeds | RUNS[name] | {"rounds": 100}
     says = r"round \d+: the map of partition 2 failed with MemoryError: none left"
     with pytest.raises(RoundFailed, match=says) as caught:
@@ -183,15 +160,15 @@ def test_a_map_that_fails_ends_the_run_by_name(train, client, deeds, arm, name) 
 def test_a_run_that_failed_goes_on_once_what_failed_is_mended(train, client, deeds, arm, proven, tmp_path) -> None:
     fields = deeds | RUNS["downpour"] | {"rounds": 30}
     with pytest.raises(RoundFailed):
-        train(GraphExecutor(client), 50, arm((2,), "raise MemoryError", "do-always"), **fields, name="run")
-    (tmp_path / "do-always").unlink()
+        train(GraphExecutor(client), 50, arm((2,), "raise MemoryError", always=True), **fields, name="run")
+    (tmp_path / "do-2-0-always").unlink()
     run = train(GraphExecutor(client), 50, **fields, name="run")
     assert run.done == 30
     proven(run, **fields)
 
 
 def test_a_partition_of_nan_is_refused_and_one_of_all_ends_the_run(train, client, own, proven) -> None:
-    source = FAILING.replace("inputs[:, 0] = partition", "inputs[:, 2] *= torch.nan if partition in {bad} else 1")
+    source = SOURCE.replace("inputs[:, 0] = partition", "inputs[:, 2] *= torch.nan if partition in {bad} else 1")
     fields = {"model": "logistic", "partitions": 3, "rounds": 9, "held_out": 0, **RUNS["async_sgd"]}
     some = fields | {"data": f"{own(source.replace('{bad}', '[2]'))}:data", "rounds": 30}
     run = train(GraphExecutor(client), 9, **some, name="some")
@@ -223,6 +200,6 @@ def test_a_partition_that_ends_every_worker_is_named(train, deeds, arm) -> None:
     with connect(None, 2) as client, pytest.raises(ClusterError, match=says) as caught:
         executor = GraphExecutor(client)
         executor.pool.deaths.update([0, 1, 1])
-        train(executor, 1000, arm((6,), KILL, "do-always"), **fields, name="deadly")
+        train(executor, 1000, arm((6,), KILL, always=True), **fields, name="deadly")
     assert "\n" not in str(caught.value)
     assert rw.open_run("deadly").verify().sound
