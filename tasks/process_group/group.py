@@ -17,6 +17,9 @@ from typing import Any
 
 import psutil
 import torch.distributed as dist
+
+# The group that is there when it is imported is a default of its functions, and would never be disconnected.
+import torch.distributed.nn  # noqa: F401
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tasks.compute.communicator import Alone

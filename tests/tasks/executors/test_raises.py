@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from distributed import Client
@@ -11,37 +10,14 @@ from distributed import Client
 import roundweave as rw
 from flows.stored import Run
 from storage.errors import RoundFailed
+from tasks.clusters.connecting import connect
 from tasks.clusters.workers import processes
 from tasks.executors.base import Executor
 from tasks.executors.graph import GraphExecutor
 from tasks.executors.inline import InlineExecutor
 from tasks.executors.ranks import RanksExecutor
 
-SOURCE = """
-import os
-from pathlib import Path
-import torch
-
-def data(partition, partitions):
-    generator = torch.Generator().manual_seed(partition)
-    inputs = torch.randn(20, 3, generator=generator)
-    inputs[:, 0] = partition
-    return inputs, (inputs[:, 1] > 0).long()
-
-class Network(torch.nn.Linear):
-    '''Does in the map of a partition what a file says: deed-PARTITION.'''
-    def __init__(self):
-        super().__init__(3, 2)
-    def forward(self, inputs):
-        deed = Path(__file__).with_name(f"deed-{int(inputs[0, 0])}")
-        if self.training and deed.exists():
-            exec(deed.read_text(), {"os": os, "records": Path(__file__).parent / "runs" / "run.zarr" / "commits"})
-        return super().forward(inputs)
-"""
-FIELDS = {"partitions": 4, "rounds": 6, "local_steps": 2, "batch_size": 5, "held_out": 0, "momentum": 0.5}
 HOT = "raise ValueError('too hot in process ' + str(os.getpid()))"
-
-Deeds = Callable[..., None]
 
 
 def slow(*values: str) -> list[object]:
@@ -49,20 +25,19 @@ def slow(*values: str) -> list[object]:
 
 
 @pytest.fixture
-def fields(own) -> dict[str, object]:
-    path = own(SOURCE)
-    return FIELDS | {"data": f"{path}:data", "model": f"{path}:Network"}
+def fields(fields) -> dict[str, object]:
+    return fields | {"rounds": 6, "momentum": 0.5}
 
 
 @pytest.fixture
-def do(tmp_path: Path) -> Deeds:
-    """Have something done in the maps of some partitions."""
+def raising(do) -> Callable[..., None]:
+    """Have something done in each map of some partitions."""
 
-    def arm(deed: str, *partitions: int) -> None:
+    def write(deed: str, *partitions: int) -> None:
         for partition in partitions:
-            (tmp_path / f"deed-{partition}").write_text(deed)
+            do(deed, partition, always=True)
 
-    return arm
+    return write
 
 
 def executor(kind: str, client: Client) -> Executor:
@@ -77,9 +52,9 @@ def refused(run: Run) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("kind", ["inline", "graph", "ranks"])
 def test_a_partition_that_raises_is_refused_by_name_and_the_others_go_on(
-    train, client, fields, do, tmp_path, kind
+    train, client, fields, raising, tmp_path, kind
 ) -> None:
-    do(HOT, 2)
+    raising(HOT, 2)
     wanted = train(**fields, name="wanted")
     run = train(executor(kind, client), 3, **fields, name="run")
     assert refused(run) == {round: [2] for round in range(1, 7)}
@@ -94,7 +69,7 @@ def test_a_partition_that_raises_is_refused_by_name_and_the_others_go_on(
     for there in (True, False):
         # Whether it raises when it is replayed, or does not any more.
         if not there:
-            (tmp_path / "deed-2").unlink()
+            (tmp_path / "do-2-0-always").unlink()
         stored = rw.open_run(run.path)
         for placed in ({}, {"executor": "graph", "scheduler": address})[: 2 if kind == "graph" else 1]:
             replay = stored.replay("all", **placed)
@@ -104,18 +79,28 @@ def test_a_partition_that_raises_is_refused_by_name_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("kind", ["graph", "ranks"])
-def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, do, kind) -> None:
+def test_what_raises_on_one_worker_alone_is_mapped_on_another(train, client, fields, raising, kind) -> None:
     wanted = train(**fields, name="wanted")
     _, pid = sorted(processes(client).values())[0]
-    do(f"if os.getpid() == {pid}: raise ValueError('here alone')", 0, 1, 2, 3)
+    raising(f"if os.getpid() == {pid}: raise ValueError('here alone')", 0, 1, 2, 3)
     run = train(executor(kind, client), 3, **fields, name="run")
     assert refused(run) == {}
     assert run.digest == wanted.digest
 
 
-def test_ranks_go_on_once_no_map_raises(train, client, fields, do) -> None:
+def test_the_first_map_of_new_workers_may_raise(train, fields, raising) -> None:
+    """The other rank must notice that this one has gone, whatever its first map had torch import."""
+    raising(HOT, 2)
+    with connect(None, 2) as client:
+        run = train(RanksExecutor(client), 3, **fields, name="run")
+    assert refused(run) == {round: [2] for round in range(1, 7)}
+
+
+def test_ranks_go_on_once_no_map_raises(train, client, fields, raising) -> None:
     fields |= {"rounds": 20}
-    do("if (records / '3.json').exists() and not (records / '7.json').exists(): " + HOT, 1)
+    records = "Path(__file__).with_name('runs') / 'run.zarr/commits'"
+    between = f"({records} / '3.json').exists() and not ({records} / '7.json').exists()"
+    raising(f"if {between}: {HOT}", 1)
     run = train(RanksExecutor(client), 3, **fields, name="run")
     # Maps go on beside the commits: when they see one is open.
     assert refused(run)
@@ -126,13 +111,13 @@ def test_ranks_go_on_once_no_map_raises(train, client, fields, do) -> None:
 
 
 @pytest.mark.parametrize("kind", ["inline", "graph", "ranks"])
-def test_where_all_raise_or_too_many_the_run_ends_with_the_line(train, client, fields, do, kind) -> None:
-    do(HOT, 0, 1, 2, 3)
+def test_where_all_raise_or_too_many_the_run_ends_with_the_line(train, client, fields, raising, kind) -> None:
+    raising(HOT, 0, 1, 2, 3)
     line = r"round 1: 0 of 4 updates are sound, 1 needed; partition \d: its map failed with ValueError: too hot .*"
     with pytest.raises(RoundFailed, match=line) as caught:
         train(executor(kind, client), 3, **fields, name="all")
     assert "\n" not in str(caught.value)
-    do("", 0, 1, 2)
+    raising("", 0, 1, 2)
     with pytest.raises(
         RoundFailed, match="round 1: 3 of 4 updates are sound, 4 needed; partition 3: its map failed"
     ):
@@ -140,25 +125,25 @@ def test_where_all_raise_or_too_many_the_run_ends_with_the_line(train, client, f
 
 
 @pytest.mark.parametrize("algorithm", [*slow("async_sgd", "fed_buff"), "downpour"])
-def test_a_server_refuses_who_raises_and_goes_on(train, client, fields, do, algorithm) -> None:
+def test_a_server_refuses_who_raises_and_goes_on(train, client, fields, raising, algorithm) -> None:
     own = {name: fields[name] for name in ("data", "model", "partitions", "held_out")}
     own |= {"algorithm": algorithm, "rounds": 40}
-    do(HOT, 2)
+    raising(HOT, 2)
     run = train(GraphExecutor(client), 20, **own, name="run")
     assert {p for partitions in refused(run).values() for p in partitions} == {2}
     assert {p for n in range(1, 41) for p in run.round(n).commit.accepted} <= {0, 1, 3}
     again = train(**own, order="recorded:run", name="again")
     assert rw.diff(run.path, again.path).equal
-    do("", 2)
+    raising("", 2)
     for name in ("run", "again"):
         assert rw.open_run(name).replay("all").identical
 
 
-def test_what_raises_at_a_server_on_one_worker_alone_is_mapped_on_another(train, client, fields, do) -> None:
+def test_what_raises_at_a_server_on_one_worker_alone_is_mapped_on_another(train, client, fields, raising) -> None:
     own = {name: fields[name] for name in ("data", "model", "partitions", "held_out")} | {"algorithm": "async_sgd"}
     _, pid = sorted(processes(client).values())[0]
-    do(f"if os.getpid() == {pid}: raise ValueError('here alone')", 0, 1, 2, 3)
+    raising(f"if os.getpid() == {pid}: raise ValueError('here alone')", 0, 1, 2, 3)
     run = train(GraphExecutor(client), 20, **own, rounds=20, name="run")
     assert refused(run) == {}
-    do("", 0, 1, 2, 3)
+    raising("", 0, 1, 2, 3)
     assert rw.open_run("run").replay("all").identical
