@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -89,8 +90,24 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
         options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
     import_nothing_ahead()
     # Some settings are read when the cluster is made, others when a worker is lost.
-    with dask.config.set(settings), LocalCluster(**options) as cluster:
+    with dask.config.set(settings), _silent(), LocalCluster(**options) as cluster:
         yield cluster
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Log only critical lines of Dask while the context is open.
+
+    `silence_logs` does so for Dask's own handlers alone. Dask has none if the program had set up handlers of its
+    own, as Prefect does, before Dask was imported.
+    """
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _client(scheduler: str) -> Client:
