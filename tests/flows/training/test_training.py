@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import psutil
@@ -19,8 +20,6 @@ from storage.errors import ExperimentDiffers, RoundweaveError, RunBusy
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 
-NAME = "taught"
-"""A name that no other module gives to a run: all of them share one Prefect server."""
 SMALL = {"model": "logistic", "partitions": 3, "local_steps": 2}
 
 
@@ -32,12 +31,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(root: Path) -> Run:
-    return rw.train(rw.TrainConfig(**SMALL, executor="inline", rounds=4, window=3, name=NAME, root=root))
+    """A run whose name no other run has: those of a test process share one Prefect server."""
+    name = f"taught-{uuid.uuid4().hex[:8]}"
+    return rw.train(rw.TrainConfig(**SMALL, executor="inline", rounds=4, window=3, name=name, root=root))
 
 
 def test_the_flow_returns_the_run(run) -> None:
     assert isinstance(run, Run)
-    assert (run.name, run.status, run.done) == (NAME, "complete", 4)
+    assert (run.status, run.done) == ("complete", 4)
 
 
 def test_prefect_keeps_a_bar_a_table_a_plot_and_every_round(run) -> None:
@@ -45,11 +46,11 @@ def test_prefect_keeps_a_bar_a_table_a_plot_and_every_round(run) -> None:
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, TaskRunFilter, TaskRunFilterName
 
     with get_client(sync_client=True) as client:
-        of_this_run = ArtifactFilter(key=ArtifactFilterKey(like_=f"{NAME}-%"))
+        of_this_run = ArtifactFilter(key=ArtifactFilterKey(like_=f"{run.name}-%"))
         artifacts = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_this_run)}
-        assert artifacts[f"{NAME}-progress"].data == 100.0
-        assert '"round": 4' in artifacts[f"{NAME}-history"].data
-        assert "data:image/png;base64," in artifacts[f"{NAME}-plot"].data
+        assert artifacts[f"{run.name}-progress"].data == 100.0
+        assert '"round": 4' in artifacts[f"{run.name}-history"].data
+        assert "data:image/png;base64," in artifacts[f"{run.name}-plot"].data
         assert committed_rounds(client, run) == [1, 2, 3, 4]
         first_window = TaskRunFilter(name=TaskRunFilterName(any_=["rounds 1 to 3"]))
         assert client.read_task_runs(task_run_filter=first_window)
@@ -78,7 +79,7 @@ def test_a_flow_run_has_the_name_of_its_run_and_logs_the_scores(run) -> None:
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, LogFilter, LogFilterFlowRunId
 
     with get_client(sync_client=True) as client:
-        (flow,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[NAME])))
+        (flow,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[run.name])))
         assert flow.state_type == "COMPLETED"
         of_this = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow.id]))
         messages = [log.message for log in client.read_logs(of_this)]
@@ -96,13 +97,14 @@ def test_events_have_one_name_and_are_at_most_one_a_round(run) -> None:
         content = {"filter": {"event": {"prefix": ["roundweave"]}}, "limit": 50}
         events = client.request("POST", "/events/filter", json=content).json()["events"]
     assert {event["event"] for event in events} == {"roundweave.round.committed"}
-    ours = [event for event in events if event["resource"]["prefect.resource.id"] == f"roundweave.run.{NAME}"]
+    ours = [event for event in events if event["resource"]["prefect.resource.id"] == f"roundweave.run.{run.name}"]
     assert len(ours) <= 4
 
 
-def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root, train) -> None:
+def test_more_rounds_go_on_and_equal_a_run_in_one_go(root, train) -> None:
     longer = train(**SMALL, rounds=6, name="longer", root=root)
-    extended = rw.train(rw.TrainConfig(**SMALL, executor="inline", rounds=6, name=NAME, root=root))
+    train(**SMALL, rounds=4, name="extended", root=root)
+    extended = rw.train(rw.TrainConfig(**SMALL, executor="inline", rounds=6, name="extended", root=root))
     assert extended.done == 6
     assert extended.digest == longer.digest
     assert extended.round(4).commit.token != extended.round(5).commit.token
@@ -110,9 +112,9 @@ def test_more_rounds_go_on_and_equal_a_run_in_one_go(run, root, train) -> None:
 
 def test_another_experiment_under_the_same_name_is_refused_by_its_fields(run, root, train) -> None:
     with pytest.raises(ExperimentDiffers, match=r"seed 0 -> 1; .*data: other examples|seed 0 -> 1") as refused:
-        train(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name=NAME, root=root)
+        train(**SMALL | {"local_steps": 5}, seed=1, rounds=4, name=run.name, root=root)
     assert "local_steps 2 -> 5" in str(refused.value)
-    assert f"give this one another --name, or go on with that one: `roundweave resume {NAME}`" in str(
+    assert f"give this one another --name, or go on with that one: `roundweave resume {run.name}`" in str(
         refused.value
     )
 
@@ -127,7 +129,7 @@ def test_where_a_run_of_the_name_failed_in_its_first_round_it_is_said_how_to_del
 
 def test_a_second_writer_is_refused_while_the_first_is_at_work(run, root, train) -> None:
     with hold_lease(place_of(run.path), "another"), pytest.raises(RunBusy, match="is being written by process"):
-        train(**SMALL, rounds=9, name=NAME, root=root)
+        train(**SMALL, rounds=9, name=run.name, root=root)
 
 
 def test_functions_of_a_notebook_are_kept_by_value_and_scores_that_are_no_numbers_are_reported(root) -> None:
