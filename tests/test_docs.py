@@ -37,6 +37,8 @@ HERE = Path(__file__).parent.parent
 PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
 FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml))(?:, (in|before) (\w+))?\n")
+SLOW = ("clusters", "planning", "servers")
+"""Pages whose commands start clusters and servers of their own, which takes half a minute each."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PROJECT = ("flows", "tasks", "storage", "tests")
 
@@ -74,7 +76,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of mlflow's own queries
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in SLOW else ()) for page in PAGES],
+)
 def test_what_a_page_shows_runs(page: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for number, block in enumerate(blocks(page)):
         if block.note == "printed":

@@ -88,9 +88,8 @@ def test_interrupting_ends_the_command_though_the_server_hangs(server, tmp_path)
     assert open_run(training.store).status == "interrupted"
 
 
-@pytest.mark.parametrize(
-    "how", ["killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("stopped", "disk full"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "stopped", "disk full"])
 def test_training_finishes_whatever_becomes_of_the_server_and_says_so_once(server, tmp_path, how: str) -> None:
     training = Training(tmp_path, server.environment, server.api)
     training.reach(3)

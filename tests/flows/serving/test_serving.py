@@ -128,6 +128,7 @@ algorithm = {name = "fed_avg", local_steps = 2}
 """
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_pool_train_what_is_deployed_on_its_schedule(server, environment, tmp_path: Path) -> None:
     (tmp_path / "often.toml").write_text(CONFIG)
     log = tmp_path / "worker.log"

@@ -66,6 +66,7 @@ rm filler
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full_is_one_clear_line_and_the_run_goes_on_once_there_is_room(
     train, tmp_path
 ) -> None:

@@ -46,7 +46,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # of nbclient's own libraries
-@pytest.mark.parametrize("executor", ["inline", pytest.param("graph", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["inline", "graph"])
 def test_a_notebook_shows_progress_and_an_interrupted_cell_says_so_in_a_line(
     environment, tmp_path: Path, executor: str
 ) -> None:

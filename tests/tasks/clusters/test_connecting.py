@@ -192,7 +192,7 @@ def test_a_local_clusters_workers_are_not_disturbed_to_show_how_they_work() -> N
         assert list(client.run(looking).values()) == [(False, 1000.0)]
 
 
-@pytest.mark.parametrize("kind", [GraphExecutor, RanksExecutor])
+@pytest.mark.parametrize("kind", [GraphExecutor, pytest.param(RanksExecutor, marks=pytest.mark.slow)])
 def test_workers_of_several_threads_that_somebody_started_give_the_same_bits(train, tmp_path, kind) -> None:
     reference = train(**SMALL, name="reference")
     with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as local:

@@ -24,7 +24,8 @@ from tests.tasks.executors.deeds import KILL, STOP, foreign, lines, replay_job
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("window", [pytest.param(1, marks=slow), 4])
+@slow
+@pytest.mark.parametrize("window", [1, 4])
 def test_the_work_of_a_hung_worker_is_done_elsewhere_and_the_user_reads_it(
     train, fields, do, caplog, window
 ) -> None:

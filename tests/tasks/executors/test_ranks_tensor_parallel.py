@@ -111,7 +111,8 @@ def test_a_team_waits_for_the_worker_that_it_needs(train, fields, do) -> None:
     assert {run.round(n).commit.executor for n in range(1, 13)} == {"ranks"}
 
 
-@pytest.mark.parametrize("losses", [0, pytest.param(2, marks=slow)])
+@slow
+@pytest.mark.parametrize("losses", [0, 2])
 def test_the_partition_at_which_a_team_dies_again_and_again_is_named(
     train, fields, do, monkeypatch, losses
 ) -> None:
