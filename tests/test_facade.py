@@ -184,9 +184,10 @@ def run_in(folder: Path, *line: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *line], cwd=folder, capture_output=True, check=False, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "door",
-    [["script.py"], *(pytest.param(door, marks=pytest.mark.slow) for door in (COMMAND, ["-c", SCRIPT]))],
+    [["script.py"], COMMAND, ["-c", SCRIPT]],
     ids=lambda door: door[0],
 )
 def test_files_called_as_our_packages_do_not_hide_them(beside: Path, door: list[str]) -> None:
