@@ -19,6 +19,7 @@ import torch
 
 from storage.errors import NumericsMismatch
 from storage.values.digests import text_digest
+from tasks.devices import CPU, device_fingerprint
 
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")
 """Environment variables with these prefixes may change bits, except for thread counts, which each map sets."""
@@ -138,8 +139,11 @@ def generators_kept() -> Iterator[None]:
 
 
 @functools.cache
-def fingerprint() -> Fingerprint:
-    """All that may change the bits of floating-point results in this process: builds, processor, environment."""
+def fingerprint(device: str = CPU) -> Fingerprint:
+    """All that may change the bits of results in this process: builds, processor, environment, and the device.
+
+    Raises `UsageError` if this process has no such device.
+    """
     environment = {
         key: value
         for key, value in sorted(os.environ.items())
@@ -151,6 +155,7 @@ def fingerprint() -> Fingerprint:
         "processor": _processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "overrides": " ".join(f"{key}={value}" for key, value in environment.items()),
+        **device_fingerprint(device),
     }
 
 
@@ -211,9 +216,9 @@ def check_source(expected: str, found: str, where: str) -> None:
         )
 
 
-def source_and_fingerprint() -> tuple[str, Fingerprint]:
+def source_and_fingerprint(device: str) -> tuple[str, Fingerprint]:
     """The source digest and fingerprint of this process, which are compared between processes before round 1."""
-    return source_digest(), fingerprint()
+    return source_digest(), fingerprint(device)
 
 
 ACCUMULATORS = {"float64": torch.float64}

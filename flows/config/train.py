@@ -92,6 +92,14 @@ class Experiment(Dealing):
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
     )
+    device: str = Field(
+        default="cpu",
+        pattern=r"^[a-z]\w*(:\d+)?$",
+        description="where maps are computed: cpu, cuda, cuda:1, mps, xpu; auto takes what every worker has",
+    )
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32", description="of forward passes; bf16 is torch's autocast, with parameters in dtype"
+    )
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
     stacked: int = Field(
         default=1, ge=1, description="small partitions to train side by side, with bits of their own"
@@ -110,7 +118,8 @@ class Experiment(Dealing):
     @property
     def compute(self) -> Compute:
         """How maps are computed; raises `UsageError` for fields that exclude one another."""
-        return Compute(self.threads, self.stacked, self.ranks, self.units, self.hybrid)
+        shared = (self.stacked, self.ranks, self.units, self.hybrid)
+        return Compute(self.threads, *shared, device=self.device, precision=self.precision)
 
     @property
     def code(self) -> tuple[Code, ...]:

@@ -188,7 +188,7 @@ def _saved(
 def _fingerprint(run: StoredRun, executor: Executor) -> Fingerprint | None:
     """The recorded numerics fingerprint; raises `NumericsMismatch` if this executor's machines have another."""
     recorded: Fingerprint | None = run.attributes["fingerprint"]
-    for place, present in executor.each(fingerprint).items():
+    for place, present in executor.each(partial(fingerprint, run.config["device"])).items():
         check_fingerprint(recorded or present, present, place)
     return recorded
 

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -209,7 +210,8 @@ def replay_rounds(plan: ReplayPlan, executor: Executor) -> Replay:
     stored = plan.stored
     with examples_wanted():
         work, description = work_of(plan.resolved, executor)
-    key = _key_differences(stored, plan.resolved.config, description, executor.each(fingerprint))
+    device = work.compute.device
+    key = _key_differences(stored, plan.resolved.config, description, executor.each(partial(fingerprint, device)))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
     attempt = Attempt(full_address(stored.address), secrets.token_hex(4), epoch=0, rounds=stored.rounds)
     job = Job(work, attempt, RoundPlan(plan.resolved.config.partitions))

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, order_of, work_of
@@ -26,6 +27,7 @@ from storage.upkeep.pruning import prune
 from storage.values.state import Update
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.data.partitions import Description
+from tasks.devices import AUTO, CPU, accelerator
 from tasks.executors.base import EXECUTORS, Executor
 from tasks.networks.start import Fork, Start
 from tasks.numerics import (
@@ -98,9 +100,10 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
 
     A failure inside the context is recorded in the run.
     """
-    config, order = resolved.config, order_of(resolved.config, resolved.algorithm)
-    work, description = work_of(resolved, executor)
-    common = _common_fingerprint(executor, config.mixed_hardware)
+    order = order_of(resolved.config, resolved.algorithm)
+    config = resolved.config.model_copy(update={"device": _common_device(executor, resolved.config)})
+    work, description = work_of(replace(resolved, config=config), executor)
+    common = _common_fingerprint(executor, config.device, config.mixed_hardware)
     work = replace(work, fingerprint=common, source=source_digest())
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
@@ -127,12 +130,23 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
         run.let_go(syncing.written)
 
 
-def _common_fingerprint(executor: Executor, mixed: bool) -> Fingerprint | None:
-    """The numerics fingerprint that all processes share; None for `mixed` hardware.
+def _common_device(executor: Executor, config: TrainConfig) -> str:
+    """The configured device; ``auto`` is an accelerator if all processes have one of a kind, or the processor."""
+    if config.device != AUTO or config.ranks > 1:
+        return CPU if config.device == AUTO else config.device
+    kinds = executor.each(accelerator)
+    device = kinds.popitem()[1] if len(set(kinds.values())) == 1 else CPU
+    notice(f"maps are computed on {device}" + ("" if device != CPU else ": not every process has an accelerator"))
+    return device
 
-    Raises `NumericsMismatch` if processes differ in it, or have another Roundweave than this process.
+
+def _common_fingerprint(executor: Executor, device: str, mixed: bool) -> Fingerprint | None:
+    """The numerics fingerprint that all processes share with a device; None for `mixed` hardware.
+
+    Raises `NumericsMismatch` if processes differ in it, or have another Roundweave than this process, and
+    `UsageError` if one has no such device.
     """
-    processes = executor.each(source_and_fingerprint)
+    processes = executor.each(partial(source_and_fingerprint, device))
     first = None if mixed else next(iter(processes.values()))[1]
     for place, (source, other) in processes.items():
         check_source(source_digest(), source, place)

@@ -13,6 +13,7 @@ from typing import Any
 import distributed.utils
 from distributed import Client, SchedulerPlugin, SpecCluster, WorkerPlugin
 
+from tasks import devices
 from tasks.clusters.workers import on_workers
 
 BATCHING_SECONDS = 0.0001
@@ -23,7 +24,11 @@ Dask's defaults of 5 and 2 ms take half the time of a short round.
 
 
 def dask_setup(worker: Any) -> None:
-    """Dask calls this in each local worker, which then ignores Ctrl-C: the flow ends its workers in order."""
+    """Dask calls this in each local worker, which then ignores Ctrl-C: the flow ends its workers in order.
+
+    Of several devices, each worker takes the one at its own number.
+    """
+    devices.ordinal = worker.name if isinstance(worker.name, int) else 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

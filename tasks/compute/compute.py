@@ -11,11 +11,13 @@ from storage.errors import UsageError
 from tasks.algebra import Algorithm, Map
 from tasks.applies.optimizers import Adaptive, Sgd
 from tasks.compute.mapper import Mapper
+from tasks.compute.on_device import OnDevice
 from tasks.compute.stacked.mapper import StackedMapper
 from tasks.compute.tensor_parallel.finding import find_shares
 from tasks.compute.tensor_parallel.mapper import EXAMPLES, TensorParallel
 from tasks.compute.tensor_parallel.shares import Shares
 from tasks.data.partitions import Description, Partitions
+from tasks.devices import AUTO, CPU
 from tasks.maps.gradient import Gradient
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.fit import check_fit
@@ -27,6 +29,9 @@ from tasks.user_code import Code, WithCode
 TRIED = 32
 """How many examples of a partition a map is tried on, at most."""
 
+WHOLE_PRECISION = "float32"
+"""The precision in which everything is computed in the dtype of the parameters."""
+
 WHOLE = ("Adafactor", "Muon")
 """Optimizers that do not update each element of a parameter independently."""
 
@@ -35,6 +40,7 @@ WHOLE = ("Adafactor", "Muon")
 class Compute:
     """How maps are computed.
 
+    `device` is where maps and scores are computed, as torch names it, and `precision` that of forward passes.
     `threads` is how many threads torch uses, `stacked` how many partitions are trained as one batched network, and
     `ranks` how many ranks share a network. `units` names the unit groups that ranks divide, as `find_units` names
     them; without names, those are divided that divide most of the network. If `hybrid`, ranks divide the batch in
@@ -47,6 +53,8 @@ class Compute:
     ranks: int = 1
     units: tuple[str, ...] = ()
     hybrid: bool = False
+    device: str = CPU
+    precision: str = WHOLE_PRECISION
     shares: Shares | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,9 +62,20 @@ class Compute:
             raise UsageError("units and hybrid say what ranks share: give ranks, 2 or more")
         if self.ranks > 1 and self.stacked > 1:
             raise UsageError(f"stacked = {self.stacked} is for networks of one process; leave it out, or ranks")
+        if self.ranks > 1 and (self.device not in (CPU, AUTO) or self.precision != WHOLE_PRECISION):
+            given = f"device {self.device}" if self.precision == WHOLE_PRECISION else f"precision {self.precision}"
+            raise UsageError(f"ranks share a network on processors, in its own dtype; leave {given} out, or ranks")
 
     def mapper(self, map: Map) -> Mapper:
         """The object that computes a map; raises `UsageError` if the map cannot be computed in this way."""
+        mapper = self._here(map)
+        if (self.device, self.precision) == (CPU, WHOLE_PRECISION):
+            return mapper
+        lower = {"device": self.device, "precision": self.precision}
+        return OnDevice(map, mapper.at_once, inner=mapper, **lower)
+
+    def _here(self, map: Map) -> Mapper:
+        """The object that computes a map on the processor."""
         if self.stacked > 1:
             if why := unstackable(map):
                 raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -12,16 +12,16 @@ from tasks.data.examples import Examples
 
 
 class Minimised(Protocol):
-    """Anything with a loss of a network's outputs, such as an objective."""
+    """Anything with a loss of a network, such as an objective."""
 
-    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss, (), or for several stacked networks one each, (network,)."""
+    def loss_of(self, network: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The loss on inputs and targets, (), or for several stacked networks one each, (network,)."""
         ...
 
 
 def backprop(objective: Minimised, network: nn.Module, batch: Examples) -> torch.Tensor:
     """Do a forward and a backward pass on a batch; adds to the parameters' gradients and returns the loss."""
-    loss = objective.value(network(batch.inputs), batch.targets)
+    loss = objective.loss_of(network, batch.inputs, batch.targets)
     (loss.sum() if loss.ndim else loss).backward()  # summing a single number would take a tenth of a short step
     return loss.detach()
 
@@ -62,8 +62,9 @@ def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iter
         for rows in order.split(size):
             count = len(rows)
             batch = whole if count == size else Examples(whole.inputs[:count], whole.targets[:count])
-            torch.index_select(examples.inputs, 0, rows, out=batch.inputs)
-            torch.index_select(examples.targets, 0, rows, out=batch.targets)
+            there = rows.to(examples.inputs.device)
+            torch.index_select(examples.inputs, 0, there, out=batch.inputs)
+            torch.index_select(examples.targets, 0, there, out=batch.targets)
             yield batch
 
 

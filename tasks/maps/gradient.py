@@ -85,7 +85,7 @@ class Downpour(Scheduled, Map):
         parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
         lr = self.rate(state)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        total, seen = torch.zeros(()), 0
+        total, seen = torch.zeros((), device=examples.inputs.device), 0
         for batch in batches(examples, self.batch_size, self.push_every, seed):
             loss = backprop(objective, network, batch)
             for name, parameter in parameters.items():

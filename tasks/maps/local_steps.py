@@ -18,6 +18,7 @@ from tasks import options as option
 from tasks.algebra import Map
 from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
+from tasks.devices import moved
 from tasks.maps.backprop import backprop, batches, descend
 from tasks.networks.objective import Objective, buffers_of
 
@@ -97,7 +98,7 @@ class LocalSgd(Scheduled, Map):
         network = objective.network(self.start(objective, state, seed))
         trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
         step, steps = self.stepper(list(trained.values()), self.rate(state)), self.count(len(examples))
-        total = torch.zeros(())
+        total = torch.zeros((), device=examples.inputs.device)
         for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
             total += backprop(objective, network, batch)
             if term is not None:
@@ -174,7 +175,10 @@ class LocalSteps(LocalSgd):
     def start(self, objective: Objective, state: State, seed: int) -> State:
         """The round's state, or in round 1 the partition's own initial weights if `init` says so."""
         own = self.init == "per-partition" and state.round == 0
-        return objective.seeded(seed).initial() if own else state
+        if not own:
+            return state
+        device = next(iter(state.params.values())).device
+        return moved(objective.seeded(seed).initial(), lambda tensor: tensor.to(device))
 
     def stepper(self, trained: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
         # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.

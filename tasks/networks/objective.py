@@ -7,6 +7,7 @@ import functools
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,6 +112,7 @@ class Objective:
         loss: The name or the code of the loss.
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
+        precision: That of forward passes, ``float32`` (as the tensors are) or ``bf16``; `Compute` sets it.
 
     Example:
         >>> objective = rw.Objective(run.model(), "cross_entropy")
@@ -121,6 +123,7 @@ class Objective:
     loss: str | Code
     scores: tuple[str | Code, ...] | None = None
     whole: tuple[str, ...] = ()
+    precision: str = "float32"
 
     @property
     def judges(self) -> dict[str, str | Code]:
@@ -157,8 +160,18 @@ class Objective:
         return replace(self, model=replace(self.model, seed=seed))
 
     def network(self, state: State) -> nn.Module:
-        """A new network in training mode over a copy of the state."""
+        """A new network in training mode over a copy of the state, on the device of its tensors."""
         return bound_network(*_skeleton(self.model), state)
+
+    def loss_of(self, network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss of a network on inputs and targets (examples, *), a scalar, in the wanted precision."""
+        with self.casting(inputs.device.type):
+            return self.value(network(inputs), targets)
+
+    def casting(self, device: str) -> AbstractContextManager[Any]:
+        """A context in which torch computes in the wanted precision on a kind of device, such as ``cpu``."""
+        lower = self.precision == "bf16"
+        return torch.autocast(device, torch.bfloat16) if lower else nullcontext()
 
     def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss of outputs (examples, *) and targets (examples, *), a scalar."""
@@ -177,7 +190,9 @@ def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Modul
         for name, old in skeleton.named_parameters()
     }
     memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
-    return copy.deepcopy(skeleton, memo | _empties(skeleton))
+    network = copy.deepcopy(skeleton, memo | _empties(skeleton))
+    device = next(iter(bound.values())).device
+    return network if device.type == "cpu" else network.to(device)  # buffers that no state holds are still here
 
 
 def named_tensors(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:

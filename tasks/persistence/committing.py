@@ -190,7 +190,7 @@ def check_machine(job: Job) -> None:
     if job.work.source:
         check_source(job.work.source, source_digest(), where)
     if job.work.fingerprint is not None:
-        check_fingerprint(job.work.fingerprint, fingerprint(), where)
+        check_fingerprint(job.work.fingerprint, fingerprint(job.work.compute.device), where)
 
 
 def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:

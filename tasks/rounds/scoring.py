@@ -40,11 +40,12 @@ class Tally:
 
 def tally(objective: Objective, network: torch.nn.Module, held_out: Examples) -> list[Tally]:
     """The tally of each batch of held-out examples, in order; their inputs and targets are (examples, *)."""
-    tallies = []
+    tallies, device = [], next(network.parameters()).device
     for first in range(0, len(held_out), SCORE_BATCH):
-        inputs = held_out.inputs[first : first + SCORE_BATCH]
-        targets = held_out.targets[first : first + SCORE_BATCH]
-        tallies.append(_tally(objective, network(inputs), targets))
+        inputs = held_out.inputs[first : first + SCORE_BATCH].to(device)
+        targets = held_out.targets[first : first + SCORE_BATCH].to(device)
+        with objective.casting(device.type):
+            tallies.append(_tally(objective, network(inputs), targets))
     return tallies
 
 
@@ -52,14 +53,14 @@ def _tally(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor) -
     sums, metrics = {}, {}
     for name, judge in objective.judges.items():
         if isinstance(judge, Code) and metric_of(judge):
-            metrics[name] = updated(judge, outputs, targets)
+            metrics[name] = updated(judge, outputs.cpu(), targets.cpu())
         elif name not in objective.whole:
             items = score_items(judge, outputs, targets)
             if not items.ndim and len(outputs) > 1:
                 raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
             sums[name] = _sum(items), items.numel()
     # Copies, because a view would be sent together with the whole tensor that it belongs to.
-    gathered = Examples(outputs.clone(), targets.clone()) if objective.whole else None
+    gathered = Examples(outputs.cpu().clone(), targets.cpu().clone()) if objective.whole else None
     return Tally(len(outputs), sums, metrics, gathered)
 
 

@@ -85,9 +85,10 @@ def train_stacked(
     parameters = list(network.trained.values())
     trained = {name: parameter.detach() for name, parameter in network.trained.items()}
     every = {name: p[:1].repeat(len(courses), *[1] * (p.ndim - 1)) for name, p in trained.items()}
-    losses = torch.zeros(len(courses))
+    device = next(iter(every.values())).device
+    losses = torch.zeros(len(courses), device=device)
     for phase in phases(courses, stacked.count):
-        members = torch.tensor(phase.members)
+        members = torch.tensor(phase.members, device=device)
         places = torch.cat([members, members[:1].expand(stacked.count - len(members))])
         for name, parameter in trained.items():
             torch.index_select(every[name], 0, places, out=parameter)

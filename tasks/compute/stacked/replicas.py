@@ -55,9 +55,10 @@ class Stacked:
                 parameter.data = parameter.data.expand(self.count, *parameter.shape).clone()
         return Replicas(network)
 
-    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean loss of each replica, (replica,), from outputs and targets (replica, example, *)."""
-        losses: torch.Tensor = vmap(self.objective.value)(outputs, targets)
+    def loss_of(self, network: Replicas, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss of each replica, (replica,), on inputs and targets (replica, example, *)."""
+        with self.objective.casting(inputs.device.type):
+            losses: torch.Tensor = vmap(self.objective.value)(network(inputs), targets)
         return losses.view(self.count)
 
 
@@ -88,7 +89,7 @@ def _check_alone(objective: Objective, network: nn.Module, examples: Examples) -
     losses = []
     for seed in (0, 1):  # the generators are not compared: other threads of a worker draw from them, too
         with pinned(seed, torch.get_num_threads()), torch.no_grad():
-            losses.append(objective.value(network(examples.inputs), examples.targets))
+            losses.append(objective.loss_of(network, examples.inputs, examples.targets))
     for name, buffer in network.named_buffers():
         if not same_bits(buffers[name], buffer):
             raise refusal(objective, f"training changes its buffer {name}, as BatchNorm does")
@@ -142,7 +143,7 @@ def _check_agreement(
     own = {name: parameter for name, parameter in alone.named_parameters() if name in start}
     for name, parameter in own.items():
         parameter.data.copy_(start[name][0])
-    objective.value(alone(batch.inputs[0]), batch.targets[0]).backward()
+    objective.loss_of(alone, batch.inputs[0], batch.targets[0]).backward()
     backprop(stacked, network, batch)
     single = torch.cat([_gradient(parameter).flatten() for parameter in own.values()])
     replica = torch.cat([_gradient(network.trained[name])[0].flatten() for name in own])

@@ -1,0 +1,78 @@
+"""The mapper that computes another mapper's maps on a device, or in another precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from storage.errors import RoundFailed
+from storage.values.state import State, Update
+from storage.values.tensors import Vectors
+from tasks.compute.mapper import Mapper
+from tasks.data.examples import Examples
+from tasks.devices import find_device, forget_copies, moved, resident, seeded
+from tasks.networks.objective import Objective
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice(Mapper):
+    """Computes the maps of `inner` on a device of its process, with forward passes in the given precision.
+
+    States and examples go there once and stay while they are in use; updates come back.
+    """
+
+    inner: Mapper
+    device: str
+    precision: str
+
+    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
+        """Raise an error if the network cannot be trained in this way; it is tried on the processor."""
+        self.inner.check(self._precise(objective), examples, sizes)
+
+    def __call__(
+        self,
+        objective: Objective,
+        state: State,
+        examples: Sequence[Examples],
+        carries: Sequence[Mapping[str, Vectors]],
+        seeds: Sequence[int],
+    ) -> list[Update]:
+        def mapped(to: Callable[[torch.Tensor], torch.Tensor]) -> list[Update]:
+            given = (moved(state, to), moved(examples, to), moved(carries, to))
+            return moved(self.inner(self._precise(objective), *given, seeds), torch.Tensor.cpu)
+
+        return self._there(seeds[0], mapped)
+
+    def scored(self, objective: Objective, state: State, function: Callable[[Objective, State], T]) -> T:
+        return self._there(0, lambda to: function(self._precise(objective), moved(state, to)))
+
+    def _precise(self, objective: Objective) -> Objective:
+        return replace(objective, precision=self.precision)
+
+    def _there(self, seed: int, function: Callable[[Callable[[torch.Tensor], torch.Tensor]], T]) -> T:
+        """Call a function with one that brings tensors to the device, which is seeded and set up for it.
+
+        Raises `RoundFailed` if the device has not enough memory even without what lay there before.
+        """
+        device = find_device(self.device)
+        if device.type == "cpu":
+            return function(lambda tensor: tensor)
+        with seeded(device, seed):
+            try:
+                return function(partial(resident, device=device))
+            except torch.OutOfMemoryError:
+                forget_copies(device)
+        with seeded(device, seed):
+            try:
+                return function(partial(resident, device=device))
+            except torch.OutOfMemoryError as error:
+                raise RoundFailed(
+                    f"{device} has too little memory for this network and a partition; give a smaller batch_size, "
+                    "more partitions, or --precision bf16"
+                ) from error

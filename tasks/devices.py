@@ -1,0 +1,127 @@
+"""Devices on which maps are computed: which ones a process has, their seeds, and copies of tensors on them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from storage.errors import UsageError
+from storage.values.tensors import Record
+
+T = TypeVar("T")
+
+CPU, AUTO = "cpu", "auto"
+
+ordinal = 0
+"""The number of this process among the workers of its machine, each of which takes another of several devices."""
+
+
+def accelerator() -> str:
+    """The kind of accelerator that torch finds in this process, such as ``cuda``; ``cpu`` if there is none."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return CPU if found is None else found.type
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this process that a name such as ``cuda`` or ``cuda:1`` stands for.
+
+    Of several of a kind, a name without a number takes the one at this process's place among its machine's
+    workers. Raises `UsageError` if this process has no such device.
+    """
+    kind, _, number = name.partition(":")
+    if kind == CPU:
+        return torch.device(CPU)
+    count = _count(kind)
+    if not count or int(number or 0) >= count:
+        where = f"process {os.getpid()} on {platform.node()} has {count or 'none'}"
+        raise UsageError(f"there is no device {name}: {where}; give --device cpu, or auto")
+    return torch.device(kind, int(number) if number else ordinal % count)
+
+
+def _count(kind: str) -> int:
+    """How many devices of a kind torch finds in this process."""
+    module: Any = getattr(torch, kind, None)
+    is_available = getattr(torch.backends.mps if kind == "mps" else module, "is_available", bool)
+    return int(module.device_count()) if is_available() else 0
+
+
+def device_fingerprint(name: str) -> dict[str, str]:
+    """What may change the bits of results on a device: its model, and the versions of its libraries.
+
+    Empty for the processor. Raises `UsageError` if this process has no such device.
+    """
+    device = find_device(name)
+    if device.type == CPU:
+        return {}
+    module = torch.get_device_module(device)
+    model = getattr(module, "get_device_name", lambda device: device.type)(device)
+    known = {"device": device.type, "device model": model}
+    if device.type == "cuda":
+        cudnn = torch.backends.cudnn.version()
+        driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: "unknown")()
+        known |= {"cuda": f"{torch.version.cuda or torch.version.hip}, cudnn {cudnn}, driver {driver}"}
+    return known
+
+
+def moved(value: T, move: Callable[[torch.Tensor], torch.Tensor]) -> T:
+    """A value whose tensors, in records, mappings and sequences, are replaced by what `move` makes of them."""
+    given: Any = value
+    if isinstance(given, torch.Tensor):
+        given = move(given)
+    elif isinstance(given, Mapping):
+        given = {key: moved(inner, move) for key, inner in given.items()}
+    elif isinstance(given, tuple | list):
+        given = type(given)(moved(inner, move) for inner in given)
+    elif isinstance(given, Record):
+        given = replace(given, **{name: moved(inner, move) for name, inner in vars(given).items()})  # type: ignore[type-var]
+    result: T = given
+    return result
+
+
+def resident(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The copy of a tensor on a device; it stays there for the next call while the tensor itself is in use.
+
+    Neither may be changed.
+    """
+    copies = _copies(device)
+    if tensor not in copies:
+        copies[tensor] = tensor.to(device)
+    return copies[tensor]
+
+
+def forget_copies(device: torch.device) -> None:
+    """Free the memory of a device that `resident` has taken."""
+    _copies(device).clear()
+    getattr(torch.get_device_module(device), "empty_cache", lambda: None)()
+
+
+@functools.cache
+def _copies(device: torch.device) -> MutableMapping[torch.Tensor, torch.Tensor]:
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    copies: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
+    return copies
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed a device's generator, and have it compute in full precision by deterministic algorithms.
+
+    The caller's settings are restored at the end.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has other bits in each run
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
+    matmul, whole = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
+    torch.get_device_module(device).manual_seed_all(seed)
+    cudnn.allow_tf32 = matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, matmul.allow_tf32 = before, whole
