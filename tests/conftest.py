@@ -7,21 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from flows.config.resolving import resolve
-from flows.config.train import TrainConfig
-from flows.preparing.job import prepared
 from flows.serving.server import stop_server
 from flows.stored import Run
-from storage.rounds.commits import Commit
 from tasks.clusters import fork_server
-from tasks.executors.base import Executor
-from tasks.executors.inline import InlineExecutor
+from tests.training import trained
 
 if TYPE_CHECKING:
     from tests.storage.places.s3_server import S3Server
@@ -74,29 +70,7 @@ def mnist() -> str:
 def train(tmp_path: Path) -> Train:
     """Run a configuration with an executor, window by window, without Prefect."""
 
-    def run(
-        executor: Executor | None = None,
-        window: int = 1,
-        on_commit: Callable[[Commit], None] = lambda commit: None,
-        **fields: object,
-    ) -> Run:
-        executor = executor or InlineExecutor()
-        kind = "inline" if isinstance(executor, InlineExecutor) else "graph"
-        config = TrainConfig(**{"root": tmp_path / "runs", "executor": kind} | fields)
-        with prepared(resolve(config), executor) as ready:
-            first = ready.done + 1
-            while first <= config.rounds:
-                last = min(first + window - 1, config.rounds)
-                for commit in executor.run(ready.job, first, last):
-                    on_commit(commit)
-                ready.compare(first, commit)
-                ready.let_go(commit)
-                if commit.stop:
-                    break
-                first = last + 1
-        return Run(ready.store.address)
-
-    return run
+    return partial(trained, tmp_path / "runs")
 
 
 @pytest.fixture

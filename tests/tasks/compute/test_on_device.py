@@ -1,0 +1,137 @@
+"""Maps on a device: a pretended one has the bits of the processor, and one that does not serve is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.algorithms.table import ALGORITHMS
+from tasks.compute.compute import Compute
+from tasks.data.examples import Examples
+from tasks.maps.backprop import descend
+from tasks.maps.local_steps import LocalSteps
+from tasks.networks.objective import ModelSpec, Objective
+from tasks.when import Synchronous
+from tests.flows.command.in_process import refused
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="the pretended device is compiled by g++")
+
+FIELDS = {"rounds": 3, "partitions": 3}
+Asked = list[tuple[str, dict[str, Any]]]
+On = Callable[[Asked], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def on(tmp_path: Path) -> On:
+    """Train in a process that knows the device."""
+
+    def trained(asked: Asked, **environment: str) -> list[dict[str, Any]]:
+        line = [sys.executable, "-m", "tests.pretend.trains", str(tmp_path / "runs"), json.dumps(asked)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=os.environ | environment)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return trained
+
+
+def twice(executor: str, **fields: Any) -> Asked:
+    """A run on the processor, inline, and one on the device."""
+    return [("inline", FIELDS | fields), (executor, FIELDS | fields | {"device": "pretend"})]
+
+
+def assert_equal(told: list[dict[str, Any]]) -> None:
+    for here, there in zip(told[::2], told[1::2], strict=True):
+        assert here["digest"] == there["digest"]
+        assert here["losses"] == there["losses"]
+        assert here["replays"]
+        assert there["replays"]
+
+
+def test_networks_have_the_bits_of_the_processor(on: On) -> None:
+    cnn = twice("graph", model="cnn", algorithm="fed_avg", local_steps=3, batch_size=16)
+    stacked = twice("inline", stacked=2, local_steps=2)
+    assert_equal(on([*cnn, *stacked, *twice("ranks", algorithm="scaffold", local_steps=2)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["inline", "graph", "ranks"])
+def test_every_algorithm_has_the_bits_of_the_processor_on_every_executor(on: On, executor: str) -> None:
+    asked = [
+        run
+        for name, preset in ALGORITHMS.items()
+        if executor == "inline" or preset.when is Synchronous
+        for run in twice(executor, algorithm=name)
+    ]
+    assert_equal(on(asked))
+
+
+TAIL = """
+import torch
+class Planted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+        self.scale = torch.ones(10)
+    def forward(self, images):
+        return self.layer(images.flatten(1)) * self.scale
+"""
+
+
+def test_a_tensor_that_stays_on_the_processor_is_found(on: On, own, tmp_path: Path) -> None:
+    [told] = on([("inline", FIELDS | {"device": "pretend", "model": f"{own(TAIL)}:Planted"})])
+    assert told["refused"].startswith("RoundFailed: round 1: 0 of 3 updates are sound")
+
+
+def test_a_device_that_is_too_small_is_one_line(on: On) -> None:
+    [told] = on([("inline", FIELDS | {"device": "pretend"})], PRETEND_DEVICE_BYTES="10000")
+    assert told["refused"].startswith("RoundFailed: pretend:0 has too little memory for this network")
+
+
+@pytest.mark.parametrize("executor", ["inline", "graph"])
+def test_a_device_that_is_not_there_is_one_line(executor: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["train", "--device", "pretend", "--executor", executor, "--workers", "1", "--rounds", "1"]
+    code, said = refused(capsys, *line)
+    assert code == 2
+    assert re.fullmatch(
+        r"there is no device pretend: process \d+ on \S+ has none; give --device cpu, or auto", said
+    )
+
+
+def test_where_no_worker_has_an_accelerator_auto_takes_the_processor_and_says_so(train, capsys) -> None:
+    run = train(**FIELDS, device="auto")
+    assert run.config["device"] == "cpu"
+    assert "maps are computed on cpu: not every process has an accelerator" in capsys.readouterr().err
+
+
+def test_ranks_that_share_a_network_take_no_device(capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = refused(capsys, "train", "--ranks", "2", "--executor", "ranks", "--device", "cuda")
+    assert (code, "ranks share a network on processors" in error) == (2, True)
+
+
+def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
+    objective = Objective(ModelSpec("mlp", (1, 8, 8), 10, "float32", seed=0), "cross_entropy")
+    examples = Examples(torch.randn(64, 1, 8, 8), torch.arange(64) % 10)
+    start = objective.initial()
+    mapper = Compute(precision="bf16").mapper(LocalSteps(local_steps=3, lr=0.5, batch_size=None))
+    [update] = mapper(objective, start, [examples], [{}], [0])
+
+    network = objective.network(start)
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(network(examples.inputs), examples.targets)
+        loss.backward()
+        descend(list(network.parameters()), 0.5)
+    arrived = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    assert torch.equal(update.direction["float32"], start.params["float32"] - arrived)
+    [whole] = Compute().mapper(mapper.map)(objective, start, [examples], [{}], [0])
+    assert not torch.equal(update.direction["float32"], whole.direction["float32"])

@@ -1,0 +1,39 @@
+"""A run of a configuration without Prefect, for the fixture `train` and for processes that tests start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flows.config.resolving import resolve
+from flows.config.train import TrainConfig
+from flows.preparing.job import prepared
+from flows.stored import Run
+from storage.rounds.commits import Commit
+from tasks.executors.base import Executor
+from tasks.executors.inline import InlineExecutor
+
+
+def trained(
+    root: Path,
+    executor: Executor | None = None,
+    window: int = 1,
+    on_commit: Callable[[Commit], None] = lambda commit: None,
+    **fields: object,
+) -> Run:
+    """Run a configuration with an executor, window by window."""
+    executor = executor or InlineExecutor()
+    kind = "inline" if isinstance(executor, InlineExecutor) else "graph"
+    config = TrainConfig(**{"root": root, "executor": kind} | fields)
+    with prepared(resolve(config), executor) as ready:
+        first = ready.done + 1
+        while first <= config.rounds:
+            last = min(first + window - 1, config.rounds)
+            for commit in executor.run(ready.job, first, last):
+                on_commit(commit)
+            ready.compare(first, commit)
+            ready.let_go(commit)
+            if commit.stop:
+                break
+            first = last + 1
+    return Run(ready.store.address)
