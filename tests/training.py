@@ -16,6 +16,7 @@ from tasks.executors.inline import InlineExecutor
 
 def trained(
     root: Path,
+    /,
     executor: Executor | None = None,
     window: int = 1,
     on_commit: Callable[[Commit], None] = lambda commit: None,

@@ -12,10 +12,12 @@ from flows.config.recorded import differences, other_examples
 from flows.config.resolving import Resolved, order_of, work_of
 from flows.config.scheduled import address, with_name
 from flows.config.train import Dealing, TrainConfig
+from flows.preparing.needs import Needs
 from flows.recording import create_run
 from flows.reporting.listening import begun, notice
 from storage.errors import ExperimentDiffers, StoreError
 from storage.places.addresses import full_address
+from storage.places.schemes import place_of
 from storage.rounds.commits import Commit
 from storage.rounds.lease import hold_lease
 from storage.rounds.recovery import recover
@@ -158,6 +160,9 @@ def _common_fingerprint(executor: Executor, device: str, mixed: bool) -> Fingerp
 def _open_or_create(config: TrainConfig, work: Work, description: Description, executor: Executor) -> RoundStore:
     where = address(with_name(config))
     if config.address is None and not is_run(where):
+        needs = Needs.of(work)
+        needs.check_disk(place_of(where), Keep.of(config.keep or "all"), config.rounds)
+        needs.check_memory(executor)
         executor.gather(work.partitions.check_again, range(1))
         try:
             return _create(config, where, work, description)

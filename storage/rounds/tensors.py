@@ -257,7 +257,7 @@ class StoredTensors:
         """The bytes of the tensors of rounds 0 to `last`, without those that were pruned."""
         sent, gone = sum(map(_bytes, self.schema.vectors(1).values())), pruned.until(last)
         carried = sent * len(gone.carried) // self.schema.partitions
-        return self.state_bytes * (last + 1 - len(gone.states)) + sent * (last + 1 - len(gone.updates)) + carried
+        return self.state_bytes * (last + 1 - len(gone.states)) + sent * (last - len(gone.updates)) + carried
 
     def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:
         return self.read_chunk(

@@ -71,6 +71,12 @@ class Keep:
         """A run in training stores the state of every so many rounds."""
         return self.number if self.what == "updates" else 1
 
+    def counts(self, rounds: int) -> tuple[int, int]:
+        """How many states and how many rounds' updates stay of so many rounds, with the initial and newest state."""
+        whole = sum(WHOLE[self.what](round, rounds, self.number) for round in range(1, rounds + 1))
+        states = rounds if self.what == "states" else whole + (not WHOLE[self.what](rounds, rounds, self.number))
+        return 1 + states, rounds if self.what == "updates" else whole
+
     def prunes(
         self, newest: Commit, former: Pruned, base: int | None = None, stored: Asked = always, stays: Asked = never
     ) -> Pruned:

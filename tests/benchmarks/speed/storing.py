@@ -95,7 +95,8 @@ def measured(fields: dict[str, Any], rounds: int) -> Iterator[tuple[str, float]]
             yield "not stored", timed(lambda: not_stored(ready.job, ready, rounds)) / rounds
             yield "stored", timed(lambda: list(executor.run(ready.job, 1, rounds))) / rounds
             written = [path for path in Path(root).rglob("*") if path.is_file() and path not in before]
-            raw = ready.store.tensors.kept_bytes(rounds - 1, Pruned())
+            tensors = ready.store.tensors
+            raw = tensors.kept_bytes(rounds, Pruned()) - tensors.state_bytes  # the initial state was there before
         contents = [path.read_bytes() for path in written]
         with tempfile.TemporaryDirectory(dir=root) as copy:
             yield "written", timed(lambda: write_again(Path(copy), contents)) / rounds

@@ -1,0 +1,108 @@
+"""What a new run will need of the disk and of memory: said before it begins, and refused if it cannot fit."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from flows.reporting.listening import notice
+from storage.errors import UsageError
+from storage.places.base import Place
+from storage.places.local import LocalPlace
+from storage.upkeep.keeping import Keep
+from storage.values.tensors import Specs, vector_sizes
+from tasks.executors.base import Executor
+from tasks.rounds.job import Work
+
+LARGE = 10**9
+"""From so many bytes on, what a run will need is said."""
+
+COPIES = 5
+"""A worker that maps has at least so many copies of the parameters at once.
+
+They are the state, the network, its gradient, the network as a vector, and the direction.
+"""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The bytes of a stored state, of all updates of a round, and of a worker's memory besides activations."""
+
+    state: int
+    updates: int
+    memory: int
+
+    @classmethod
+    def of(cls, work: Work) -> Needs:
+        """What the rounds of a run need."""
+        layout, rules = work.objective.layout, work.algorithm
+        params, buffers = _bytes(layout.params), _bytes(layout.buffers)
+        none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
+        slots = len(rules.apply.init(none))
+        sent = params * (1 + len(rules.map.extras) + len(rules.map.carry)) + buffers
+        held = COPIES * params // work.compute.ranks + 2 * _bytes(layout.frozen)
+        return cls(params * (1 + slots) + buffers, sent * work.partitions.split.partitions, held)
+
+    def stored(self, keep: Keep, rounds: int) -> int:
+        """The bytes that stay of so many rounds under a policy, the newest round whole."""
+        states, updates = keep.counts(rounds)
+        return states * self.state + updates * self.updates
+
+    def check_disk(self, place: Place, keep: Keep, rounds: int) -> None:
+        """Say what a run will store if that is much; raises `UsageError` if its disk has not enough room."""
+        needed, free = self.stored(keep, rounds), _free(place)
+        if free is not None and needed > free:
+            least = Keep("last", 1)
+            fewest = self.stored(least, rounds)
+            advice = f"--keep {least} stores {_size(fewest)}" if fewest <= free else "give another --root"
+            raise UsageError(
+                f"{rounds} rounds would store {_size(needed)} with --keep {keep}, and {_size(free)} are free at "
+                f"{place}; {advice}"
+            )
+        if needed >= LARGE:
+            room = "" if free is None else f" of {_size(free)} that are free"
+            each = f"{_size(self.state)} a state and {_size(self.updates)} the updates of a round"
+            notice(f"{rounds} rounds will store {_size(needed)}{room}: {each}; --keep {keep}")
+
+    def check_memory(self, executor: Executor) -> None:
+        """Say what a worker will need if that is much; raises `UsageError` if a machine has not so much memory."""
+        if self.memory < LARGE:
+            return
+        total = dict(machines := list(executor.each(_machine).values()))
+        for machine, processes in Counter(name for name, _ in machines).items():
+            if processes * self.memory > total[machine]:
+                raise UsageError(
+                    f"{processes} processes need {_size(self.memory)} each, and {machine} has "
+                    f"{_size(total[machine])} of memory; give fewer --workers, or ranks that share the network"
+                )
+        notice(f"a process that maps will need {_size(self.memory)} of memory, and more for activations")
+
+
+def _bytes(specs: Specs) -> int:
+    return sum(size * getattr(torch, dtype).itemsize for dtype, size in vector_sizes(specs).items())
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"
+
+
+def _free(place: Place) -> int | None:
+    """The bytes that are free where a run will lie; None if it is no local disk."""
+    if not isinstance(place, LocalPlace):
+        return None
+    folder = place.path
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _machine() -> tuple[str, int]:
+    """The name of this process's machine, and the bytes of its memory."""
+    memory: Any = psutil.virtual_memory()
+    return platform.node(), memory.total

@@ -1,0 +1,63 @@
+"""What a run will need is what it then stores, and what cannot fit is refused before anything is there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flows.config.resolving import resolve, work_of
+from flows.config.train import TrainConfig
+from flows.preparing import needs
+from flows.preparing.needs import Needs
+from storage.errors import UsageError
+from storage.upkeep.keeping import Keep
+from tasks.executors.inline import InlineExecutor
+
+FIELDS = {"algorithm": "fed_adam", "partitions": 3, "rounds": 7, "local_steps": 1}
+
+
+@pytest.mark.parametrize("keep", ["all", "every:3", "last:2"])
+def test_what_a_run_stores_is_what_was_computed(train, keep: str) -> None:
+    run = train(**FIELDS, keep=keep)
+    work, _ = work_of(resolve(TrainConfig(**FIELDS)), InlineExecutor())
+    computed = Needs.of(work).stored(Keep.of(keep), 7)
+    assert computed == run._store.tensors.kept_bytes(7, run._store.tensors.pruned())
+
+
+@pytest.mark.parametrize(
+    ("keep", "states", "updates"),
+    [("all", 8, 7), ("states", 8, 0), ("every:3", 4, 2), ("every:7", 2, 1), ("last:2", 3, 2), ("updates:3", 4, 7)],
+)
+def test_rounds_that_stay_are_counted_with_the_initial_state(keep: str, states: int, updates: int) -> None:
+    assert Keep.of(keep).counts(7) == (states, updates)
+
+
+def test_a_run_that_its_disk_cannot_hold_is_refused_with_what_would_fit(
+    train, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+    with pytest.raises(UsageError, match=r"^7 rounds would store .* GB are free at .*; --keep last:1 stores "):
+        train(**FIELDS)
+    assert not (tmp_path / "runs").exists()
+    train(**FIELDS, keep="last:1")
+
+
+def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> None:
+    monkeypatch.setattr(needs, "LARGE", 1)
+    monkeypatch.setattr(needs, "_machine", lambda: ("here", 10**4))
+    with pytest.raises(
+        UsageError, match=r"^1 processes need .* GB each, and here has .* GB of memory; give fewer"
+    ):
+        train(**FIELDS)
+
+
+def test_much_is_said(train, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(needs, "LARGE", 1)
+    train(**FIELDS)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("7 rounds will store 0.00")
+    assert said[0].endswith("; --keep all")
+    assert said[1].startswith("a process that maps will need 0.00")
