@@ -72,7 +72,7 @@ class Keep:
         return self.number if self.what == "updates" else 1
 
     def counts(self, rounds: int) -> tuple[int, int]:
-        """How many states and how many rounds' updates stay of so many rounds, with the initial and newest state."""
+        """How many states, the initial and the newest too, and how many rounds' updates stay of so many rounds."""
         whole = sum(WHOLE[self.what](round, rounds, self.number) for round in range(1, rounds + 1))
         states = rounds if self.what == "states" else whole + (not WHOLE[self.what](rounds, rounds, self.number))
         return 1 + states, rounds if self.what == "updates" else whole
