@@ -32,7 +32,10 @@ CHAIN = re.compile("[0-9a-f]{64}")
 
 
 THREADS = 4
-"""How many files are read at once. Each may be as large as a tensor."""
+"""How many files are read at once, if that takes little memory. Each may be as large as a state."""
+
+AT_ONCE = 1 << 28
+"""The bytes that files which are read at once may have together, if it is more than one."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ def _chunks(audit: Audit) -> None:
         if all(audit.keeps(array, sealed.index) for array in sealed.arrays)
     ]
     audit.keys.update(key for sealed in every for key in sealed.keys)
-    with ThreadPoolExecutor(THREADS) as threads:
+    few = AT_ONCE // max(1, audit.store.tensors.state_bytes)
+    with ThreadPoolExecutor(min(THREADS, max(1, few))) as threads:
         for findings in threads.map(partial(_unsound, audit), every):
             audit.findings.extend(findings)
 
