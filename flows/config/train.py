@@ -7,6 +7,7 @@ and how long the run is trained, and may change when it is resumed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -63,6 +64,13 @@ class Dealing(Config):
         return self
 
 
+def _known_device(device: str) -> str:
+    """The name of a device unchanged; raises `ValueError` for what torch would not take as one."""
+    if not re.fullmatch(r"[a-z]\w*(:\d+)?", device):
+        raise ValueError(f"{device!r} is no device; give cpu, cuda, cuda:1, mps, xpu or auto")
+    return device
+
+
 class Experiment(Dealing):
     """The part of the configuration that decides a run's results; a resumed run must have the same."""
 
@@ -92,14 +100,14 @@ class Experiment(Dealing):
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
     )
-    device: str = Field(
+    device: Annotated[str, AfterValidator(_known_device)] = Field(
         default="cpu",
-        pattern=r"^[a-z]\w*(:\d+)?$",
         description="where maps are computed: cpu, cuda, cuda:1, mps, xpu; auto takes what every worker has",
     )
     precision: Literal["float32", "bf16"] = Field(
         default="float32", description="of forward passes; bf16 is torch's autocast, with parameters in dtype"
     )
+    compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
     stacked: int = Field(
         default=1, ge=1, description="small partitions to train side by side, with bits of their own"
@@ -119,7 +127,7 @@ class Experiment(Dealing):
     def compute(self) -> Compute:
         """How maps are computed; raises `UsageError` for fields that exclude one another."""
         shared = (self.stacked, self.ranks, self.units, self.hybrid)
-        return Compute(self.threads, *shared, device=self.device, precision=self.precision)
+        return Compute(self.threads, *shared, self.device, self.precision, self.compiled)
 
     @property
     def code(self) -> tuple[Code, ...]:

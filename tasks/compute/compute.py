@@ -40,7 +40,8 @@ WHOLE = ("Adafactor", "Muon")
 class Compute:
     """How maps are computed.
 
-    `device` is where maps and scores are computed, as torch names it, and `precision` that of forward passes.
+    `device` is where maps and scores are computed, as torch names it, and `precision` that of forward passes. If
+    `compiled`, torch's compiler makes the networks' code.
     `threads` is how many threads torch uses, `stacked` how many partitions are trained as one batched network, and
     `ranks` how many ranks share a network. `units` names the unit groups that ranks divide, as `find_units` names
     them; without names, those are divided that divide most of the network. If `hybrid`, ranks divide the batch in
@@ -55,6 +56,7 @@ class Compute:
     hybrid: bool = False
     device: str = CPU
     precision: str = WHOLE_PRECISION
+    compiled: bool = False
     shares: Shares | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,9 @@ class Compute:
             raise UsageError("units and hybrid say what ranks share: give ranks, 2 or more")
         if self.ranks > 1 and self.stacked > 1:
             raise UsageError(f"stacked = {self.stacked} is for networks of one process; leave it out, or ranks")
+        if self.compiled and (self.ranks > 1 or self.stacked > 1):
+            other = "ranks" if self.ranks > 1 else "stacked"
+            raise UsageError(f"compiled is for networks that are trained alone; leave it out, or {other}")
         if self.ranks > 1 and (self.device not in (CPU, AUTO) or self.precision != WHOLE_PRECISION):
             given = f"device {self.device}" if self.precision == WHOLE_PRECISION else f"precision {self.precision}"
             raise UsageError(f"ranks share a network on processors, in its own dtype; leave {given} out, or ranks")
@@ -69,10 +74,16 @@ class Compute:
     def mapper(self, map: Map) -> Mapper:
         """The object that computes a map; raises `UsageError` if the map cannot be computed in this way."""
         mapper = self._here(map)
-        if (self.device, self.precision) == (CPU, WHOLE_PRECISION):
+        if (self.device, self.precision, self.compiled) == (CPU, WHOLE_PRECISION, False):
             return mapper
-        lower = {"device": self.device, "precision": self.precision}
-        return OnDevice(map, mapper.at_once, inner=mapper, **lower)
+        return OnDevice(
+            map=map,
+            at_once=mapper.at_once,
+            inner=mapper,
+            device=self.device,
+            precision=self.precision,
+            compiled=self.compiled,
+        )
 
     def _here(self, map: Map) -> Mapper:
         """The object that computes a map on the processor."""

@@ -1,4 +1,4 @@
-"""The mapper that computes another mapper's maps on a device, or in another precision."""
+"""The mapper that computes another mapper's maps on a device, in another precision, or by compiled networks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ T = TypeVar("T")
 class OnDevice(Mapper):
     """Computes the maps of `inner` on a device of its process, with forward passes in the given precision.
 
-    States and examples go there once and stay while they are in use; updates come back.
+    States and examples go there once and stay while they are in use; updates come back. If `compiled`, torch's
+    compiler makes the code of the networks.
     """
 
     inner: Mapper
     device: str
     precision: str
+    compiled: bool
 
     def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way; it is tried on the processor."""
@@ -53,7 +55,7 @@ class OnDevice(Mapper):
         return self._there(0, lambda to: function(self._precise(objective), moved(state, to)))
 
     def _precise(self, objective: Objective) -> Objective:
-        return replace(objective, precision=self.precision)
+        return replace(objective, precision=self.precision, compiled=self.compiled)
 
     def _there(self, seed: int, function: Callable[[Callable[[torch.Tensor], torch.Tensor]], T]) -> T:
         """Call a function with one that brings tensors to the device, which is seeded and set up for it.

@@ -19,6 +19,7 @@ from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import UNSUMMED, Vectors, dtype_name, is_dense, pack, specs_of, views
 from tasks.matching.unofficial import hooked
+from tasks.networks.compiling import compile_network
 from tasks.networks.reference import MODELS, Shape
 from tasks.networks.scores import LOSSES, Loss
 from tasks.numerics import derive_seed, pinned
@@ -113,6 +114,7 @@ class Objective:
         scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
         whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
         precision: That of forward passes, ``float32`` (as the tensors are) or ``bf16``; `Compute` sets it.
+        compiled: Whether torch's compiler makes the network's code; `Compute` sets it.
 
     Example:
         >>> objective = rw.Objective(run.model(), "cross_entropy")
@@ -124,6 +126,7 @@ class Objective:
     scores: tuple[str | Code, ...] | None = None
     whole: tuple[str, ...] = ()
     precision: str = "float32"
+    compiled: bool = False
 
     @property
     def judges(self) -> dict[str, str | Code]:
@@ -161,7 +164,10 @@ class Objective:
 
     def network(self, state: State) -> nn.Module:
         """A new network in training mode over a copy of the state, on the device of its tensors."""
-        return bound_network(*_skeleton(self.model), state)
+        network = bound_network(*_skeleton(self.model), state)
+        if self.compiled:
+            compile_network(network)
+        return network
 
     def loss_of(self, network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss of a network on inputs and targets (examples, *), a scalar, in the wanted precision."""

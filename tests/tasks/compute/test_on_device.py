@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from tasks.algorithms.table import ALGORITHMS
+from tasks.clusters.connecting import connect
 from tasks.compute.compute import Compute
 from tasks.data.examples import Examples
+from tasks.executors.graph import GraphExecutor
 from tasks.maps.backprop import descend
 from tasks.maps.local_steps import LocalSteps
 from tasks.networks.objective import ModelSpec, Objective
@@ -135,3 +137,21 @@ def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
     assert torch.equal(update.direction["float32"], start.params["float32"] - arrived)
     [whole] = Compute().mapper(mapper.map)(objective, start, [examples], [{}], [0])
     assert not torch.equal(update.direction["float32"], whole.direction["float32"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+def test_compiled_networks_have_the_same_bits_in_every_process(train) -> None:
+    """Whatever shapes of batches a process has seen before: three unequal partitions have batches of their own."""
+    fields = FIELDS | {"local_epochs": 1, "batch_size": 50, "compiled": True, "split": "proportions:1,2,3"}
+    alone = train(**fields)
+    with connect(None, workers=2) as client:
+        shared = train(GraphExecutor(client), **fields)
+    assert alone.digest == shared.digest
+    assert alone.digest != train(**fields | {"compiled": False}).digest
+    assert shared.replay("all", executor="inline").identical
+
+
+def test_compiled_is_for_networks_that_are_trained_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, "train", "--compiled", "--stacked", "2")
+    assert (code, said) == (2, "compiled is for networks that are trained alone; leave it out, or stacked")
