@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
+
+from storage.values.digests import text_digest
 
 TOP_LEVEL = "(top level)"
 """What stands for those statements of a module that define nothing by a name."""
 
 
 def definitions_of(main: str, sources: Mapping[str, str]) -> dict[str, str]:
-    """The SHA-256 of each definition in modules, by names such as ``f`` in the main one, and ``helper.width``.
+    """The digest of each definition in modules, by names such as ``f`` in the main one, and ``helper.width``.
 
     `sources` are the texts of the modules by name. Left out are texts that stand alone, such as docstrings of
     modules, and what a module does only as a script. Raises `SyntaxError`.
@@ -25,7 +26,7 @@ def definitions_of(main: str, sources: Mapping[str, str]) -> dict[str, str]:
                     continue
             for name in _bound(statement) or [TOP_LEVEL]:
                 texts[name if module == main else f"{module}.{name}"].append(ast.unparse(statement))
-    return {name: hashlib.sha256("\n".join(text).encode()).hexdigest() for name, text in sorted(texts.items())}
+    return {name: text_digest("\n".join(text)) for name, text in sorted(texts.items())}
 
 
 def _bound(statement: ast.stmt) -> list[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import importlib
 import importlib.util
 import inspect
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from storage.errors import CodeError, one_line, reason
+from storage.values.digests import json_digest, text_digest
 from tasks.definitions import definitions_of
 from tasks.user_modules import PREFIX, Imports, called, file_of, is_library, load, module_of
 
@@ -29,7 +28,7 @@ class Code:
 
     `module` is the module's name of its file. `siblings` has the texts of the user's other modules that it
     imports, directly or indirectly, by their paths from the folder of the outermost package. `names` maps the
-    first word of an imported name to one of these modules. `definitions` has the SHA-256 of each definition in all
+    first word of an imported name to one of these modules. `definitions` has the digest of each definition in all
     these files, by names such as ``helper.width``. A function of an installed package has no text: it is imported,
     and `definitions` has the package's version.
     """
@@ -46,9 +45,8 @@ class Code:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything that decides the function's behaviour."""
-        parts = [self.name, self.pickled or self.definitions]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        """The digest of everything that decides the function's behaviour."""
+        return json_digest([self.name, self.pickled or self.definitions])
 
     @property
     def label(self) -> str:
@@ -188,7 +186,7 @@ def _module(code: Code) -> ModuleType:
         module = code.module or path.stem
         folder = _folder(path, module)
         texts = dict(code.siblings) | {path.relative_to(folder).as_posix(): code.source}
-        root = PREFIX + hashlib.sha256(repr((code.path, module, texts, code.names)).encode()).hexdigest()[:16]
+        root = PREFIX + text_digest(repr((code.path, module, texts, code.names)))[:16]
         return load(root, folder, module, texts, dict(code.names))
     except (Exception, SystemExit) as error:
         reason = re.sub(rf"{PREFIX}\w+\.", "", one_line(error))

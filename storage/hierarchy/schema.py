@@ -16,7 +16,7 @@ from storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from storage.values.layout import Layout, Rows
 from storage.values.tensors import RAW, Specs, TensorSpec, vector_sizes
 
-VERSION = 9
+VERSION = 10
 
 
 REPORTED = ("metrics", "scores")

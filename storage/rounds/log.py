@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from storage.hierarchy.schema import Schema
 from storage.parsing import numbered
 from storage.places.base import Place, together
 from storage.rounds.commits import Commit, check_names
-from storage.values.digests import text_digest
+from storage.values.digests import bytes_digest, text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
 """Matches a stored record: its text, and its last two members, the chain of the record before it and its own."""
@@ -25,7 +24,7 @@ UNSTORED = ', "stored": false, "seconds": '
 
 
 ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
-"""Matches the name of a quarantined record: its round, and the beginning of the SHA-256 of its bytes."""
+"""Matches the name of a quarantined record: its round, and the beginning of the digest of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ FIRST = Link("", "", "")
 class CommitLog:
     """The commit records of the run at a place, one JSON file for each round.
 
-    A record is sealed by its chain: the SHA-256 of `run`, its round, the chain of the record before it, and its
+    A record is sealed by its chain: the digest of `run`, its round, the chain of the record before it, and its
     own text. Reading a record verifies its chain, so one chain covers the whole history before it. `run` is the
     digest of the run's attributes. Records must fit the tensors and partitions of the `schema`.
     """
@@ -222,11 +221,11 @@ class CommitLog:
 
 
 def quarantine_file(place: Place, key: str, name: str) -> None:
-    """Rename a damaged record to ``<name>-<beginning of its SHA-256>.json``; raises `StoreDamaged` for no file."""
+    """Rename a damaged record to ``<name>-<beginning of its digest>.json``; raises `StoreDamaged` for no file."""
     content = place.read(key)
     if content is None:
         raise StoreDamaged(f"{place}: {key} is no file; take it away, and begin again")
-    place.write(f"commits/{name}-{hashlib.sha256(content).hexdigest()[:12]}.json", content, durable=True)
+    place.write(f"commits/{name}-{bytes_digest(content)[:12]}.json", content, durable=True)
     place.delete(key)
 
 

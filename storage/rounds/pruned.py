@@ -18,7 +18,7 @@ KEY = "commits/pruned.json"
 
 
 ASIDE = re.compile(r"pruned-damaged-([0-9a-f]{12})\.json")
-"""Matches the name of a quarantined record of this kind: the beginning of the SHA-256 of its bytes."""
+"""Matches the name of a quarantined record of this kind: the beginning of the digest of its bytes."""
 
 
 @dataclass(frozen=True)

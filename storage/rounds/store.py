@@ -23,7 +23,7 @@ from storage.rounds.log import CommitLog, Link, quarantined_rounds
 from storage.rounds.numbers import Numbers
 from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
-from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
+from storage.values.digests import ALGORITHM, json_digest, state_digest, tensor_digests, update_digest
 from storage.values.state import State, Update
 
 
@@ -94,7 +94,8 @@ class RoundStore:
             checked_schema(schema.to_json())
         except ValueError as error:
             raise UsageError(f"the network cannot be kept: {error}; rename what is called so") from error
-        root = {"version": VERSION, "schema": schema.to_json(), "coordinates": "committed", **attributes}
+        kinds = {"version": VERSION, "digest": ALGORITHM, "coordinates": "committed"}
+        root = {**kinds, "schema": schema.to_json(), **attributes}
         try:
             with place.aside() as aside:
                 aside.create(NAME, root_document(root))

@@ -141,7 +141,7 @@ class RunFacts:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the state after the newest committed round, as 64 hexadecimal digits."""
+        """The BLAKE3 digest of the state after the newest committed round, as 64 hexadecimal digits."""
         return self._commit(self.done).state
 
     @property

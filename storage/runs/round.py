@@ -39,7 +39,7 @@ class StoredRound:
 
     @property
     def chain(self) -> str:
-        """A SHA-256 (64 hexadecimal digits) that covers the run's attributes and its rounds up to this one.
+        """A BLAKE3 digest (64 hexadecimal digits) that covers the run's attributes and its rounds up to this one.
 
         Note it down and give it to `Run.verify` later, to prove that nothing of these rounds was changed. Raises
         `StoreDamaged` where the commit record is not the one that was written.

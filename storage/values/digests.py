@@ -1,12 +1,12 @@
-"""SHA-256 digests of tensors, states and texts. Two tensors have "the same bits" if their digests are equal.
+"""BLAKE3 digests of tensors, states and texts. Two tensors have "the same bits" if their digests are equal.
 
 The digest of a tensor covers its name, logical dtype, shape and its elements as little-endian bytes in C order. It
-is computed from memory, before anything is written. All digests are texts of 64 hexadecimal digits.
+is computed from memory, before anything is written. All digests are texts of 64 hexadecimal digits. One thread
+computes them, since the other cores train meanwhile, and it lets the other threads of its process run.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from blake3 import blake3
 from pydantic import TypeAdapter
 
 from storage.parsing import validated
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Form = TypeVar("Form", bound="DataclassInstance")
+
+ALGORITHM = "blake3"
+"""The name of the digests in a store's attributes."""
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
@@ -38,7 +42,7 @@ class TensorDigest:
     """Computes the digest of a tensor whose elements are given in parts, in C order."""
 
     def __init__(self, name: str, dtype: str, shape: Sequence[int]) -> None:
-        self._total = hashlib.sha256(json.dumps([name, dtype, list(shape)]).encode())
+        self._total = blake3(json.dumps([name, dtype, list(shape)]).encode())
 
     def update(self, array: np.ndarray) -> None:
         """Add the next elements, an array of any shape."""
@@ -134,9 +138,14 @@ def match_digest(match: Match) -> str:
     return vectors_digest({"": match_tensors(match)})
 
 
+def bytes_digest(content: bytes | memoryview) -> str:
+    """The digest of the bytes of a file."""
+    return blake3(content).hexdigest()
+
+
 def text_digest(text: str) -> str:
     """The digest of source code or another text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return bytes_digest(text.encode())
 
 
 def json_digest(value: Any) -> str:

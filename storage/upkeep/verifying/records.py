@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -16,6 +15,7 @@ from storage.rounds import log, numbers, pruned
 from storage.rounds.commits import Commit, numbers_of
 from storage.rounds.lease import LEASES, read_claim
 from storage.upkeep.verifying.audit import Audit
+from storage.values.digests import bytes_digest
 
 QUARANTINED = (log.ASIDE, pruned.ASIDE)
 """Match the names of quarantined records, which end in the beginning of a digest."""
@@ -68,7 +68,7 @@ def verify_quarantined(audit: Audit) -> None:
 
 
 def _check_digest(audit: Audit, key: str, digest: str) -> None:
-    if not hashlib.sha256(audit.place.read(key) or b"").hexdigest().startswith(digest):
+    if not bytes_digest(audit.place.read(key) or b"").startswith(digest):
         raise StoreDamaged("it is not the record that was quarantined under this name")
 
 

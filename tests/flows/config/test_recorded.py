@@ -24,7 +24,7 @@ from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
 
 Store = Callable[..., Run]
-KEPT = ("version", "schema", "coordinates")
+KEPT = ("version", "digest", "schema", "coordinates")
 
 
 @pytest.fixture

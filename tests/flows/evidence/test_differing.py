@@ -36,7 +36,7 @@ def algorithm():
 def copy(run: Run, name: str, **changed: object) -> Run:
     """A run with the same rounds, whose records say something else of round 2."""
     store = RoundStore(run.path)
-    kept = {n: v for n, v in store.attributes.items() if n not in ("version", "schema", "coordinates")}
+    kept = {n: v for n, v in store.attributes.items() if n not in ("version", "digest", "schema", "coordinates")}
     path = run.path.with_name(f"{name}.zarr")
     new = RoundStore.create(path, store.schema, run.rounds, kept, store.tensors.read_state(0))
     for number in run.committed[1:]:

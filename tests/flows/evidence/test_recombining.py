@@ -280,7 +280,7 @@ def test_code_of_a_run_outside_the_root_is_run_with_trust_alone(simple, tmp_path
 def test_a_reduce_that_a_foreign_record_names_is_code_too(train, tmp_path: Path) -> None:
     run = train(**SMALL, local_steps=2, name="run")
     store = RoundStore(run.path)
-    kept = {n: v for n, v in store.attributes.items() if n not in ("version", "schema", "coordinates")}
+    kept = {n: v for n, v in store.attributes.items() if n not in ("version", "digest", "schema", "coordinates")}
     kept["config"] = kept["config"] | {"recombined": {"reduce": f"{tmp_path}/evil.py:fn"}}
     (tmp_path / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'mark')!r}).touch()\n")
     RoundStore.create(tmp_path / "theirs" / "x.zarr", store.schema, 1, kept, store.tensors.read_state(0))

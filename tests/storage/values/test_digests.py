@@ -1,17 +1,18 @@
-"""Digests are what a page of hashlib would give, and nothing else changes them."""
+"""Digests are what a line of BLAKE3 would give, and nothing else changes them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 
 import numpy as np
 import torch
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.values.digests import (
+    bytes_digest,
     differing,
     differing_tensor,
     json_digest,
@@ -23,28 +24,33 @@ from storage.values.digests import (
 )
 
 
-def sha(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
+def hashed(text: bytes) -> str:
+    return blake3(text).hexdigest()
 
 
-def test_a_tensor_digest_is_sha256_of_name_dtype_shape_and_little_endian_bytes() -> None:
+def test_digests_are_those_of_the_published_test_vectors() -> None:
+    assert bytes_digest(b"") == "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
+    assert bytes_digest(b"\0") == "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213"
+
+
+def test_a_tensor_digest_is_blake3_of_name_dtype_shape_and_little_endian_bytes() -> None:
     numbers = [[1.5, -2.0, 3.25], [0.0, 5.0, 6.0]]
-    wanted = sha(b'["fc.weight", "float32", [2, 3]]' + struct.pack("<6f", *numbers[0], *numbers[1]))
+    wanted = hashed(b'["fc.weight", "float32", [2, 3]]' + struct.pack("<6f", *numbers[0], *numbers[1]))
     assert tensor_digest("fc.weight", torch.tensor(numbers)) == wanted
 
 
 def test_the_digest_of_integers_bools_bfloat16_scalars_and_nothing() -> None:
-    assert tensor_digest("n", torch.tensor(-2)) == sha(b'["n", "int64", []]' + struct.pack("<q", -2))
-    assert tensor_digest("m", torch.tensor([True, False])) == sha(b'["m", "bool", [2]]\x01\x00')
+    assert tensor_digest("n", torch.tensor(-2)) == hashed(b'["n", "int64", []]' + struct.pack("<q", -2))
+    assert tensor_digest("m", torch.tensor([True, False])) == hashed(b'["m", "bool", [2]]\x01\x00')
     half = torch.tensor([1.0, -2.0], dtype=torch.bfloat16)
-    assert tensor_digest("h", half) == sha(b'["h", "bfloat16", [2]]\x80\x3f\x00\xc0')
-    assert tensor_digest("e", torch.zeros(0, 3)) == sha(b'["e", "float32", [0, 3]]')
+    assert tensor_digest("h", half) == hashed(b'["h", "bfloat16", [2]]\x80\x3f\x00\xc0')
+    assert tensor_digest("e", torch.zeros(0, 3)) == hashed(b'["e", "float32", [0, 3]]')
 
 
 def test_a_state_digest_covers_the_sorted_tensors_and_the_round() -> None:
     digests = tensor_digests({"b": torch.tensor([1.0]), "a": torch.tensor([2])})
     assert list(digests) == ["a", "b"]
-    wanted = sha(json.dumps([7, [["a", digests["a"]], ["b", digests["b"]]]]).encode())
+    wanted = hashed(json.dumps([7, [["a", digests["a"]], ["b", digests["b"]]]]).encode())
     assert state_digest(digests, 7) == wanted
     assert state_digest(dict(reversed(digests.items())), 7) == wanted
     assert state_digest(digests, 8) != wanted
@@ -98,14 +104,14 @@ def test_the_digest_of_vectors_tells_their_groups_apart() -> None:
     one, two = {"float32": torch.tensor([1.0])}, {"float32": torch.tensor([2.0])}
     assert vectors_digest({"updates": one, "carry": two}) == vectors_digest({"carry": two, "updates": one})
     assert vectors_digest({"updates": one, "carry": two}) != vectors_digest({"updates": two, "carry": one})
-    assert vectors_digest({"updates": one}) == sha(
+    assert vectors_digest({"updates": one}) == hashed(
         json.dumps([tensor_digest("updates/float32", one["float32"])]).encode()
     )
 
 
 def test_texts_and_json_values() -> None:
-    assert text_digest("über") == sha("über".encode())
-    assert json_digest({"b": 1, "a": [2, None]}) == sha(b'{"a": [2, null], "b": 1}')
+    assert text_digest("über") == hashed("über".encode())
+    assert json_digest({"b": 1, "a": [2, None]}) == hashed(b'{"a": [2, null], "b": 1}')
 
 
 def test_what_differs_is_named_in_the_order_of_the_first_then_of_the_second() -> None:
