@@ -26,6 +26,10 @@ BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; non
 OptimizerOptions = Annotated[
     dict[str, Any] | None, Field(description="its further options", examples=[{"weight_decay": 0.01}])
 ]
+OptimizerState = Annotated[
+    Literal["fresh", "carried"],
+    Field(description="each round the local optimizer restarts, or goes on with what the partition carries"),
+]
 ClipNorm = Annotated[float | None, Field(gt=0, description="bound on the L2 norm of local gradients")]
 Init = Annotated[
     Literal["shared", "per-partition"],
