@@ -8,9 +8,11 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
+from torch import nn
 
 from storage.errors import UsageError
+from storage.parsing import at_commas
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack, views
 from tasks import options as option
@@ -19,13 +21,24 @@ from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, batches
 from tasks.maps.optimizer_state import Slot, find_slots, set_state, state_of
-from tasks.maps.optimizers import Stepper, check_optimizer, check_steps, optimizer_name, optimizer_of
+from tasks.maps.optimizers import (
+    Stepper,
+    check_name,
+    check_steps,
+    decay_groups,
+    kept_optimizer,
+    made_optimizer,
+    optimizer_of,
+    own_optimizer,
+    trained_of,
+)
 from tasks.networks.objective import Objective, buffers_of
+from tasks.user_code import Code
 
 Optimizer = Annotated[
-    str,
-    Field(description="the local optimizer: any of torch.optim"),
-    AfterValidator(optimizer_name),
+    str | Code,
+    Field(description="the local optimizer: any of torch.optim, or FILE.py:fn, which makes one for a network"),
+    BeforeValidator(kept_optimizer, json_schema_input_type=str | Code),
 ]
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
@@ -88,8 +101,8 @@ class LocalSgd(Scheduled, Map):
         2017, Algorithm 1).
         """
         network = objective.network(self.start(objective, state, seed))
-        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        step, steps = self.stepper(objective, trained, carry or {}), self.count(len(examples))
+        trained = trained_of(network)
+        step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
         lr = self.rate(state)
         total = torch.zeros(())
         for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
@@ -109,17 +122,17 @@ class LocalSgd(Scheduled, Map):
         )
         return update, arrived
 
-    def stepper(
-        self, objective: Objective, trained: Mapping[str, torch.nn.Parameter], carry: Mapping[str, Vectors]
-    ) -> Stepper:
-        """What takes the steps of a network's trained parameters, given by name."""
-        return Stepper(trained.values())
+    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+        """What takes the steps of a network's trained parameters; `carry` has vectors (element,) by slot."""
+        return Stepper(trained_of(network).values())
 
 
 @dataclass(frozen=True)
 class LocalSteps(LocalSgd):
     """Local training from the round's state with any optimizer of torch.optim.
 
+    `optimizer` is a name, or a function of the user's that makes one for a network, whose groups' learning rates
+    `lr_schedule` multiplies; it then takes no `lr`. `no_decay_on` names parameters that do not decay.
     The optimizer restarts each round, unless `optimizer_state` is ``carried``: then each partition keeps its
     state, such as Adam's moments, in slots that are named after torch's keys. `clip_norm` bounds the gradient's L2
     norm. With `init` ``per-partition`` each partition begins round 1 from initial weights of its own, drawn from
@@ -133,6 +146,7 @@ class LocalSteps(LocalSgd):
     nesterov: option.Nesterov = False
     optimizer: Optimizer = "SGD"
     optimizer_options: option.OptimizerOptions = None
+    no_decay_on: option.NoDecayOn = ()
     optimizer_state: option.OptimizerState = "fresh"
     clip_norm: option.ClipNorm = None
     init: option.Init = "shared"
@@ -141,12 +155,31 @@ class LocalSteps(LocalSgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "optimizer", optimizer_name(self.optimizer))
-        check_optimizer(self.optimizer)
+        object.__setattr__(self, "optimizer", own_optimizer(self.optimizer))
+        object.__setattr__(self, "no_decay_on", tuple(at_commas(self.no_decay_on)))
+        if isinstance(self.optimizer, Code):
+            self._check_own(self.optimizer.label)
+            return
+        check_name(self.optimizer)
         if "lr" in (self.optimizer_options or {}):
             raise UsageError("give lr as lr, not among the optimizer's options")
-        if self.all_options:
-            self.optimizer_for([torch.nn.Parameter(torch.zeros(1, 1))], self.lr)
+        if self.all_options or self.no_decay_on:
+            trial = [torch.nn.Parameter(torch.zeros(1, 1))]
+            defaults = optimizer_of(self.optimizer, trial, self.lr, self.all_options).defaults
+            if self.no_decay_on and not defaults.get("weight_decay"):
+                raise UsageError(
+                    f"optimizer {self.optimizer} decays no weights here: give it a weight_decay, or leave "
+                    "no_decay_on out"
+                )
+
+    def _check_own(self, label: str) -> None:
+        """Refuse what the user's function decides. A default learning rate becomes 1, times which its own go."""
+        names = ("momentum", "nesterov", "optimizer_options", "no_decay_on")
+        if given := [name for name in names if getattr(self, name)]:
+            raise UsageError(f"optimizer {label} decides about {', '.join(given)} itself; leave that out")
+        if self.lr not in (1.0, LocalSgd.lr):
+            raise UsageError(f"optimizer {label} sets its learning rates itself; leave lr = {self.lr} out")
+        object.__setattr__(self, "lr", 1.0)
 
     @property
     def all_options(self) -> dict[str, Any]:
@@ -159,9 +192,13 @@ class LocalSteps(LocalSgd):
         """Whether the optimizer is plain SGD, which only subtracts lr times the gradient."""
         return self.optimizer == "SGD" and not self.all_options
 
-    def optimizer_for(self, parameters: list[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        """A new optimizer of some parameters; raises `UsageError` for options that it does not take."""
-        return optimizer_of(self.optimizer, parameters, lr, self.all_options)
+    def optimizer_for(self, network: nn.Module) -> torch.optim.Optimizer:
+        """A new optimizer of a network, whose learning rates are relative to `lr`; raises `UsageError`."""
+        if isinstance(self.optimizer, Code):
+            return made_optimizer(self.optimizer, network)
+        trained = [*trained_of(network).values()]
+        groups = decay_groups(network, self.no_decay_on) if self.no_decay_on else trained
+        return optimizer_of(self.optimizer, groups, 1.0, self.all_options)
 
     @property
     def carry(self) -> tuple[str, ...]:
@@ -176,10 +213,9 @@ class LocalSteps(LocalSgd):
         if self.is_plain:
             return replace(self, slots=())
         network = objective.network(objective.initial())
-        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        optimizer = self.optimizer_for(list(trained.values()), self.lr)
+        optimizer = self.optimizer_for(network)
         if self.optimizer_state == "carried":
-            return replace(self, slots=find_slots(optimizer, trained))
+            return replace(self, slots=find_slots(optimizer, trained_of(network)))
         check_steps(optimizer)
         return replace(self, slots=())
 
@@ -188,13 +224,12 @@ class LocalSteps(LocalSgd):
         own = self.init == "per-partition" and state.round == 0
         return objective.seeded(seed).initial() if own else state
 
-    def stepper(
-        self, objective: Objective, trained: Mapping[str, torch.nn.Parameter], carry: Mapping[str, Vectors]
-    ) -> Stepper:
+    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+        trained = trained_of(network)
         # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.
         if self.is_plain:
             return Stepper(trained.values(), self.clip_norm)
-        optimizer = self.optimizer_for(list(trained.values()), 1.0)
+        optimizer = self.optimizer_for(network)
         if self.optimizer_state == "fresh":
             return Stepper(trained.values(), self.clip_norm, optimizer)
         if self.slots is None:

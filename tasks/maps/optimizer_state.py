@@ -15,10 +15,7 @@ import torch
 
 from storage.errors import UsageError
 from storage.values.tensors import Specs, Vectors, dtype_name, pack, views
-from tasks.maps.optimizers import check_steps
-
-Trained = Mapping[str, torch.nn.Parameter]
-"""The parameters that are trained, by name."""
+from tasks.maps.optimizers import Trained, check_steps
 
 EXACT = {"int": torch.float32, "float": torch.float64}
 """The narrowest dtype that has the numbers of a Python type: of whole ones, those up to 2^24."""

@@ -75,7 +75,7 @@ def distance(what: Objective, state: State, network: nn.Module) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "model"), sampled(12, OPTIMIZERS, {"float32": 2e-5, "float64": 1e-12}, ["mlp", "cnn"])
+    ("name", "dtype", "model"), sampled(12, OPTIMIZERS, {"float32": 2e-5, "float64": 1e-12}, ["logistic", "mlp"])
 )
 def test_rounds_are_one_loop_of_torch(name: str, dtype: str, model: str) -> None:
     what, part = objective(model, dtype), examples(dtype=dtype)
