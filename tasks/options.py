@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from storage.errors import UsageError
+from storage.parsing import at_commas
 
 LearningRate = Annotated[float, Field(gt=0, description="learning rate of the optimizer that sees gradients")]
 Momentum = Annotated[float, Field(ge=0, lt=1, description="momentum of that optimizer")]
@@ -25,6 +26,15 @@ LocalEpochs = Annotated[int | None, Field(ge=1, description="passes over its exa
 BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; none: all of the partition")]
 OptimizerOptions = Annotated[
     dict[str, Any] | None, Field(description="its further options", examples=[{"weight_decay": 0.01}])
+]
+NoDecayOn = Annotated[
+    tuple[Literal["biases", "norms"], ...],
+    Field(description="without weight decay: biases, norms (parameters of normalisation layers), at a comma both"),
+    BeforeValidator(at_commas),
+]
+OptimizerState = Annotated[
+    Literal["fresh", "carried"],
+    Field(description="each round the local optimizer restarts, or goes on with what the partition carries"),
 ]
 ClipNorm = Annotated[float | None, Field(gt=0, description="bound on the L2 norm of local gradients")]
 Init = Annotated[

@@ -128,6 +128,17 @@ def find_code(given: str | Callable[..., Any] | Code) -> Code:
     return _from_file(Path(spec.origin), name, given, place)
 
 
+def code_of(function: Callable[..., Any]) -> Code:
+    """The code of a callable; of one that stored code defines, only where it is found while that code is loaded.
+
+    A part that the user's algorithm makes may hold such a function, whose file may have changed since.
+    """
+    if not str(getattr(function, "__module__", "")).startswith(PREFIX):
+        return _from_callable(function)
+    name = function.__qualname__
+    return Code(name, name, "", pickled=base64.b64encode(cloudpickle.dumps(function)).decode())
+
+
 def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
     try:
         source = path.read_text(encoding="utf-8")

@@ -62,7 +62,10 @@ STACKED = {
 }
 """Partitions of different sizes that are trained side by side: it is tried on these, too."""
 
-KINDS = {"dropout": DROPOUT, "stacked": STACKED}
+CARRIED = DROPOUT | {"optimizer": "AdamW", "lr": 0.01, "optimizer_state": "carried"}
+"""The same with optimizers that partitions carry."""
+
+KINDS = {"dropout": DROPOUT, "stacked": STACKED, "carried": CARRIED}
 
 
 def vector(*numbers: float) -> dict[str, torch.Tensor]:

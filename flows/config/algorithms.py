@@ -34,6 +34,7 @@ from tasks.algebra import Algorithm
 from tasks.algorithms.preset import APPLIES, MAPS, TABLES, is_own_part, make_part, part_options, with_needs
 from tasks.algorithms.table import ABOUT, ALGORITHMS, Auto, build_algorithm, check_taken
 from tasks.applies.schedules import with_rounds
+from tasks.maps.optimizers import own_optimizer
 from tasks.options import valid
 from tasks.reduces.matched import Matched
 from tasks.reduces.table import REDUCES
@@ -135,7 +136,8 @@ class Named(AlgorithmForm):
     @property
     def code(self) -> tuple[Code, ...]:
         """The user's functions in it, each with its source."""
-        return tuple(each for each in (self.name, *self.parts.values()) if isinstance(each, Code))
+        every = (self.name, *self.parts.values(), *(self.model_extra or {}).values())
+        return tuple(each for each in every if isinstance(each, Code))
 
     @property
     def label(self) -> str:
@@ -147,8 +149,12 @@ class Named(AlgorithmForm):
 
         Learning-rate schedules last so many rounds, unless they name a number themselves.
         """
-        own = {kind: find_code(part) for kind, part in self.parts.items() if is_own_part(kind, part)}
+        own: dict[str, Code | str] = {
+            kind: find_code(part) for kind, part in self.parts.items() if is_own_part(kind, part)
+        }
         name = {"name": find_code(self.name)} if is_own_algorithm(self.name) else {}
+        if "optimizer" in self.options and not is_own_algorithm(self.name):
+            own["optimizer"] = own_optimizer(self.options["optimizer"])
         schedules = {n: with_rounds(text, rounds) for n, text in self.options.items() if n.endswith("lr_schedule")}
         return self.model_copy(update={**self.options, **schedules, **own, **name})
 

@@ -38,6 +38,10 @@ def write_toml(path: Path, config: TrainConfig) -> None:
         raise UsageError(f"cannot write {path} ({error.strerror})") from error
 
 
+PARTS = ("map", "reduce", "apply", "optimizer")
+"""Options of an algorithm that may name a function in a file."""
+
+
 def from_anywhere(config: TrainConfig) -> dict[str, Any]:
     """A configuration's given values, without defaults, as JSON or TOML types and with absolute paths."""
     values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
@@ -48,11 +52,12 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
     """A value of a file in this folder; paths in it are joined to the folder's path."""
     match key, value:
         case "algorithm", {"name": name}:
-            return value | {"name": _seen(folder, key, name)}
+            parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}
+            return value | parts | {"name": _seen(folder, key, name)}
         case "scores", str() | list():
             names = value.split(",") if isinstance(value, str) else value
             return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
-        case "data" | "model" | "loss" | "algorithm", str():
+        case "data" | "model" | "loss" | "algorithm" | "map" | "reduce" | "apply" | "optimizer", str():
             return _place(folder, value)
         case "root", str():
             return join_address(folder, value)

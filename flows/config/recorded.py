@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flows.config.algorithms import Named, Recombined, is_part
+from flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
 from flows.config.train import Dealing, Experiment, TrainConfig
 from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
@@ -18,6 +18,7 @@ from storage.runs.run import StoredRun, open_stored
 from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.sources.table import is_source
+from tasks.maps.optimizers import is_own_optimizer
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
@@ -99,6 +100,8 @@ def _code(config: Dealing | Architecture, field: str) -> Iterator[str]:
     value = getattr(config, field, None)
     if isinstance(value, Named):
         values: Any = (value.name, *(part for kind, part in value.parts.items() if is_own_part(kind, part)))
+        optimizer = value.options.get("optimizer", "")
+        values += (optimizer,) if is_own_optimizer(optimizer) and not is_own_algorithm(value.name) else ()
     elif isinstance(value, Recombined):
         values = (value.reduce, value.apply)
     else:

@@ -198,13 +198,15 @@ def _create(config: TrainConfig, where: str, work: Work, description: Descriptio
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
-    """The carry of another run's partitions; empty if these examples or their split are not the same."""
+    """The carry of another run's partitions; empty if examples, split or the carry's slots are not the same."""
     run = start.run()
     same = not other_examples(run.attributes, description.digest)
     dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target"})
     if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
         return {}
-    return run.carried(start.parent["round"])
+    carried = run.carried(start.parent["round"])
+    fits = all(update.carry.keys() == {*work.algorithm.map.carry} for update in carried.values())
+    return carried if fits else {}
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:

@@ -12,6 +12,7 @@ from storage.errors import UsageError
 from tasks.algebra import Algorithm, Apply, Map, Part, Reduce
 from tasks.applies.memory import KeepExtras
 from tasks.maps.local_steps import LocalSgd, LocalSteps
+from tasks.maps.optimizers import is_own_optimizer
 from tasks.options import options_of, valid
 from tasks.reduces.matched import Matched
 from tasks.reduces.table import REDUCES
@@ -99,11 +100,13 @@ class Preset:
         return options
 
     def yielding(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that are given, and None for a default that yields to another one that is given."""
+        """The options that are given, and None, or 1 for `lr`, for defaults that yield to them."""
         either = self.map.either if isinstance(self.map, type) and issubclass(self.map, LocalSgd) else ()
-        if any(given.get(name) is not None for name in either):
-            return {**dict.fromkeys(either), **given}
-        return dict(given)
+        yielding = dict.fromkeys(either) if any(given.get(name) is not None for name in either) else {}
+        own = {"lr": 1.0} if is_own_optimizer(given.get("optimizer", "")) else {}
+        if own and given.get("lr", 1.0) != 1.0:
+            raise UsageError(f"lr = {given['lr']}: the function that makes the optimizer sets it; leave lr out")
+        return {**yielding, **own, **given}
 
     def build(self, given: Mapping[str, Any]) -> Algorithm:
         """The algorithm with options; raises `UsageError` for values that do not go together."""
@@ -176,6 +179,8 @@ def with_needs(algorithm: Algorithm) -> Algorithm:
     apart = isinstance(map, LocalSteps) and map.init == "per-partition"
     if apart and isinstance(algorithm.when, Asynchronous):
         raise UsageError("init = per-partition needs rounds in which all partitions begin together; leave it out")
+    if isinstance(map, LocalSteps) and map.optimizer_state == "carried" and isinstance(reduce, Matched):
+        raise UsageError("optimizer_state = carried keeps the order of units that matched changes; leave one out")
     if apart and isinstance(reduce, Matched) and reduce.match_to is None:
         reduce = replace(reduce, match_to="many" if reduce.soft is None else "first")
     if map.extras and not isinstance(apply, KeepExtras):

@@ -24,7 +24,7 @@ from tasks.networks.fit import check_fit
 from tasks.networks.objective import Objective
 from tasks.numerics import pinned
 from tasks.reduces.mean import Mean
-from tasks.user_code import Code, WithCode
+from tasks.user_code import Code, WithCode, short_name
 
 TRIED = 32
 """How many examples of a partition a map is tried on, at most."""
@@ -114,7 +114,7 @@ def unstackable(map: Map) -> str | None:
     if type(map) is not LocalSteps:
         return f"map {type(map).__name__}"
     others = {
-        f"optimizer {map.optimizer}": map.optimizer != "SGD",
+        f"optimizer {short_name(map.optimizer)}": map.optimizer != "SGD",
         f"options {map.all_options}": bool(map.all_options),
         f"clip_norm {map.clip_norm}": map.clip_norm is not None,
         f"init {map.init}": map.init != "shared",
@@ -126,8 +126,9 @@ def unsplittable(map: Map) -> str | None:
     """Why ranks cannot share the networks of a map; None if they can."""
     if type(map) not in (Gradient, LocalSteps):
         return f"map {type(map).__name__} is not for networks that ranks share"
-    if isinstance(map, LocalSteps) and (map.clip_norm or map.optimizer in WHOLE):
-        what = "clip_norm" if map.clip_norm else f"optimizer = {map.optimizer}"
+    own = isinstance(map, LocalSteps) and isinstance(map.optimizer, Code)
+    if isinstance(map, LocalSteps) and (map.clip_norm or own or map.optimizer in WHOLE):
+        what = "clip_norm" if map.clip_norm else f"optimizer = {short_name(map.optimizer)}"
         return f"{what} needs all of a network's gradients in one place"
     return None
 

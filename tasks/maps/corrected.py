@@ -45,7 +45,7 @@ class FedProx(LocalSteps):
         def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
             return self.mu * (parameter - start[name])
 
-        return self.walk(objective, state, examples, seed, pull if self.mu else None)[0]
+        return self.walk(objective, state, examples, seed, pull if self.mu else None, carry=carry)[0]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,10 @@ class Elastic(LocalSteps):
 
     elasticity: option.Elasticity = None
 
-    carry = ("own",)
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The partition's own parameters, and what its optimizer keeps, each one vector (elements,) per dtype."""
+        return ("own", *super().carry)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,5 +125,6 @@ class Elastic(LocalSteps):
         for name, server in state.params.items():
             wide = accumulator(name)
             moves[name] = ((own[name].to(wide) - server.to(wide)) * self.elasticity).to(server.dtype)
-        update, arrived = self.walk(objective, replace(state, params=own), examples, seed, move=moves)
-        return replace(update, direction={name: -move for name, move in moves.items()}, carry={"own": arrived})
+        update, arrived = self.walk(objective, replace(state, params=own), examples, seed, move=moves, carry=carry)
+        direction = {name: -move for name, move in moves.items()}
+        return replace(update, direction=direction, carry={"own": arrived, **update.carry})

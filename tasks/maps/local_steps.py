@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
+from torch import nn
 
-from storage.errors import UsageError, near, one_line
+from storage.errors import UsageError
+from storage.parsing import at_commas
 from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack, views
 from tasks import options as option
@@ -19,23 +20,26 @@ from tasks.algebra import Map
 from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
 from tasks.devices import moved
-from tasks.maps.backprop import backprop, batches, descend
+from tasks.maps.backprop import backprop, batches
+from tasks.maps.optimizer_state import Slot, find_slots, set_state, state_of
+from tasks.maps.optimizers import (
+    Stepper,
+    check_name,
+    check_steps,
+    decay_groups,
+    kept_optimizer,
+    made_optimizer,
+    optimizer_of,
+    own_optimizer,
+    trained_of,
+)
 from tasks.networks.objective import Objective, buffers_of
-
-
-def optimizer_name(name: str) -> str:
-    """An optimizer's name in torch's spelling, from a name in any case; an unknown name is returned unchanged.
-
-    >>> optimizer_name("adamw"), optimizer_name("Other")
-    ('AdamW', 'Other')
-    """
-    return _names().get(name.lower(), name)
-
+from tasks.user_code import Code
 
 Optimizer = Annotated[
-    str,
-    Field(description="the local optimizer: any of torch.optim; it restarts each round"),
-    AfterValidator(optimizer_name),
+    str | Code,
+    Field(description="the local optimizer: any of torch.optim, or FILE.py:fn, which makes one for a network"),
+    BeforeValidator(kept_optimizer, json_schema_input_type=str | Code),
 ]
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
@@ -78,7 +82,7 @@ class LocalSgd(Scheduled, Map):
         self, objective: Objective, state: State, examples: Examples, carry: Mapping[str, Vectors], seed: int
     ) -> Update:
         """Train on the partition; the direction, old minus new parameters, is one vector (elements,) per dtype."""
-        return self.walk(objective, state, examples, seed)[0]
+        return self.walk(objective, state, examples, seed, carry=carry)[0]
 
     def walk(
         self,
@@ -88,22 +92,25 @@ class LocalSgd(Scheduled, Map):
         seed: int,
         term: Term | None = None,
         move: Vectors | None = None,
+        carry: Mapping[str, Vectors] | None = None,
     ) -> tuple[Update, Vectors]:
         """Do one round of local training; returns the update and the new parameters.
 
         `term` is added to every gradient before clipping. `move` is subtracted from the parameters after the first
-        step. Parameters and `move` are one vector (elements,) per dtype. The update's weight is the partition's
-        number of examples (McMahan et al. 2017, Algorithm 1).
+        step. `carry` has the optimizer's state by slot, if it is carried. Parameters, `move` and slots are one
+        vector (elements,) per dtype. The update's weight is the partition's number of examples (McMahan et al.
+        2017, Algorithm 1).
         """
         network = objective.network(self.start(objective, state, seed))
-        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        step, steps = self.stepper(list(trained.values()), self.rate(state)), self.count(len(examples))
+        trained = trained_of(network)
+        step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
+        lr = self.rate(state)
         total = torch.zeros((), device=examples.inputs.device)
         for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
             total += backprop(objective, network, batch)
             if term is not None:
                 _add(trained, term)
-            step()
+            step(lr)
             if move is not None and number == 0:
                 _subtract(network, views(objective.layout.params, move))
         arrived = pack(objective.layout.params, dict(network.named_parameters()))
@@ -112,20 +119,25 @@ class LocalSgd(Scheduled, Map):
             buffers=buffers_of(network, objective.layout),
             weight=len(examples),
             metrics={"train_loss": total.item() / steps},
+            carry=step.state(),
         )
         return update, arrived
 
-    def stepper(self, trained: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
-        """A function that takes a step of the trained parameters by their gradients, and clears these."""
-        return functools.partial(descend, trained, lr)
+    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+        """What takes the steps of a network's trained parameters; `carry` has vectors (element,) by slot."""
+        return Stepper(trained_of(network).values())
 
 
 @dataclass(frozen=True)
 class LocalSteps(LocalSgd):
-    """Local training from the round's state with any optimizer of torch.optim, which restarts each round.
+    """Local training from the round's state with any optimizer of torch.optim.
 
-    `clip_norm` bounds the gradient's L2 norm. With `init` ``per-partition`` each partition begins round 1 from
-    initial weights of its own, drawn from its seed.
+    `optimizer` is a name, or a function of the user's that makes one for a network, whose groups' learning rates
+    `lr_schedule` multiplies; it then takes no `lr`. `no_decay_on` names parameters that do not decay.
+    The optimizer restarts each round, unless `optimizer_state` is ``carried``: then each partition keeps its
+    state, such as Adam's moments, in slots that are named after torch's keys. `clip_norm` bounds the gradient's L2
+    norm. With `init` ``per-partition`` each partition begins round 1 from initial weights of its own, drawn from
+    its seed.
 
     >>> LocalSteps(local_steps=5, optimizer="adamw").optimizer
     'AdamW'
@@ -135,17 +147,40 @@ class LocalSteps(LocalSgd):
     nesterov: option.Nesterov = False
     optimizer: Optimizer = "SGD"
     optimizer_options: option.OptimizerOptions = None
+    no_decay_on: option.NoDecayOn = ()
+    optimizer_state: option.OptimizerState = "fresh"
     clip_norm: option.ClipNorm = None
     init: option.Init = "shared"
+    slots: tuple[Slot, ...] | None = field(default=None, repr=False)
+    """What the optimizer keeps from round to round; None before it is known, see `bound`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "optimizer", optimizer_name(self.optimizer))
-        check_optimizer(self.optimizer)
+        object.__setattr__(self, "optimizer", own_optimizer(self.optimizer))
+        object.__setattr__(self, "no_decay_on", tuple(at_commas(self.no_decay_on)))
+        if isinstance(self.optimizer, Code):
+            self._check_own(self.optimizer.label)
+            return
+        check_name(self.optimizer)
         if "lr" in (self.optimizer_options or {}):
             raise UsageError("give lr as lr, not among the optimizer's options")
-        if self.all_options:
-            self.optimizer_for([torch.nn.Parameter(torch.zeros(1, 1))], self.lr)
+        if self.all_options or self.no_decay_on:
+            trial = [torch.nn.Parameter(torch.zeros(1, 1))]
+            defaults = optimizer_of(self.optimizer, trial, self.lr, self.all_options).defaults
+            if self.no_decay_on and not defaults.get("weight_decay"):
+                raise UsageError(
+                    f"optimizer {self.optimizer} decays no weights here: give it a weight_decay, or leave "
+                    "no_decay_on out"
+                )
+
+    def _check_own(self, label: str) -> None:
+        """Refuse what the user's function decides. A default learning rate becomes 1, times which its own go."""
+        names = ("momentum", "nesterov", "optimizer_options", "no_decay_on")
+        if given := [name for name in names if getattr(self, name)]:
+            raise UsageError(f"optimizer {label} decides about {', '.join(given)} itself; leave that out")
+        if self.lr not in (1.0, LocalSgd.lr):
+            raise UsageError(f"optimizer {label} sets its learning rates itself; leave lr = {self.lr} out")
+        object.__setattr__(self, "lr", 1.0)
 
     @property
     def all_options(self) -> dict[str, Any]:
@@ -158,19 +193,32 @@ class LocalSteps(LocalSgd):
         """Whether the optimizer is plain SGD, which only subtracts lr times the gradient."""
         return self.optimizer == "SGD" and not self.all_options
 
-    def optimizer_for(self, parameters: list[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        """A new optimizer of some parameters; raises `UsageError` for options that it does not take."""
-        return optimizer_of(self.optimizer, parameters, lr, self.all_options)
+    def optimizer_for(self, network: nn.Module) -> torch.optim.Optimizer:
+        """A new optimizer of a network, whose learning rates are relative to `lr`; raises `UsageError`."""
+        if isinstance(self.optimizer, Code):
+            return made_optimizer(self.optimizer, network)
+        trained = [*trained_of(network).values()]
+        groups = decay_groups(network, self.no_decay_on) if self.no_decay_on else trained
+        return optimizer_of(self.optimizer, groups, 1.0, self.all_options)
+
+    @property
+    def carry(self) -> tuple[str, ...]:
+        """The slots of the optimizer's state, each one vector (elements,) per dtype, if a partition keeps it."""
+        return tuple(slot.key for slot in self.slots or ())
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
-        """This map, after a trial step of its optimizer on the run's network.
+        """This map, after a trial step of its optimizer on the run's network, which shows what it keeps.
 
-        Raises `UsageError` if that fails.
+        Raises `UsageError` if that fails, or if it keeps what cannot be carried though it should be.
         """
-        if not self.is_plain:
-            parameters = [p for p in objective.network(objective.initial()).parameters() if p.requires_grad]
-            check_steps(self.optimizer_for(parameters, self.lr))
-        return self
+        if self.is_plain:
+            return replace(self, slots=())
+        network = objective.network(objective.initial())
+        optimizer = self.optimizer_for(network)
+        if self.optimizer_state == "carried":
+            return replace(self, slots=find_slots(optimizer, trained_of(network)))
+        check_steps(optimizer)
+        return replace(self, slots=())
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
         """The round's state, or in round 1 the partition's own initial weights if `init` says so."""
@@ -180,20 +228,19 @@ class LocalSteps(LocalSgd):
         device = next(iter(state.params.values())).device
         return moved(objective.seeded(seed).initial(), lambda tensor: tensor.to(device))
 
-    def stepper(self, trained: list[torch.nn.Parameter], lr: float) -> Callable[[], None]:
+    def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
+        trained = trained_of(network)
         # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.
-        optimizer = None if self.is_plain else self.optimizer_for(trained, lr)
-
-        def step() -> None:
-            if self.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
-            if optimizer is None:
-                descend(trained, lr)
-            else:
-                optimizer.step()
-                optimizer.zero_grad()
-
-        return step
+        if self.is_plain:
+            return Stepper(trained.values(), self.clip_norm)
+        optimizer = self.optimizer_for(network)
+        if self.optimizer_state == "fresh":
+            return Stepper(trained.values(), self.clip_norm, optimizer)
+        if self.slots is None:
+            raise UsageError("what the optimizer keeps is not known yet: call the map's `bound` first")
+        kept = (optimizer, self.slots, trained, objective.layout.params)
+        set_state(*kept, carry)
+        return Stepper(trained.values(), self.clip_norm, optimizer, partial(state_of, *kept))
 
 
 @torch.no_grad()
@@ -208,50 +255,3 @@ def _add(parameters: Mapping[str, torch.nn.Parameter], term: Term) -> None:
         for name, parameter in parameters.items():
             added = term(name, parameter)
             parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
-
-
-def check_optimizer(name: str) -> None:
-    """Raise `UsageError` for a name that is no optimizer of torch, or an optimizer whose step calls the loss."""
-    if name not in _names().values():
-        meant = [_names()[close] for close in near(name.lower(), _names())] or _names().values()
-        raise UsageError(f"torch.optim has no optimizer {name!r}; there is {', '.join(meant)}")
-    if inspect.signature(_kind(name).step).parameters["closure"].default is inspect.Parameter.empty:
-        raise UsageError(
-            f"optimizer {name} computes the loss several times a step, which a batch has one of; use another"
-        )
-
-
-def optimizer_of(
-    name: str, parameters: Sequence[torch.nn.Parameter], lr: float, options: Mapping[str, Any]
-) -> torch.optim.Optimizer:
-    """A new optimizer for some parameters; raises `UsageError` if it does not take them or its options."""
-    try:
-        optimizer: torch.optim.Optimizer = _kind(name)(parameters, **{"lr": lr, **options})
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"optimizer {name}: {error}") from error
-    return optimizer
-
-
-def check_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Try a step of an optimizer with gradients of zero; raises `UsageError` if it fails."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    try:
-        optimizer.step()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"optimizer {type(optimizer).__name__} cannot train this network: {one_line(error)}"
-        ) from error
-
-
-def _kind(name: str) -> Any:
-    return getattr(torch.optim, name)
-
-
-@functools.cache
-def _names() -> Mapping[str, str]:
-    """The names of torch's optimizers by their names in lower case."""
-    base = torch.optim.Optimizer
-    kinds = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
-    return {name.lower(): name for name, kind in kinds.items() if issubclass(kind, base) and kind is not base}

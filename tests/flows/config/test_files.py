@@ -29,6 +29,12 @@ from storage.errors import UsageError
         ('algorithm = "trim.py:algorithm"', "proj/trim.py:algorithm"),
         ('algorithm = {name = "trim.py:algorithm", lr = 0.1}', {"name": "proj/trim.py:algorithm", "lr": 0.1}),
         ('algorithm = {name = "fed_prox", mu = 0.3}', {"name": "fed_prox", "mu": 0.3}),
+        ('optimizer = "mine.py:groups"', "proj/mine.py:groups"),
+        ('reduce = "mine.py:reduce"', "proj/mine.py:reduce"),
+        (
+            'algorithm = {name = "diloco", optimizer = "mine.py:groups", reduce = "krum:1"}',
+            {"name": "diloco", "optimizer": "proj/mine.py:groups", "reduce": "krum:1"},
+        ),
         ('root = "runs"', "proj/runs"),
         ('scheduler = "scheduler.json"', "proj/scheduler.json"),
         ('scheduler = "tcp://host:8786"', "tcp://host:8786"),

@@ -118,6 +118,22 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
     assert "other begins with control of its own" in notices[0]
 
 
+def test_what_partitions_carry_stays_where_the_fork_carries_something_else(train) -> None:
+    adam = {"optimizer": "AdamW", "lr": 0.01, "optimizer_state": "carried"}
+    parent = train(**SMALL, **adam, name="parent")
+    run, _ = forked("parent@2")
+    carried, kept = parent.round(2).update(0).carry, run.round(0).update(0).carry
+    assert torch.equal(carried["exp_avg"]["float32"], kept["exp_avg"]["float32"])
+    for name, changes in {
+        "sgd": {"optimizer": "SGD", "momentum": 0.9},
+        "fresh": {"optimizer_state": "fresh"},
+        "control": {"algorithm": "scaffold"},
+    }.items():
+        other, _ = forked("parent@2", name=name, **changes)
+        assert other.round(0).commit.carry_from == {}
+        assert other.replay("all").identical
+
+
 def test_what_partitions_bring_along_is_not_taken_for_results(train, capsys) -> None:
     train(**SMALL, algorithm="scaffold", name="parent")
     forked("parent@2")

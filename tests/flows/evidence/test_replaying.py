@@ -74,6 +74,7 @@ KINDS = {
     "robust": {"reduce": "trimmed_mean:1"},
     "matched, mixtures": {"algorithm": "matched", "init": "per-partition", "match": "weights", "soft": 2},
     "schedules": {"lr_schedule": "cosine", "warmup": 1, "outer_momentum": 0.9},
+    "carried optimizer": {"optimizer": "AdamW", "optimizer_state": "carried", "lr": 0.01},
     "skewed": {"split": "dirichlet:0.5"},
     "a source each": {"data": ("digits", "digits", "digits")},
 }

@@ -27,7 +27,15 @@ RUNS: dict[str, dict[str, object]] = {
     "async_sgd-stale": {"algorithm": "async_sgd", "max_staleness": 1},
     "downpour": {"algorithm": "downpour", "fetch_every": 4, "push_every": 2, "max_staleness": 2},
     "easgd": {"algorithm": "easgd", "local_steps": 2, "elasticity": 0.3},
+    "easgd-carried": {"algorithm": "easgd", "local_steps": 2, "momentum": 0.9, "optimizer_state": "carried"},
     "fed_buff": {"algorithm": "fed_buff", "local_steps": 2, "buffer": 3, "outer_momentum": 0.5},
+    "fed_buff-carried": {
+        "algorithm": "fed_buff",
+        "local_steps": 2,
+        "buffer": 3,
+        "optimizer": "AdamW",
+        "optimizer_state": "carried",
+    },
 }
 
 
