@@ -68,8 +68,8 @@ def test_a_step_adds_the_gradients_of_the_loss() -> None:
     """y = w x of w = 0 over (1, 2), (3, 6): the loss is 20, its gradient -2 (1 * 2 + 3 * 6) / 2 = -20."""
 
     class Squares:
-        def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            return (outputs - targets).square().mean()
+        def loss_of(self, network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return (network(inputs) - targets).square().mean()
 
     network = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(network.weight)

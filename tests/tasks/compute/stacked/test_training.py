@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -169,8 +170,13 @@ def test_a_neighbour_that_is_not_finite_changes_nothing() -> None:
 
 def test_the_number_decides_how_many_are_stacked_however_few_are_mapped(monkeypatch) -> None:
     shapes = []
-    before = Stacked.value
-    monkeypatch.setattr(Stacked, "value", lambda self, o, t: shapes.append(tuple(t.shape)) or before(self, o, t))
+    before = Stacked.loss_of
+
+    def noted(self, network, inputs, targets):
+        shapes.append(tuple(targets.shape))
+        return before(self, network, inputs, targets)
+
+    monkeypatch.setattr(Stacked, "loss_of", noted)
     what = objective("mlp", None, "float32")
     updates(stacked(LOCAL, 8), what, [part(what, 40), part(what, 21)], [0, 1])
     assert set(shapes) == {(8, 16), (8, 5), (8, 8)}
@@ -178,13 +184,13 @@ def test_the_number_decides_how_many_are_stacked_however_few_are_mapped(monkeypa
 
 def test_a_kind_of_step_whose_bits_depend_on_the_place_is_found_out(monkeypatch) -> None:
     """Those of whole batches do not, those of rests do."""
-    before = Stacked.value
+    before = Stacked.loss_of
 
-    def value(self, outputs, targets):
-        losses = before(self, outputs, targets)
+    def placed(self, network, inputs, targets):
+        losses = before(self, network, inputs, targets)
         return losses * torch.arange(1, 5) if targets.shape[1] == 8 else losses
 
-    monkeypatch.setattr(Stacked, "value", value)
+    monkeypatch.setattr(Stacked, "loss_of", placed)
     what = objective("mlp", None, "float32")
     rule = stacked(LOCAL, 4)
     rule.check(what, part(what, 16), [32])
@@ -318,16 +324,16 @@ def test_what_cannot_be_stacked_is_refused_by_its_reason(own, kind, why) -> None
 class Placed(Stacked):
     """A replica's loss depends on its place."""
 
-    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return super().value(outputs, targets) * torch.linspace(1, 1.0001, self.count)
+    def loss_of(self, *given: Any) -> torch.Tensor:
+        return super().loss_of(*given) * torch.linspace(1, 1.0001, self.count)
 
 
 @dataclass(frozen=True)
 class Neighbouring(Stacked):
     """A replica's loss depends on that of its neighbour."""
 
-    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        losses = super().value(outputs, targets)
+    def loss_of(self, *given: Any) -> torch.Tensor:
+        losses = super().loss_of(*given)
         return losses * (1 + losses.roll(1).detach() / 1000)
 
 
@@ -335,8 +341,8 @@ class Neighbouring(Stacked):
 class Doubled(Stacked):
     """Replicas are independent, and trained in another way than alone."""
 
-    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return super().value(outputs, targets) * 1.01
+    def loss_of(self, *given: Any) -> torch.Tensor:
+        return super().loss_of(*given) * 1.01
 
 
 @pytest.mark.parametrize(
