@@ -1,8 +1,8 @@
 """Rounds as Dask tasks on any cluster: map, reduce, score and commit.
 
 A window of rounds is one graph. Its first task reads the last committed state from the store, unless its worker
-still holds it, and needs no earlier future, so that a worker's death costs at most the window. Replayed rounds need
-nothing but the store, and run all at once.
+still holds it, and needs no earlier future, so that a worker's death costs at most the window. Replayed rounds
+need nothing but the store, and run all at once.
 """
 
 from __future__ import annotations
