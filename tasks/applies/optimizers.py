@@ -35,6 +35,7 @@ class Sgd(Scheduled, Apply):
         """A velocity of zeros if there is momentum, else nothing."""
         return {"velocity": {k: torch.zeros_like(p) for k, p in params.items()}} if self.momentum else {}
 
+    @torch.no_grad()
     def __call__(self, state: State, update: Update) -> State:
         """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
         lr = self.rate(state)
@@ -45,7 +46,8 @@ class Sgd(Scheduled, Apply):
                 direction, step = step, self.momentum * state.memory["velocity"][name] + step
                 velocity[name] = step.to(param.dtype)
                 step = direction + self.momentum * step if self.nesterov else step
-            params[name] = (param.to(step.dtype) - lr * step).to(param.dtype)
+            step = lr * step
+            params[name] = torch.sub(param.to(step.dtype), step, out=step).to(param.dtype)
         memory = {"velocity": velocity} if self.momentum else {}
         buffers = update.buffers or state.buffers
         return replace(state, params=params, buffers=buffers, memory=memory, round=state.round + 1)

@@ -1,8 +1,8 @@
 """Rounds as Dask tasks on any cluster: map, reduce, score and commit.
 
-A window of rounds is one graph. Its first task reads the last committed state from the store and needs no earlier
-future, so that a worker's death costs at most the window. Replayed rounds need nothing but the store, and run all
-at once.
+A window of rounds is one graph. Its first task reads the last committed state from the store, unless its worker
+still holds it, and needs no earlier future, so that a worker's death costs at most the window. Replayed rounds
+need nothing but the store, and run all at once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from storage.rounds.commits import Commit
 from tasks.clusters.workers import DEADLY, DeadlyWork, LostWork, finished, result, usable_workers
 from tasks.evidence.replaying import fold_again, replay_block, replay_round
 from tasks.evidence.results import RoundResult
-from tasks.executors.on_worker import elsewhere, run_step, step_after, step_aside
+from tasks.executors.on_worker import commit_and_hold, elsewhere, read_or_held, run_step, step_after, step_aside
 from tasks.executors.parameter_server.on_dask import DaskServer
 from tasks.executors.pool import PLACED, Key, Task, WorkerPool
 from tasks.persistence.committing import (
-    commit_round,
     fold_round,
     load_and_keep,
     load_block,
     map_and_keep,
-    read_outcome,
     reduce_round,
     score_outcome,
 )
@@ -249,7 +247,7 @@ class GraphExecutor:
     def _window(self, job: Job, rounds: Sequence[int]) -> dict[Key, Any]:
         shared = self.pool.shared(job)
         before = self.pool.key(job, "read", rounds[0] - 1)
-        graph: dict[Key, Any] = {before: (run_step, read_outcome, shared, rounds[0] - 1)}
+        graph: dict[Key, Any] = {before: (run_step, read_or_held, shared, rounds[0] - 1)}
         previous: Key | None = None
         for round in rounds:
             graph |= self._round(job, shared, round, before, previous, round == rounds[-1])
@@ -282,7 +280,7 @@ class GraphExecutor:
             before,
             self._folded(graph, job, shared, fold_round, mapped),
         )
-        commit = (step_aside, commit_round, shared, after, scored, previous, closing)
+        commit = (step_aside, commit_and_hold, shared, after, scored, previous, closing)
         graph[self.pool.key(job, "commit", round)] = commit
         return graph
 

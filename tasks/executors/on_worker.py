@@ -8,10 +8,16 @@ from typing import Any, TypeVar
 from distributed import get_worker, secede, worker_client
 
 from storage.errors import RoundweaveError
+from storage.rounds.commits import Commit
 from tasks.clusters.workers import report_timing
+from tasks.persistence.committing import commit_round, read_outcome
 from tasks.rounds.job import Job
+from tasks.rounds.steps import Outcome
 
 T = TypeVar("T")
+
+_committed: dict[tuple[str, int], Outcome] = {}
+"""The outcome that ended a window committed by this process, by the attempt's token and the round; at most one."""
 
 
 def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -32,6 +38,20 @@ def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
     if job.attempt.open().place.at_once > 1:
         secede()
     return run_step(function, job, *arguments)
+
+
+def commit_and_hold(job: Job, after: Outcome, scored: Any, previous: Commit | None, closing: bool) -> Commit:
+    """Commit a round as `commit_round` does; the outcome of a `closing` round is held for the window after it."""
+    commit = commit_round(job, after, scored, previous, closing)
+    _committed.clear()
+    if closing and commit.round == after.state.round < job.attempt.rounds and not commit.stop:
+        _committed[job.attempt.token, commit.round] = after
+    return commit
+
+
+def read_or_held(job: Job, round: int) -> Outcome:
+    """The outcome of a committed round: what this process holds of it, else read from the store and verified."""
+    return _committed.pop((job.attempt.token, round), None) or read_outcome(job, round)
 
 
 def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -38,14 +38,16 @@ class Mean(Reduce):
 
     weighted: bool = True
 
+    @torch.no_grad()
     def join(self, left: Node, right: Node) -> WeightedSum:
         """Add two nodes; an update that is no sum yet is first multiplied by its weight."""
+        kept = isinstance(left, WeightedSum)
         left, right = self._lift(left), self._lift(right)
         return WeightedSum(
-            direction=_add(left.direction, right.direction),
-            buffers=_add(left.buffers, right.buffers),
+            direction=_add(left.direction, right.direction, kept),
+            buffers=_add(left.buffers, right.buffers, kept),
             weight=left.weight + right.weight,
-            extras={name: _add(vectors, right.extras[name]) for name, vectors in left.extras.items()},
+            extras={name: _add(vectors, right.extras[name], kept) for name, vectors in left.extras.items()},
         )
 
     def _lift(self, node: Node) -> WeightedSum:
@@ -76,8 +78,12 @@ def plain_mean() -> Mean:
     return Mean(weighted=False)
 
 
-def _add(left: Vectors, right: Vectors) -> Vectors:
-    return {k: v + right[k] if is_float(k) else torch.maximum(v, right[k]) for k, v in left.items()}
+def _add(left: Vectors, right: Vectors, kept: bool) -> Vectors:
+    """The sum of two nodes' vectors, (element,). Floats are added in place, unless the left ones are `kept`."""
+    return {
+        k: torch.add(v, right[k], out=None if kept else v) if is_float(k) else torch.maximum(v, right[k])
+        for k, v in left.items()
+    }
 
 
 def _divide(vectors: Vectors, weight: int) -> Vectors:
