@@ -236,7 +236,12 @@ class LocalSteps(LocalSgd):
         network = objective.network(objective.initial())
         optimizer = self.optimizer_for(network)
         if self.optimizer_state == "carried":
-            return replace(self, slots=find_slots(optimizer, trained_of(network)))
+            bound = replace(self, slots=find_slots(optimizer, trained_of(network)))
+            if lacking := sorted({slot.key for slot in bound.slots or ()} - {*bound.carry}):
+                raise UsageError(
+                    f"map {type(self).__name__} has a carry without {', '.join(lacking)} of its optimizer"
+                )
+            return bound
         check_steps(optimizer)
         return replace(self, slots=())
 
