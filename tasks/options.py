@@ -20,9 +20,16 @@ LearningRateSchedule = Annotated[
     str,
     Field(description="learning rate over rounds: constant, cosine[:ROUNDS], linear[:ROUNDS], step:EVERY:FACTOR"),
 ]
-Warmup = Annotated[int, Field(ge=0, description="rounds over which the learning rate grows to its size")]
-LocalSteps = Annotated[int | None, Field(ge=1, description="batches that a partition trains on in a round")]
+LearningRateScheduleBy = Annotated[
+    Literal["round", "step"],
+    Field(description="whether the learning rate changes with each round, or with each step of a round, too"),
+]
+Warmup = Annotated[
+    float | int, Field(ge=0, description="rounds over which the learning rate grows to its size, also fractions")
+]
+LocalSteps = Annotated[int | None, Field(ge=1, description="steps that a partition takes in a round")]
 LocalEpochs = Annotated[int | None, Field(ge=1, description="passes over its examples in a round")]
+Accumulate = Annotated[int, Field(ge=1, description="batches of whose gradients a step takes the mean")]
 BatchSize = Annotated[int | None, Field(ge=1, description="examples a batch; none: all of the partition")]
 OptimizerOptions = Annotated[
     dict[str, Any] | None, Field(description="its further options", examples=[{"weight_decay": 0.01}])

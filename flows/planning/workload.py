@@ -82,6 +82,8 @@ def _checked_batch(config: TrainConfig) -> int:
     batch: int | None = options.get("batch_size")
     if batch is None:
         raise UsageError("batches of whole partitions depend on how many there are; give batch_size")
+    if options.get("accumulate", 1) > 1:
+        raise UsageError("plan compares steps of one batch each; leave accumulate out")
     dealt = deal(config)
     if dealt.source.partitioned:
         raise UsageError("plan deals examples to as many partitions as fit, and these data give each its own")

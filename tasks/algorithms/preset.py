@@ -179,6 +179,8 @@ def with_needs(algorithm: Algorithm) -> Algorithm:
     apart = isinstance(map, LocalSteps) and map.init == "per-partition"
     if apart and isinstance(algorithm.when, Asynchronous):
         raise UsageError("init = per-partition needs rounds in which all partitions begin together; leave it out")
+    if isinstance(map, LocalSgd) and map.lr_schedule_by == "step" and isinstance(algorithm.when, Asynchronous):
+        raise UsageError("lr_schedule_by = step needs rounds in which all partitions begin together; leave it out")
     if isinstance(map, LocalSteps) and map.optimizer_state == "carried" and isinstance(reduce, Matched):
         raise UsageError("optimizer_state = carried keeps the order of units that matched changes; leave one out")
     if apart and isinstance(reduce, Matched) and reduce.match_to is None:

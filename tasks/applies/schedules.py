@@ -12,25 +12,25 @@ from storage.values.state import State
 from tasks import options as option
 from tasks.tables import Entry, make
 
-Shape = Callable[[int], float]
-"""A function from the number of past rounds to a factor on the learning rate."""
+Shape = Callable[[float, float], float]
+"""A function from the number of past rounds, and the part of a round that a rate is for, to a factor on it."""
 
 
 def constant() -> Shape:
     """Always 1."""
-    return lambda past: 1.0
+    return lambda past, part: 1.0
 
 
 def cosine(rounds: int) -> Shape:
     """Half a cosine from 1 towards 0, which it would reach after `rounds` (Loshchilov and Hutter 2017, eq. 5)."""
     _check_rounds("cosine", rounds)
-    return lambda past: (1 + math.cos(math.pi * min(past, rounds - 1) / rounds)) / 2
+    return lambda past, part: (1 + math.cos(math.pi * min(past, rounds - part) / rounds)) / 2
 
 
 def linear(rounds: int) -> Shape:
     """A line from 1 towards 0, which it would reach after `rounds`."""
     _check_rounds("linear", rounds)
-    return lambda past: 1 - min(past, rounds - 1) / rounds
+    return lambda past, part: 1 - min(past, rounds - part) / rounds
 
 
 def step(every: int, factor: float) -> Shape:
@@ -38,7 +38,7 @@ def step(every: int, factor: float) -> Shape:
     _check_rounds("step", every)
     if not 0 < factor <= 1:
         raise UsageError(f"schedule step multiplies by a factor in (0, 1], not {factor}")
-    return lambda past: factor ** (past // every)
+    return lambda past, part: factor ** (past // every)
 
 
 SCHEDULES: Mapping[str, Entry] = {
@@ -55,24 +55,31 @@ class Schedule:
 
     `shape` is ``constant``, ``cosine:ROUNDS``, ``linear:ROUNDS`` or ``step:EVERY:FACTOR``. After ROUNDS, a cosine
     or a line stays at its last factor, which is above 0. In the first `warmup` rounds the factor is multiplied by
-    1/(warmup + 1), 2/(warmup + 1), and so on.
+    1/(warmup + 1), 2/(warmup + 1), and so on. If each of the K steps of a round has a factor of its own, the same
+    goes for K times as many steps as there are rounds.
 
     >>> schedule = Schedule("linear:4", warmup=1)
     >>> [schedule(round) for round in (1, 2, 3, 4, 5)]
     [0.5, 0.75, 0.5, 0.25, 0.25]
+    >>> Schedule("linear:4")(2, past=0.5, part=0.5)  # the second of two steps
+    0.625
     """
 
     shape: str = "constant"
-    warmup: int = 0
+    warmup: float = 0
 
     def __post_init__(self) -> None:
         _shape(self.shape)
         if self.warmup < 0:
             raise UsageError(f"warmup is a number of rounds, not {self.warmup}")
 
-    def __call__(self, round: int) -> float:
-        """The factor in this round; it is exactly 1 for a constant schedule without warmup."""
-        return min(1.0, round / (self.warmup + 1)) * _shape(self.shape)(round - 1)
+    def __call__(self, round: int, past: float = 0, part: float = 1) -> float:
+        """The factor in a round, or in a `part` of it of which so much is `past`.
+
+        It is exactly 1 for a constant schedule without warmup.
+        """
+        past += round - 1
+        return min(1.0, (past + part) / (self.warmup + part)) * _shape(self.shape)(past, part)
 
 
 def with_rounds(text: str, rounds: int) -> str:

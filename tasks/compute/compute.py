@@ -118,6 +118,8 @@ def unstackable(map: Map) -> str | None:
         f"options {map.all_options}": bool(map.all_options),
         f"clip_norm {map.clip_norm}": map.clip_norm is not None,
         f"init {map.init}": map.init != "shared",
+        f"accumulate {map.accumulate}": map.accumulate > 1,
+        f"lr_schedule_by {map.lr_schedule_by}": map.lr_schedule_by != "round",
     }
     return next((name for name, given in others.items() if given), None)
 

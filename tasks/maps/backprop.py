@@ -19,11 +19,22 @@ class Minimised(Protocol):
         ...
 
 
-def backprop(objective: Minimised, network: nn.Module, batch: Examples) -> torch.Tensor:
-    """Do a forward and a backward pass on a batch; adds to the parameters' gradients and returns the loss."""
+def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: float = 1.0) -> torch.Tensor:
+    """Do a forward and a backward pass on a batch; adds to the parameters' gradients and returns the loss.
+
+    Loss and gradients are multiplied by `share`.
+    """
     loss = objective.loss_of(network, batch.inputs, batch.targets)
+    loss = loss if share == 1.0 else loss * share
     (loss.sum() if loss.ndim else loss).backward()  # summing a single number would take a tenth of a short step
     return loss.detach()
+
+
+def backprop_in_pieces(objective: Minimised, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
+    """Do as `backprop` does, with at most `size` examples at once; both results are means over all."""
+    starts = range(0, len(batch), size)
+    pieces = (Examples(batch.inputs[i : i + size], batch.targets[i : i + size]) for i in starts)
+    return torch.stack([backprop(objective, network, piece, len(piece) / len(batch)) for piece in pieces]).sum()
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -53,10 +54,10 @@ class Scaffold(LocalSgd):
     """Local SGD with control variates (Karimireddy et al. 2020, Algorithm 1, option II).
 
     Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i, which becomes its
-    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends it as the extra ``control``. The
-    server's c, stored by `KeepExtras`, is the mean of all that were sent. That equals the paper's c + mean(change
-    of c_i) if all partitions take part; if one is refused, there is no lasting error, as a sum of changes would
-    have.
+    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends it as the extra ``control``; K lr
+    is the sum of the steps' learning rates. The server's c, stored by `KeepExtras`, is the mean of all that were
+    sent. That equals the paper's c + mean(change of c_i) if all partitions take part; if one is refused, there is
+    no lasting error, as a sum of changes would have.
 
     >>> Scaffold(local_epochs=1).carry
     ('control',)
@@ -75,7 +76,7 @@ class Scaffold(LocalSgd):
         correction = {name: vector - own[name] for name, vector in server.items()}
         terms = views(objective.layout.params, correction)
         update, _ = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
-        walked = self.count(len(examples)) * self.rate(state)
+        walked = math.fsum(self.rates(state, self.count(len(examples))))
         control = {
             name: (vector.to(accumulator(name)) / walked - correction[name]).to(vector.dtype)
             for name, vector in update.direction.items()

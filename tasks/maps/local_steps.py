@@ -17,10 +17,10 @@ from storage.values.state import State, Update
 from storage.values.tensors import Vectors, pack, views
 from tasks import options as option
 from tasks.algebra import Map
-from tasks.applies.schedules import Scheduled
+from tasks.applies.schedules import Schedule, Scheduled
 from tasks.data.examples import Examples
 from tasks.devices import moved
-from tasks.maps.backprop import backprop, batches
+from tasks.maps.backprop import backprop, backprop_in_pieces, batches
 from tasks.maps.optimizer_state import Slot, find_slots, set_state, state_of
 from tasks.maps.optimizers import (
     Stepper,
@@ -51,7 +51,10 @@ class LocalSgd(Scheduled, Map):
     """Plain SGD on a partition, the base class of all local training.
 
     It takes `local_steps` steps, or makes `local_epochs` passes (by default one), with batches in an order drawn
-    from the seed. `batch_size` None means the whole partition. `lr_schedule` and `warmup` change `lr` over rounds.
+    from the seed. `batch_size` None means the whole partition. With `accumulate` a step takes the mean gradient of
+    so many batches, or of the fewer that are left in a pass: that of one batch as large as all of them, except
+    where examples of a batch interact, as in BatchNorm. `lr_schedule` and `warmup` change `lr` over rounds;
+    `lr_schedule_by` says whether also over the steps of a round, which are then fractions of it.
 
     >>> local = LocalSgd(local_epochs=2, batch_size=32, lr=0.1, lr_schedule="step:10:0.5")
     >>> local.count(100), local.rate(State({}, round=10))
@@ -64,15 +67,31 @@ class LocalSgd(Scheduled, Map):
     local_steps: option.LocalSteps = None
     local_epochs: option.LocalEpochs = None
     batch_size: option.BatchSize = 32
+    accumulate: option.Accumulate = 1
+    lr_schedule_by: option.LearningRateScheduleBy = "round"
 
     def __post_init__(self) -> None:
         if self.local_steps and self.local_epochs:
             raise UsageError("give local_steps or local_epochs, not both")
         super().__post_init__()
+        if self.accumulate > 1 and self.batch_size is None:
+            raise UsageError(f"accumulate = {self.accumulate} needs batches of a size; give batch_size")
+
+    @property
+    def step_size(self) -> int | None:
+        """The number of examples that a step's gradient is of; None means all of the partition."""
+        return self.batch_size and self.batch_size * self.accumulate
 
     def count(self, examples: int) -> int:
         """The number of steps in a round on a partition with so many examples."""
-        return self.local_steps or (self.local_epochs or 1) * -(-examples // (self.batch_size or examples))
+        return self.local_steps or (self.local_epochs or 1) * -(-examples // (self.step_size or examples))
+
+    def rates(self, state: State, steps: int) -> list[float]:
+        """The learning rate of each of so many steps of the round that begins with this state."""
+        if self.lr_schedule_by == "round":
+            return [self.rate(state)] * steps
+        schedule = Schedule(self.lr_schedule, self.warmup)
+        return [self.lr * schedule(state.round + 1, step / steps, 1 / steps) for step in range(steps)]
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
         """The state from which local training begins; `seed` is that of the partition and round."""
@@ -104,13 +123,15 @@ class LocalSgd(Scheduled, Map):
         network = objective.network(self.start(objective, state, seed))
         trained = trained_of(network)
         step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
-        lr = self.rate(state)
-        total = torch.zeros((), device=examples.inputs.device)
-        for number, batch in enumerate(batches(examples, self.batch_size, steps, seed)):
-            total += backprop(objective, network, batch)
+        rates, total = self.rates(state, steps), torch.zeros((), device=examples.inputs.device)
+        for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
+            if self.accumulate > 1:
+                total += backprop_in_pieces(objective, network, batch, self.batch_size or len(batch))
+            else:
+                total += backprop(objective, network, batch)
             if term is not None:
                 _add(trained, term)
-            step(lr)
+            step(rates[number])
             if move is not None and number == 0:
                 _subtract(network, views(objective.layout.params, move))
         arrived = pack(objective.layout.params, dict(network.named_parameters()))
@@ -216,7 +237,12 @@ class LocalSteps(LocalSgd):
         network = objective.network(objective.initial())
         optimizer = self.optimizer_for(network)
         if self.optimizer_state == "carried":
-            return replace(self, slots=find_slots(optimizer, trained_of(network)))
+            bound = replace(self, slots=find_slots(optimizer, trained_of(network)))
+            if lacking := sorted({slot.key for slot in bound.slots or ()} - {*bound.carry}):
+                raise UsageError(
+                    f"map {type(self).__name__} has a carry without {', '.join(lacking)} of its optimizer"
+                )
+            return bound
         check_steps(optimizer)
         return replace(self, slots=())
 

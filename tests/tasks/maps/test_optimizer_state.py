@@ -220,6 +220,15 @@ def test_a_whole_number_that_would_be_rounded_is_refused() -> None:
         Slot("step", "int").filled(2**24 + 1, torch.ones(2))
 
 
+def test_a_map_of_ones_own_that_carries_something_else_does_not_forget() -> None:
+    class Own(LocalSteps):
+        carry = ("g",)
+
+    local = Own(local_steps=1, momentum=0.9, optimizer_state="carried")
+    with pytest.raises(UsageError, match="map Own has a carry without momentum_buffer of its optimizer"):
+        local.bound(objective(), None)
+
+
 def test_a_map_that_is_not_bound_does_not_forget() -> None:
     with pytest.raises(UsageError, match="call the map's `bound` first"):
         replace(CARRIED, optimizer="AdamW")(objective(), objective().initial(), examples(), {}, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from storage.errors import UsageError
 from storage.values.state import State
+from storage.values.tensors import Vectors
 from tasks.algebra import Algorithm
 from tasks.applies.memory import KeepExtras
 from tasks.applies.optimizers import Adam
@@ -77,6 +79,26 @@ OPTIMIZERS = {
 def test_optimizers_that_treat_each_element_for_itself_see_no_difference(optimizer: str, hybrid: bool) -> None:
     objective, inner = objective_of("alexnet"), OPTIMIZERS[optimizer]
     assert off(objective, inner, 2, hybrid=hybrid) < 1e-12
+
+
+def test_batches_that_are_accumulated_make_no_difference() -> None:
+    objective = objective_of("chain", widths=[9, 11])
+    assert off(objective, replace(STEPS, batch_size=3, accumulate=3), 2) < 1e-12
+
+
+def test_what_partitions_carry_of_their_optimizers_is_shared_like_the_network() -> None:
+    objective = objective_of("chain", widths=[9, 11])
+    local = replace(STEPS, optimizer="AdamW", lr=0.001, optimizer_state="carried").bound(objective, None)
+    carries = []
+    for mapper in (Mapper(local), tensor_parallel_of(objective, local, 3)):
+        carry: Mapping[str, Vectors] = {}
+        for seed in (1, 2):
+            (update,) = mapper(objective, objective.initial(), [examples_of(objective)], [carry], [seed])
+            carry = update.carry
+        carries.append(carry)
+    assert carries[0]["step"]["float64"].unique().tolist() == [40.0]
+    for slot in local.carry:
+        assert (carries[0][slot]["float64"] - carries[1][slot]["float64"]).abs().max() < 1e-12
 
 
 def test_an_outer_optimizer_sees_no_difference() -> None:
