@@ -37,7 +37,7 @@ def test_a_group_that_loses_ranks_gives_the_same_bits(train, client, fields, do,
         do(KILL, partition, 5 + 8 * number)
     run = train(RanksExecutor(client), 30, **fields, name="there")
     assert run.digest == reference.digest
-    told = lines(caplog)
+    told = [line for line in lines(caplog) if not line.startswith("no worker is there: waiting for one")]
     assert len(told) == len(partitions)
     assert all(re.fullmatch(r"worker \S+ is lost; its work is done again elsewhere", line) for line in told)
     assert processes(run)[0] - processes(run)[-1], "a rank that was killed is there at the end"
