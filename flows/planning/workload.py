@@ -10,6 +10,7 @@ from flows.config.algorithms import Named, is_own_algorithm, option_fields
 from flows.config.resolving import Resolved, deal, resolve
 from flows.config.train import TrainConfig
 from storage.errors import UsageError
+from tasks.maps.optimizers import is_own_optimizer
 from tasks.when import Asynchronous
 
 AUTO = "auto"
@@ -84,6 +85,8 @@ def _checked_batch(config: TrainConfig) -> int:
         raise UsageError("batches of whole partitions depend on how many there are; give batch_size")
     if options.get("accumulate", 1) > 1:
         raise UsageError("plan compares steps of one batch each; leave accumulate out")
+    if is_own_optimizer(options.get("optimizer", "")):
+        raise UsageError("plan tries other learning rates, and a function of yours sets them; name an optimizer")
     dealt = deal(config)
     if dealt.source.partitioned:
         raise UsageError("plan deals examples to as many partitions as fit, and these data give each its own")

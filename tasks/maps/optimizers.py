@@ -146,12 +146,9 @@ def check_steps(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-    try:
+    who = f"optimizer {type(optimizer).__name__}"
+    with failing_as(lambda error: UsageError(f"{who} cannot train this network: {one_line(error)}")):
         optimizer.step()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"optimizer {type(optimizer).__name__} cannot train this network: {one_line(error)}"
-        ) from error
 
 
 def _kind(name: str) -> Any:

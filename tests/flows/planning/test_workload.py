@@ -123,6 +123,7 @@ def test_a_batch_is_no_more_than_a_partition_has() -> None:
         ({"algorithm": "sync_sgd"}, "batches of whole partitions depend on how many there are; give batch_size"),
         ({"lr_schedule": "cosine:30"}, "lr_schedule cosine:30 counts rounds"),
         ({"warmup": 3}, "warmup 3 counts rounds"),
+        ({"optimizer": "mine.py:groups"}, "plan tries other learning rates, and a function of yours sets them"),
         ({"accumulate": 2}, "plan compares steps of one batch each; leave accumulate out"),
         ({"held_out": 0}, "plan compares losses on held-out examples, and none are held out; give held_out"),
         ({"algorithm": "tests/flows/planning/test_workload.py:workload"}, "this one is a function of yours"),

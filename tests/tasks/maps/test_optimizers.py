@@ -206,6 +206,13 @@ def other(network):
 def some(network):
     return torch.optim.SGD([*network.parameters()][1:], lr=0.1)
 
+class Broken(torch.optim.SGD):
+    def step(self):
+        self.nothing
+
+def broken(network):
+    return Broken(network.parameters(), lr=0.1)
+
 def searching(network):
     return torch.optim.LBFGS(network.parameters())
 """
@@ -218,6 +225,7 @@ def searching(network):
         ("fails", CodeError, r"failed with .*no attribute 'nothing'"),
         ("other", UsageError, "has parameters of another network than it was called with; take those of this one"),
         ("some", UsageError, r"leaves out fc1\.weight; give all to groups, or let the model freeze what is not"),
+        ("broken", UsageError, "optimizer Broken cannot train this network: .*no attribute 'nothing'"),
         ("searching", UsageError, "optimizer LBFGS computes the loss several times a step"),
     ],
 )
