@@ -205,8 +205,10 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
     if not (same and work.algorithm.map.carry and all(run.config[n] == value for n, value in dealing.items())):
         return {}
     carried = run.carried(start.parent["round"])
-    fits = all(update.carry.keys() == {*work.algorithm.map.carry} for update in carried.values())
-    return carried if fits else {}
+    if all(update.carry.keys() == {*work.algorithm.map.carry} for update in carried.values()):
+        return carried
+    notice(f"partitions begin with a carry of their own: those of {start.reference} carry other slots")
+    return {}
 
 
 def _check_same_experiment(store: RoundStore, config: TrainConfig, description: Description) -> None:

@@ -129,8 +129,10 @@ def test_what_partitions_carry_stays_where_the_fork_carries_something_else(train
         "fresh": {"optimizer_state": "fresh"},
         "control": {"algorithm": "scaffold"},
     }.items():
-        other, _ = forked("parent@2", name=name, **changes)
+        other, notices = forked("parent@2", name=name, **changes)
         assert other.round(0).commit.carry_from == {}
+        said = "partitions begin with a carry of their own: those of parent@2 carry other slots"
+        assert (said in notices) == (name != "fresh")
         assert other.replay("all").identical
 
 
