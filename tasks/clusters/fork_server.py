@@ -19,9 +19,6 @@ WORKER_ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     # By the nanny's default memory is returned after every step, which takes 1.2 to 1.6 times as long.
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), GIB),
-    # With huge pages a new vector of 500 MB takes 0.04 s, without 0.18 s. Only glibc of 2.35 or later reads this.
-    # torch's own THP_MEM_ALLOC_ENABLE does as much, but aligns each tensor to 2 MB: steps took 18 % more memory.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "PYTHONHASHSEED": "6640",  # the value that Dask's nanny sets for all workers
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # else waiting ranks print a warning on the terminal five times a second
 }
