@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Mapping
 
-from storage.values.digests import text_digest
+from storage.values.hashing import text_digest
 
 TOP_LEVEL = "(top level)"
 """What stands for those statements of a module that define nothing by a name."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from storage.errors import NumericsMismatch
-from storage.values.digests import text_digest
+from storage.values.hashing import text_digest
 from tasks.devices import CPU, device_fingerprint
 
 OVERRIDES = ("MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_")

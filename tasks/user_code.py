@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 
 from storage.errors import CodeError, one_line, reason
-from storage.values.digests import json_digest, text_digest
+from storage.values.hashing import json_digest, text_digest
 from tasks.definitions import definitions_of
 from tasks.user_modules import PREFIX, Imports, called, file_of, is_library, load, module_of
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Train = Callable[..., Run]
 
-collect_ignore = ["benchmarks/peers/fedjax", "benchmarks/peers/flower"]
-"""They run in environments of their own, with packages that are not here."""
+collect_ignore = ["benchmarks/peers/fedjax", "benchmarks/peers/flower", "pretend"]
+"""They run in environments and processes of their own, with packages and a device that are not here."""
 
 
 @pytest.fixture(scope="session", autouse=True)

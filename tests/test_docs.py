@@ -125,7 +125,13 @@ def project(folder: Path) -> Path:
         for package in ("flows", "tasks", "storage"):
             shutil.copytree(HERE / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / "tests").mkdir()
-        for name in ("roundweave.py", "roundweave.pyi", "pyproject.toml", "tests/conftest.py"):
+        for name in (
+            "roundweave.py",
+            "roundweave.pyi",
+            "pyproject.toml",
+            "tests/conftest.py",
+            "tests/training.py",
+        ):
             shutil.copy(HERE / name, copy / name)
     return copy
 

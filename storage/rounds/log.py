@@ -13,7 +13,7 @@ from storage.hierarchy.schema import Schema
 from storage.parsing import numbered
 from storage.places.base import Place, together
 from storage.rounds.commits import Commit, check_names
-from storage.values.digests import bytes_digest, text_digest
+from storage.values.hashing import bytes_digest, text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
 """Matches a stored record: its text, and its last two members, the chain of the record before it and its own."""

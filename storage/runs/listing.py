@@ -12,7 +12,7 @@ from storage.places.addresses import Where, address_of, join_address
 from storage.runs.figures import LABELS, draw_columns, legend_below, plot_axes
 from storage.runs.names import SUFFIX, default_root, recorded_name, stored_names
 from storage.runs.run import StoredRun
-from storage.values.digests import json_digest
+from storage.values.hashing import json_digest
 
 if TYPE_CHECKING:
     import pandas as pd

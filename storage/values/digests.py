@@ -18,6 +18,7 @@ from blake3 import blake3
 from pydantic import TypeAdapter
 
 from storage.parsing import validated
+from storage.values.hashing import json_digest
 from storage.values.layout import Layout
 from storage.values.state import Match, Update
 from storage.values.tensors import Specs, Vectors, dtype_name, little_bytes, to_numpy, views
@@ -136,21 +137,6 @@ def match_tensors(match: Match) -> dict[str, torch.Tensor]:
 def match_digest(match: Match) -> str:
     """The digest of all permutations and similarities of a match."""
     return vectors_digest({"": match_tensors(match)})
-
-
-def bytes_digest(content: bytes | memoryview) -> str:
-    """The digest of the bytes of a file."""
-    return blake3(content).hexdigest()
-
-
-def text_digest(text: str) -> str:
-    """The digest of source code or another text."""
-    return bytes_digest(text.encode())
-
-
-def json_digest(value: Any) -> str:
-    """The digest of a JSON value, independent of the order of its keys."""
-    return text_digest(json.dumps(value, sort_keys=True))
 
 
 def sealed(document: DataclassInstance) -> bytes:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from storage.errors import DataError, UsageError
-from storage.values.digests import json_digest, tensor_digest
+from storage.values.digests import tensor_digest
+from storage.values.hashing import json_digest
 from tasks.data.examples import Dataset, Examples, are_labels, are_scalar_labels, check_alike
 from tasks.data.sources.table import Source
 from tasks.data.splits.deals import Pool, Rows

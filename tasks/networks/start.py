@@ -14,7 +14,8 @@ from storage.runs.checkpoints import check_checkpoint, fitted, lasting, open_che
 from storage.runs.names import WhichRound, run_name
 from storage.runs.round import StoredRound
 from storage.runs.run import StoredRun, open_stored
-from storage.values.digests import json_digest, tensor_digests
+from storage.values.digests import tensor_digests
+from storage.values.hashing import json_digest
 from storage.values.state import State
 from storage.values.tensors import LazyTensors, Specs, Vectors, pack, views
 from tasks.networks.objective import Objective

@@ -42,6 +42,10 @@ class Module:
         """It has no generator of its own."""
 
     @staticmethod
+    def get_rng_state(device: object = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:
         return [torch.bfloat16]
 

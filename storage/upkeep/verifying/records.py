@@ -15,7 +15,7 @@ from storage.rounds import log, numbers, pruned
 from storage.rounds.commits import Commit, numbers_of
 from storage.rounds.lease import LEASES, read_claim
 from storage.upkeep.verifying.audit import Audit
-from storage.values.digests import bytes_digest
+from storage.values.hashing import bytes_digest
 
 QUARANTINED = (log.ASIDE, pruned.ASIDE)
 """Match the names of quarantined records, which end in the beginning of a digest."""

@@ -23,7 +23,8 @@ from storage.errors import CodeError, DataError, ExperimentDiffers, RunBusy, Usa
 from storage.places.schemes import place_of
 from storage.rounds.lease import hold_lease
 from storage.runs.listing import looked_through
-from storage.values.digests import json_digest, tensor_digests
+from storage.values.digests import tensor_digests
+from storage.values.hashing import json_digest
 from tests.flows.prefect_server import command_line, rounds_done, until
 
 SMALL = {"model": "logistic", "partitions": 2, "local_steps": 2, "executor": "inline", "rounds": 2}

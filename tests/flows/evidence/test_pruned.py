@@ -72,5 +72,5 @@ def test_show_says_what_was_pruned(pruned, train, capsys) -> None:
     whole = train(**SMALL, name="whole")
     assert "pruned" not in repr(whole)
     size = float(repr(whole).split(" · ")[-1].split()[0])
-    # Of rounds 0 to 5 three states and three rows of updates are left, two of them of two partitions each.
-    assert repr(pruned).endswith(f"{size / 2:.3g} MB (pruned)>")
+    # Of six states and five rows of two updates, each as large as a state, three and two are left: 7 of 16.
+    assert repr(pruned).endswith(f"{size * 7 / 16:.3g} MB (pruned)>")

@@ -21,7 +21,8 @@ from storage.errors import DataError, RoundMissing
 from storage.hierarchy.documents import NAME
 from storage.rounds.lease import hold_lease
 from storage.rounds.log import CommitLog
-from storage.values.digests import json_digest, state_digest, tensor_digests, update_digest
+from storage.values.digests import state_digest, tensor_digests, update_digest
+from storage.values.hashing import json_digest
 from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import connect
 from tasks.maps.local_steps import LocalSteps

@@ -19,7 +19,8 @@ import pytest
 from storage.errors import RoundFailed, RunBusy, WriterFenced
 from storage.places.local import LocalPlace
 from storage.rounds.lease import Lease, hold_lease, read_lease
-from storage.values.digests import json_digest, sealed
+from storage.values.digests import sealed
+from storage.values.hashing import json_digest
 
 HOLD = """
 import sys

@@ -19,7 +19,7 @@ from storage.rounds.numbers import KEY, read_copied
 from storage.rounds.recovery import recover
 from storage.rounds.store import RoundStore
 from storage.runs.run import StoredRun
-from storage.values.digests import json_digest
+from storage.values.hashing import json_digest
 
 NUMBERS = st.floats(allow_nan=False, width=64)
 REPORTS = st.dictionaries(st.sampled_from(["a", "b c", "seconds"]), NUMBERS, max_size=2)

@@ -1,0 +1,23 @@
+"""BLAKE3 digests of bytes, texts and JSON values, as texts of 64 hexadecimal digits; without torch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from blake3 import blake3
+
+
+def bytes_digest(content: bytes | memoryview) -> str:
+    """The digest of the bytes of a file."""
+    return blake3(content).hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """The digest of source code or another text."""
+    return bytes_digest(text.encode())
+
+
+def json_digest(value: Any) -> str:
+    """The digest of a JSON value, independent of the order of its keys."""
+    return text_digest(json.dumps(value, sort_keys=True))
