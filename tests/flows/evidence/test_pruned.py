@@ -71,6 +71,7 @@ def test_show_says_what_was_pruned(pruned, train, capsys) -> None:
     assert command(capsys, "show", "small")[1].splitlines()[-1] == rows
     whole = train(**SMALL, name="whole")
     assert "pruned" not in repr(whole)
-    size = float(repr(whole).split(" · ")[-1].split()[0])
+    assert repr(pruned).endswith(" MB (pruned)>")
+    left, size = (float(repr(run).split(" · ")[-1].split()[0]) for run in (pruned, whole))
     # Of six states and five rows of two updates, each as large as a state, three and two are left: 7 of 16.
-    assert repr(pruned).endswith(f"{size * 7 / 16:.3g} MB (pruned)>")
+    assert left == pytest.approx(size * 7 / 16, rel=0.01)

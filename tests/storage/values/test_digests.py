@@ -12,16 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.values.digests import (
-    bytes_digest,
     differing,
     differing_tensor,
-    json_digest,
     state_digest,
     tensor_digest,
     tensor_digests,
-    text_digest,
     vectors_digest,
 )
+from storage.values.hashing import bytes_digest, json_digest, text_digest
 
 
 def hashed(text: bytes) -> str:
