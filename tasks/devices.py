@@ -30,12 +30,12 @@ def accelerator() -> str:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of this process that a name such as ``cuda`` or ``cuda:1`` stands for.
+    """The device of this process that a name such as ``cuda`` or ``cuda:1`` stands for; ``auto`` is what it has.
 
     Of several of a kind, a name without a number takes the one at this process's place among its machine's
     workers. Raises `UsageError` if this process has no such device.
     """
-    kind, _, number = name.partition(":")
+    kind, _, number = (accelerator() if name == AUTO else name).partition(":")
     if kind == CPU:
         return torch.device(CPU)
     count = _count(kind)

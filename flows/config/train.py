@@ -138,6 +138,8 @@ class Experiment(Dealing):
     def _fits(self) -> Experiment:
         if self.quorum > self.partitions:
             raise ValueError(f"quorum {self.quorum} is more than the {self.partitions} partitions")
+        if self.precision != "float32" and self.dtype != "float32":
+            raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
         return self
 
 

@@ -78,8 +78,8 @@ class Needs:
         for machine, processes in Counter(name for name, _ in machines).items():
             if processes * self.memory > total[machine]:
                 raise UsageError(
-                    f"{processes} processes need {_size(self.memory)} each, and {machine} has "
-                    f"{_size(total[machine])} of memory; give fewer --workers, or ranks that share the network"
+                    f"each of {processes} processes on {machine} needs {_size(self.memory)} of memory, and it has "
+                    f"{_size(total[machine])} in all; give fewer --workers, or ranks that share the network"
                 )
         notice(f"a process that maps will need {_size(self.memory)} of memory, and more for activations")
 

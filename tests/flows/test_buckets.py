@@ -66,6 +66,7 @@ def test_workers_of_a_cluster_write_into_a_bucket(train, root) -> None:
     assert run.committed == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_the_command_and_a_kill(root, train, tmp_path, capsys) -> None:
     """All that users do, and the secret is nowhere: not in the bucket, on the disk, or in what is printed."""
     wanted = train(**FIELDS, name="wanted", root=tmp_path / "wanted")

@@ -346,7 +346,10 @@ def test_in_a_package_a_file_beside_is_found_by_its_name_alone(tmp_path) -> None
     assert elsewhere(code) == "(8, '1', 'torch')"
 
 
-@pytest.mark.parametrize("own", ["tasks.py", "tasks/mod.py", "tasks/__init__.py"])
+@pytest.mark.parametrize(
+    "own",
+    ["tasks.py", *(pytest.param(own, marks=pytest.mark.slow) for own in ("tasks/mod.py", "tasks/__init__.py"))],
+)
 def test_what_is_beside_a_file_may_be_called_as_packages_of_ours(tmp_path, own) -> None:
     module = own.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     source = (

@@ -32,7 +32,9 @@ def processes(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("words", [["train", "--nonsense"], ["merge", "nowhere@1"]])
+@pytest.mark.parametrize(
+    "words", [["train", "--nonsense"], pytest.param(["merge", "nowhere@1"], marks=pytest.mark.slow)]
+)
 def test_a_refused_command_leaves_no_process_and_no_file(tmp_path: Path, words: list[str]) -> None:
     mark = secrets.token_hex(8)
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}

@@ -370,6 +370,7 @@ def test_bad_input_to_units_is_one_clear_line(capsys, work, arguments, code, say
     assert (found, out, err.count("\n")) == (code, "", 1)
 
 
+@pytest.mark.slow
 def test_the_command_in_a_process_of_its_own_is_quiet(root, tmp_path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT")}
     environment |= {name: os.environ[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")}

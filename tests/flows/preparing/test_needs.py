@@ -49,7 +49,7 @@ def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> Non
     monkeypatch.setattr(needs, "LARGE", 1)
     monkeypatch.setattr(needs, "_machine", lambda: ("here", 10**4))
     with pytest.raises(
-        UsageError, match=r"^1 processes need .* GB each, and here has .* GB of memory; give fewer"
+        UsageError, match=r"^each of 1 processes on here needs .* GB of memory, and it has .* in all;"
     ):
         train(**FIELDS)
 

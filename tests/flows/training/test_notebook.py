@@ -70,6 +70,7 @@ def test_a_notebook_shows_progress_and_an_interrupted_cell_says_so_in_a_line(
     assert notebook.cells[3].outputs[0].data["text/plain"] == "('complete', 'interrupted')"
 
 
+@pytest.mark.slow
 def test_a_script_prints_nothing_that_it_was_not_told_to(environment, tmp_path: Path) -> None:
     script = f"if __name__ == '__main__':\n{CELL.format(name='script').replace(chr(10), chr(10) + '    ')}"
     (tmp_path / "script.py").write_text(script)

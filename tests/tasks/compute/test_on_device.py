@@ -19,6 +19,7 @@ from tasks.algorithms.table import ALGORITHMS
 from tasks.clusters.connecting import connect
 from tasks.compute.compute import Compute
 from tasks.data.examples import Examples
+from tasks.devices import find_device
 from tasks.executors.graph import GraphExecutor
 from tasks.maps.backprop import descend
 from tasks.maps.local_steps import LocalSteps
@@ -115,6 +116,10 @@ def test_where_no_worker_has_an_accelerator_auto_takes_the_processor_and_says_so
     assert "maps are computed on cpu: not every process has an accelerator" in capsys.readouterr().err
 
 
+def test_auto_is_the_processor_where_this_process_has_nothing_else() -> None:
+    assert find_device("auto") == torch.device("cpu")
+
+
 def test_ranks_that_share_a_network_take_no_device(capsys: pytest.CaptureFixture[str]) -> None:
     code, error = refused(capsys, "train", "--ranks", "2", "--executor", "ranks", "--device", "cuda")
     assert (code, "ranks share a network on processors" in error) == (2, True)
@@ -150,6 +155,11 @@ def test_compiled_networks_have_the_same_bits_in_every_process(train) -> None:
     assert alone.digest == shared.digest
     assert alone.digest != train(**fields | {"compiled": False}).digest
     assert shared.replay("all", executor="inline").identical
+
+
+def test_bf16_is_for_parameters_in_float32(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, "train", "--precision", "bf16", "--dtype", "float64")
+    assert (code, said) == (2, "precision bf16 is for parameters in float32, not in float64")
 
 
 def test_compiled_is_for_networks_that_are_trained_alone(capsys: pytest.CaptureFixture[str]) -> None:

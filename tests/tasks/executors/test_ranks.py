@@ -187,7 +187,8 @@ with open_executor("ranks", config.scheduler, 2) as executor, prepared(resolve(c
 """
 
 
-@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=slow)])
+@slow
+@pytest.mark.parametrize("killed", [True, False])
 def test_ranks_whose_client_is_gone_end_and_leave_their_workers_free(
     fields, dask_processes, tmp_path, killed
 ) -> None:

@@ -125,7 +125,10 @@ def results_of(work: Callable[[Group], Any], ranks: int, shares: bool = True) ->
     return found
 
 
-@pytest.mark.parametrize(("work", "shares"), [(all_exchange, True), (all_exchange_by_network, False)])
+@pytest.mark.parametrize(
+    ("work", "shares"),
+    [(all_exchange, True), pytest.param(all_exchange_by_network, False, marks=pytest.mark.slow)],
+)
 def test_all_ranks_have_what_each_tells(work, shares) -> None:
     found = results_of(work, RANKS, shares)
     assert all(all(sound) for sound in found.values())
@@ -145,6 +148,7 @@ def test_who_is_left_alone_by_a_rank_that_died_knows_it() -> None:
     assert results_of(one_dies, 2) == {0: "broken", 2: "broken"}
 
 
+@pytest.mark.slow
 def test_who_is_left_alone_by_a_rank_that_went_knows_it() -> None:
     assert results_of(one_leaves, 3) == {0: "broken", 1: "left", 2: "broken"}
 
