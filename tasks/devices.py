@@ -65,6 +65,7 @@ def device_fingerprint(name: str) -> dict[str, str]:
     known = {"device": device.type, "device model": model}
     if device.type == "cuda":
         cudnn = torch.backends.cudnn.version()
+        # torch tells the driver's version nowhere else, and builds without CUDA do not have this.
         driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: "unknown")()
         known |= {"cuda": f"{torch.version.cuda or torch.version.hip}, cudnn {cudnn}, driver {driver}"}
     return known

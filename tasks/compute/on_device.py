@@ -16,8 +16,12 @@ from tasks.compute.mapper import Mapper
 from tasks.data.examples import Examples
 from tasks.devices import find_device, forget_copies, moved, resident, seeded
 from tasks.networks.objective import Objective
+from tasks.numerics import pinned
 
 T = TypeVar("T")
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+"""Brings a tensor to a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class OnDevice(Mapper):
         carries: Sequence[Mapping[str, Vectors]],
         seeds: Sequence[int],
     ) -> list[Update]:
-        def mapped(to: Callable[[torch.Tensor], torch.Tensor]) -> list[Update]:
+        def mapped(to: Move) -> list[Update]:
             given = (moved(state, to), moved(examples, to), moved(carries, to))
             return moved(self.inner(self._precise(objective), *given, seeds), torch.Tensor.cpu)
 
@@ -57,7 +61,7 @@ class OnDevice(Mapper):
     def _precise(self, objective: Objective) -> Objective:
         return replace(objective, precision=self.precision, compiled=self.compiled)
 
-    def _there(self, seed: int, function: Callable[[Callable[[torch.Tensor], torch.Tensor]], T]) -> T:
+    def _there(self, seed: int, function: Callable[[Move], T]) -> T:
         """Call a function with one that brings tensors to the device, which is seeded and set up for it.
 
         Raises `RoundFailed` if the device has not enough memory even without what lay there before.
@@ -65,16 +69,20 @@ class OnDevice(Mapper):
         device = find_device(self.device)
         if device.type == "cpu":
             return function(lambda tensor: tensor)
-        with seeded(device, seed):
-            try:
-                return function(partial(resident, device=device))
-            except torch.OutOfMemoryError:
-                forget_copies(device)
-        with seeded(device, seed):
-            try:
-                return function(partial(resident, device=device))
-            except torch.OutOfMemoryError as error:
-                raise RoundFailed(
-                    f"{device} has too little memory for this network and a partition; give a smaller batch_size, "
-                    "more partitions, or --precision bf16"
-                ) from error
+        try:
+            return self._seeded(device, seed, function)
+        except torch.OutOfMemoryError:
+            pass  # the error holds what was computed so far, and is gone only after this block
+        forget_copies(device)
+        try:
+            return self._seeded(device, seed, function)
+        except torch.OutOfMemoryError as error:
+            raise RoundFailed(
+                f"{device} has too little memory for this network and a partition; give a smaller batch_size, "
+                "more partitions, or --precision bf16"
+            ) from error
+
+    @staticmethod
+    def _seeded(device: torch.device, seed: int, function: Callable[[Move], T]) -> T:
+        with pinned(seed, torch.get_num_threads()), seeded(device, seed):
+            return function(partial(resident, device=device))
