@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,13 +80,15 @@ def _flags(changes: Mapping[str, Any]) -> str:
     """The options of `roundweave train` that make these changes of the configuration."""
     algorithm = {"algorithm": changes["algorithm"]["name"], **changes["algorithm"]}
     values = {**changes, **algorithm, "quorum": None, "name": None}
-    switches = {True: "--{}", False: "--no-{}"}
-    flags = [
-        (switches[value] if isinstance(value, bool) else "--{} {}").format(name.replace("_", "-"), value)
-        for name, value in values.items()
-        if value is not None
-    ]
-    return " ".join(flags)
+    given = {name: value for name, value in values.items() if value not in (None, ()) and value is not False}
+    return " ".join(f"--{name.replace('_', '-')}{_value(value)}" for name, value in given.items())
+
+
+def _value(value: Any) -> str:
+    """What stands after an option that is given; nothing after a switch."""
+    if isinstance(value, bool):
+        return ""
+    return " " + shlex.quote(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
 
 
 def _time(seconds: float) -> str:

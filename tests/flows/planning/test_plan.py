@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from math import inf, log
 from pathlib import Path
@@ -198,6 +200,10 @@ def test_the_command_prints_and_shows(
     shown = json.loads(out)["planned"]
     assert shown["taken"] > 0
     assert shown["raced"][shown["strategy"]]["seconds"] > 0
+    code, out, _ = run(capsys, "plan", "--algorithm", "auto")
+    [line] = re.findall(r"`roundweave (train [^`]*)` does it so", out.replace("\n", ""))
+    code, _, err = run(capsys, *shlex.split(line), "--name", "as-printed", "--root", root)
+    assert code == 0, err
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--json")
     printed = json.loads(out)
     assert printed["chosen"] in printed["strategies"]
