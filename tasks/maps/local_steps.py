@@ -121,7 +121,6 @@ class LocalSgd(Scheduled, Map):
         2017, Algorithm 1).
         """
         network = objective.network(self.start(objective, state, seed))
-        trained = trained_of(network)
         step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
         rates, total = self.rates(state, steps), torch.zeros((), device=examples.inputs.device)
         for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
@@ -130,7 +129,7 @@ class LocalSgd(Scheduled, Map):
             else:
                 total += backprop(objective, network, batch)
             if term is not None:
-                _add(trained, term)
+                _add(step.trained, term)
             step(rates[number])
             if move is not None and number == 0:
                 _subtract(network, views(objective.layout.params, move))
@@ -146,7 +145,7 @@ class LocalSgd(Scheduled, Map):
 
     def stepper(self, objective: Objective, network: nn.Module, carry: Mapping[str, Vectors]) -> Stepper:
         """What takes the steps of a network's trained parameters; `carry` has vectors (element,) by slot."""
-        return Stepper(trained_of(network).values())
+        return Stepper(trained_of(network))
 
 
 @dataclass(frozen=True)
@@ -258,15 +257,15 @@ class LocalSteps(LocalSgd):
         trained = trained_of(network)
         # Plain SGD needs no torch.optim, which takes 1.2 s to import and longer steps, for the same bits.
         if self.is_plain:
-            return Stepper(trained.values(), self.clip_norm)
+            return Stepper(trained, self.clip_norm)
         optimizer = self.optimizer_for(network)
         if self.optimizer_state == "fresh":
-            return Stepper(trained.values(), self.clip_norm, optimizer)
+            return Stepper(trained, self.clip_norm, optimizer)
         if self.slots is None:
             raise UsageError("what the optimizer keeps is not known yet: call the map's `bound` first")
         kept = (optimizer, self.slots, trained, objective.layout.params)
         set_state(*kept, carry)
-        return Stepper(trained.values(), self.clip_norm, optimizer, partial(state_of, *kept))
+        return Stepper(trained, self.clip_norm, optimizer, partial(state_of, *kept))
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,9 @@ from storage.errors import CodeError, UsageError, failing_as, located, near, one
 from storage.values.tensors import Vectors
 from tasks.maps.backprop import descend
 from tasks.user_code import Code, code_of, find_code, is_reference
+
+Trained = Mapping[str, torch.nn.Parameter]
+"""The parameters of a network that are trained, by name."""
 
 
 class Stepper:
@@ -24,29 +27,26 @@ class Stepper:
 
     def __init__(
         self,
-        trained: Iterable[torch.nn.Parameter],
+        trained: Trained,
         clip_norm: float | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         state: Callable[[], dict[str, Vectors]] = dict,
     ) -> None:
-        self.trained, self.clip_norm, self.optimizer, self.state = list(trained), clip_norm, optimizer, state
+        self.trained, self.clip_norm, self.optimizer, self.state = trained, clip_norm, optimizer, state
+        self.parameters = list(trained.values())
         self.rates = [group["lr"] for group in optimizer.param_groups] if optimizer is not None else []
 
     def __call__(self, lr: float) -> None:
         """Take a step with this learning rate."""
         if self.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.trained, self.clip_norm)
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         if self.optimizer is None:
-            descend(self.trained, lr)
+            descend(self.parameters, lr)
             return
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * lr
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-Trained = Mapping[str, torch.nn.Parameter]
-"""The parameters of a network that are trained, by name."""
 
 
 def trained_of(network: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
