@@ -11,7 +11,14 @@ from flows.config.train import TrainConfig
 from storage.errors import UsageError
 from storage.parsing import from_toml
 from storage.places.addresses import file_path, join_address
+from tasks.algorithms.preset import TABLES
 from tasks.data.sources.table import SOURCES
+
+PARTS = (*TABLES, "optimizer")
+"""Options of an algorithm that may name a function in a file."""
+
+PLACED = ("data", "model", "loss", "algorithm", *PARTS)
+"""Keys whose texts may name a file."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -38,10 +45,6 @@ def write_toml(path: Path, config: TrainConfig) -> None:
         raise UsageError(f"cannot write {path} ({error.strerror})") from error
 
 
-PARTS = ("map", "reduce", "apply", "optimizer")
-"""Options of an algorithm that may name a function in a file."""
-
-
 def from_anywhere(config: TrainConfig) -> dict[str, Any]:
     """A configuration's given values, without defaults, as JSON or TOML types and with absolute paths."""
     values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
@@ -57,7 +60,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "scores", str() | list():
             names = value.split(",") if isinstance(value, str) else value
             return [_place(folder, name.strip()) if isinstance(name, str) else name for name in names]
-        case "data" | "model" | "loss" | "algorithm" | "map" | "reduce" | "apply" | "optimizer", str():
+        case _, str() if key in PLACED:
             return _place(folder, value)
         case "root", str():
             return join_address(folder, value)

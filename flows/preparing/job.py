@@ -134,8 +134,10 @@ def prepared(resolved: Resolved, executor: Executor) -> Iterator[Prepared]:
 
 def _common_device(executor: Executor, config: TrainConfig) -> str:
     """The configured device; ``auto`` is an accelerator if all processes have one of a kind, or the processor."""
-    if config.device != AUTO or config.ranks > 1:
-        return CPU if config.device == AUTO else config.device
+    if config.device != AUTO:
+        return config.device
+    if config.ranks > 1:  # ranks share a network on processors only
+        return CPU
     kinds = executor.each(accelerator)
     device = kinds.popitem()[1] if len(set(kinds.values())) == 1 else CPU
     notice(f"maps are computed on {device}" + ("" if device != CPU else ": not every process has an accelerator"))

@@ -23,8 +23,8 @@ from storage.rounds.log import CommitLog, Link, quarantined_rounds
 from storage.rounds.numbers import Numbers
 from storage.rounds.splits import Splits
 from storage.rounds.tensors import StoredTensors
-from storage.values.digests import ALGORITHM, state_digest, tensor_digests, update_digest
-from storage.values.hashing import json_digest
+from storage.values.digests import state_digest, tensor_digests, update_digest
+from storage.values.hashing import ALGORITHM, json_digest
 from storage.values.state import State, Update
 
 

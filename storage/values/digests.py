@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 Form = TypeVar("Form", bound="DataclassInstance")
 
-ALGORITHM = "blake3"
-"""The name of the digests in a store's attributes."""
-
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
     """The digest of a tensor of any shape under its name."""

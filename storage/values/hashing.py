@@ -7,6 +7,9 @@ from typing import Any
 
 from blake3 import blake3
 
+ALGORITHM = "blake3"
+"""The name of the digests in a store's attributes."""
+
 
 def bytes_digest(content: bytes | memoryview) -> str:
     """The digest of the bytes of a file."""

@@ -40,13 +40,12 @@ WHOLE = ("Adafactor", "Muon")
 class Compute:
     """How maps are computed.
 
-    `device` is where maps and scores are computed, as torch names it, and `precision` that of forward passes. If
-    `compiled`, torch's compiler makes the networks' code.
     `threads` is how many threads torch uses, `stacked` how many partitions are trained as one batched network, and
     `ranks` how many ranks share a network. `units` names the unit groups that ranks divide, as `find_units` names
     them; without names, those are divided that divide most of the network. If `hybrid`, ranks divide the batch in
-    the layers before these (Krizhevsky 2014). `shares` is what each rank has of a run's network, None before that
-    is known.
+    the layers before these (Krizhevsky 2014). `device` is where maps and scores are computed, as torch names it,
+    and `precision` that of forward passes. If `compiled`, torch's compiler makes the networks' code. `shares` is
+    what each rank has of a run's network, None before that is known.
     """
 
     threads: int = 1

@@ -14,6 +14,7 @@ from tasks.algebra import Map
 from tasks.applies.schedules import Scheduled
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, batches, descend
+from tasks.maps.optimizers import trained_of
 from tasks.networks.objective import Objective, buffers_of
 
 
@@ -82,7 +83,7 @@ class Downpour(Scheduled, Map):
     ) -> Update:
         """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
         network = objective.network(replace(state, params=carry.get("replica", state.params)))
-        parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        parameters = trained_of(network)
         lr = self.rate(state)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
         total, seen = torch.zeros((), device=examples.inputs.device), 0

@@ -14,6 +14,7 @@ from storage.values.state import State
 from storage.values.tensors import same_bits
 from tasks.data.examples import Examples
 from tasks.maps.backprop import backprop, descend
+from tasks.maps.optimizers import trained_of
 from tasks.networks.objective import Objective
 from tasks.numerics import derive_seed, pinned
 
@@ -28,7 +29,7 @@ class Replicas(nn.Module):
     @property
     def trained(self) -> dict[str, nn.Parameter]:
         """The trained parameters, (replica, *shape), by their name in a single network."""
-        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        return trained_of(self.network)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Map inputs (replica, example, *) to outputs (replica, example, *)."""

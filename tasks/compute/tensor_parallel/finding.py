@@ -21,6 +21,7 @@ from storage.values.layout import Layout
 from tasks.compute.tensor_parallel.layers import attention_of
 from tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
 from tasks.compute.tensor_parallel.trial import is_sound
+from tasks.maps.optimizers import trained_of
 from tasks.matching.groups import UnitGroups
 from tasks.matching.units import find_units
 from tasks.networks.objective import Objective, layout_of
@@ -258,7 +259,7 @@ def _with_hybrid(network: nn.Module, inputs: torch.Tensor, shares: Shares) -> Sh
 
 def _reached(network: nn.Module, features: torch.Tensor) -> frozenset[str]:
     """The names of the trained parameters from which features were computed."""
-    named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    named = trained_of(network)
     if not features.requires_grad:
         return frozenset()
     gradients = torch.autograd.grad(features.sum(), list(named.values()), allow_unused=True)
