@@ -32,9 +32,10 @@ from tasks.applies.optimizers import Adam as Adam
 from tasks.applies.optimizers import Sgd as Sgd
 from tasks.applies.optimizers import Yogi as Yogi
 from tasks.applies.schedules import Schedule as Schedule
+from tasks.data.datasets import Dataset as Dataset
+from tasks.data.datasets import Reader as Reader
 from tasks.data.distribution import draw_counts as draw_counts
 from tasks.data.distribution import label_counts as label_counts
-from tasks.data.examples import Dataset as Dataset
 from tasks.data.examples import Examples as Examples
 from tasks.data.partitions import Partitions as Partitions
 from tasks.data.sources.table import Source as Source

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
-from flows.config.train import Dealing, Experiment, TrainConfig
+from flows.config.train import PREPARED, Dealing, Experiment, TrainConfig
 from storage.errors import DataError, UsageError
 from storage.places.addresses import Where, above, full_address
 from storage.runs.names import default_root
@@ -19,6 +19,7 @@ from tasks.algorithms.preset import TABLES, is_own_part
 from tasks.algorithms.table import ALGORITHMS
 from tasks.data.sources.table import is_source
 from tasks.maps.optimizers import is_own_optimizer
+from tasks.networks.outputs import OWN_LOSS
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 BUILT_IN: Mapping[str, Callable[[str], bool]] = {
     "data": is_source,
     "model": MODELS.__contains__,
-    "loss": LOSSES.__contains__,
+    "loss": [*LOSSES, OWN_LOSS].__contains__,
     "scores": SCORES.__contains__,
     "algorithm": ALGORITHMS.__contains__,
     "recombined": is_part,
     "input": lambda text: not is_reference(text),
+    **dict.fromkeys(PREPARED, lambda text: False),
 }
 """The fields that may hold code, each with a check whether a text names something built in; the rest is code."""
 

@@ -13,7 +13,7 @@ from math import inf, prod
 from typing import Any
 
 from flows.config.recorded import differences
-from flows.config.train import RECORDED, Dealing, TrainConfig
+from flows.config.train import PREPARED, RECORDED, Dealing, TrainConfig
 from storage.errors import UsageError
 from storage.places.addresses import full_address
 from storage.runs.names import is_run, run_address
@@ -26,6 +26,7 @@ from tasks.data.sources.table import find_source, keep_source
 from tasks.data.splits.split import Split
 from tasks.executors.base import EXECUTORS, Executor
 from tasks.networks.objective import ModelSpec, Objective
+from tasks.networks.outputs import OWN_LOSS, takes_labels
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start, find_start
@@ -112,15 +113,17 @@ def _fitting(config: TrainConfig, algorithm: Algorithm, sizes: tuple[int, ...] =
 def deal(config: Dealing, dtype: str = "float32") -> Partitions:
     """The partitions of a configuration's examples; nothing is loaded yet. Raises `UsageError`, `CodeError`."""
     split = Split(config.partitions, config.split, config.seed, config.resplit_every)
-    return Partitions(find_source(config.data, config.target, split.deal.column), split, dtype, config.held_out)
+    source = find_source(config.data, config.target, split.deal.column)
+    return Partitions(source, split, dtype, config.held_out, loading=config.loading)
 
 
 def _complete(config: TrainConfig) -> TrainConfig:
     """The configuration with the source of the user's functions, and schedules as long as this run."""
     own = {
         "data": keep_source(config.data),
+        **{name: getattr(config.loading, name) for name in PREPARED},
         "model": named_or_own("model", config.model, MODELS),
-        "loss": config.loss and named_or_own("loss", config.loss, LOSSES),
+        "loss": config.loss and named_or_own("loss", config.loss, [*LOSSES, OWN_LOSS]),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
         "algorithm": config.algorithm.kept(config.rounds),
         "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.kept()),
@@ -152,14 +155,18 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str]) -> str | Co
 def objective_for(config: TrainConfig, description: Description) -> Objective:
     """The network and loss of a configuration for examples of this description.
 
-    The default loss is cross entropy for labels, and the squared error otherwise and for the model `linear`.
+    The default loss is the network's own, if it takes labels; else cross entropy for labels, and the squared error
+    otherwise and for the model `linear`.
     """
     fitting = "cross_entropy" if description.labels and config.model != "linear" else "mse"
     loss = fitting if config.loss is None else config.loss
     outputs = description.classes if description.labels and loss != "mse" else prod(description.targets)
     options = json.dumps(config.model_options, sort_keys=True)
     model = ModelSpec(config.model, description.inputs, outputs, config.dtype, config.seed, options)
-    return Objective(model, loss, config.scores)
+    objective = Objective(model, loss, config.scores)
+    if config.loss is None and isinstance(config.model, Code) and takes_labels(objective.built):
+        return replace(objective, loss=OWN_LOSS)
+    return objective
 
 
 def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:

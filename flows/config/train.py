@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from flows.config.algorithms import DEFAULT, EVERY_OPTION, Named, Recombined, fold_options, leave_checks
@@ -22,13 +23,14 @@ from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
 from storage.upkeep.keeping import Keep
 from tasks.compute.compute import Compute
+from tasks.data.loading import Loading
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.deals import SPLITS
 from tasks.networks.reference import MODELS
 from tasks.networks.scores import LOSSES, SCORES
 from tasks.networks.start import Fork, Start
 from tasks.tables import spelled
-from tasks.user_code import Code
+from tasks.user_code import Code, find_code
 
 SEEDED, RECORDED = "seeded", "recorded:"
 """The orders in which updates may arrive: a simulated one, or after the prefix that of a recorded run."""
@@ -40,8 +42,12 @@ LONGEST_NAME = 255
 """The most bytes that file systems allow in a folder's name."""
 
 
+PREPARED = ("transform", "held_out_transform", "collate")
+"""The user's functions that prepare examples where they are used."""
+
+
 class Dealing(Config):
-    """The examples, and how they are split into partitions."""
+    """The examples, how they are split into partitions, and how they are prepared."""
 
     data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
@@ -56,6 +62,22 @@ class Dealing(Config):
     )
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
     seed: int = Field(default=0, ge=0, description="decides every random number")
+    transform: NamedOrOwn | None = Field(
+        default=None,
+        description="FILE.py:fn of an input to train on, or of input and target; its draws are seeded",
+    )
+    held_out_transform: NamedOrOwn | None = Field(default=None, description="the same for examples to score with")
+    collate: NamedOrOwn | None = Field(
+        default=None, description="FILE.py:fn that makes a batch of a list of examples; default: they are stacked"
+    )
+
+    @property
+    def loading(self) -> Loading:
+        """How examples are prepared where they are used, which decides bits; raises `CodeError`."""
+        transform, held_out_transform, collate = (
+            (given := getattr(self, name)) and find_code(given) for name in PREPARED
+        )
+        return Loading(transform, held_out_transform, collate)
 
     @model_validator(mode="after")
     def _dealt(self) -> Dealing:
@@ -268,6 +290,10 @@ class Execution(Placement):
         default=None,
         description="what stays: all (the default), states, updates:k (a server's: updates:10), every:k, last:n",
     )
+    loader_workers: int = Field(default=0, ge=0, description="processes of each worker that read examples ahead")
+    data_memory: ByteSize | None = Field(
+        default=None, description="bytes of examples that a process holds, such as 500MB; others are read again"
+    )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
     planned: Planned | None = Field(default=None, description="what `roundweave plan` has chosen, and why")
     order: Annotated[str, AfterValidator(_known_order)] | None = Field(
@@ -308,6 +334,11 @@ class TrainConfig(Experiment, Execution):
         if self.on_complete == "extend" and self.algorithm.name == "auto":
             raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
         return self
+
+    @property
+    def loading(self) -> Loading:
+        """How examples are prepared where they are used, and how many of them are held; raises `CodeError`."""
+        return replace(super().loading, workers=self.loader_workers, memory=self.data_memory)
 
     @property
     def experiment(self) -> Experiment:

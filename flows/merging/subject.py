@@ -69,8 +69,7 @@ def subject(config: Architecture, blocks: int = 1) -> Subject:
     if objective is None:  # each partition is loaded on its own, so the network is tried on the first one
         description = partitions.describe(0)
         objective = check_fit(objective_for(resolved.config, description), partitions, description, 0)
-    inputs = partitions.load(0, 0).train.inputs
-    return Subject(objective, (inputs[: max(2, min(BATCH, len(inputs)))],), partitions)
+    return Subject(objective, (partitions.load(0, 0).train.first(BATCH).inputs,), partitions)
 
 
 def _without_data(config: Architecture, model: str | Code) -> Subject:

@@ -21,7 +21,7 @@ from storage.places.addresses import join_address
 from storage.places.schemes import place_of
 from storage.rounds.commits import Commit, Score
 from storage.values.state import State
-from tasks.data.examples import Examples
+from tasks.data.loading import AnyExamples
 from tasks.data.partitions import Partition
 from tasks.executors.base import Executor
 from tasks.persistence.committing import read_outcome
@@ -227,7 +227,6 @@ def trial_root(root: str) -> Iterator[str]:
         place.delete("")
 
 
-def thinned(held_out: Examples) -> Examples:
+def thinned(held_out: AnyExamples) -> AnyExamples:
     """At most `SCORED` of the held-out examples, evenly spread."""
-    every = ceil(len(held_out) / SCORED)
-    return Examples(held_out.inputs[::every], held_out.targets[::every])
+    return held_out.every(ceil(len(held_out) / SCORED))

@@ -50,7 +50,7 @@ class OnDevice(Mapper):
         seeds: Sequence[int],
     ) -> list[Update]:
         def mapped(to: Move) -> list[Update]:
-            given = (moved(state, to), moved(examples, to), moved(carries, to))
+            given = (moved(state, to), [each.on(to) for each in examples], moved(carries, to))
             return moved(self.inner(self._precise(objective), *given, seeds), torch.Tensor.cpu)
 
         return self._there(seeds[0], mapped)

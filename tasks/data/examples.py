@@ -1,15 +1,24 @@
-"""Examples as inputs and targets, data sets of them, and checks of their values."""
+"""Examples as inputs and targets, the batches that are drawn of them, and checks of their values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from storage.errors import DataError
 from storage.values.tensors import Record
+from tasks.data.orders import passes
+from tasks.devices import moved
+
+Tensors = Any
+"""One tensor (example, *), or a dict of several by name."""
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+"""Brings a tensor to a device."""
 
 
 @dataclass(frozen=True)
@@ -17,57 +26,76 @@ class Examples(Record):
     """Examples of one partition or batch.
 
     Args:
-        inputs: The inputs (example, *) of the network.
+        inputs: The inputs (example, *) of the network; several by name are its keyword arguments.
         targets: The targets (example, *): int64 labels, or numbers.
 
     Example:
         >>> len(rw.Examples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64)))
     """
 
-    inputs: torch.Tensor
-    targets: torch.Tensor
+    inputs: Tensors
+    targets: Tensors
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(first_tensor(self.inputs))
 
-
-@dataclass(frozen=True)
-class Dataset(Record):
-    """All examples of a source, as they are stored.
-
-    Args:
-        train: The examples to train on, and to hold out from if `held_out` is None.
-        held_out: The examples to score with.
-        scaling: Divisor, mean and deviation; inputs are (x / divisor - mean) / deviation where they are used.
-        columns: Numbers or texts (example,) of the training examples by name, which splits may read.
-        classes: The number of classes if there are more than the targets show, as in a vocabulary; else 0.
-        class_names: The labels' names before they were coded as numbers.
-
-    Example:
-        >>> examples = rw.Examples(torch.zeros(6, 3), torch.arange(6) % 2)
-        >>> dataset = rw.Dataset(examples, class_names=("even", "odd"))
-    """
-
-    train: Examples
-    held_out: Examples | None = None
-    scaling: tuple[float, float, float] | None = None
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    classes: int = 0
-    class_names: tuple[str, ...] = ()
-
-    def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
-        """Some `rows` (examples,) with scaled inputs, (x / divisor - mean) / deviation, and floats in `dtype`."""
-        examples = self.held_out if held_out and self.held_out else self.train
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,)."""
         index = torch.from_numpy(rows)
-        inputs = examples.inputs.index_select(0, index)
-        if self.scaling:
-            divisor, mean, deviation = self.scaling
-            inputs = ((inputs.to(torch.float32) / divisor) - mean) / deviation
-        return Examples(_cast(inputs, dtype), _cast(examples.targets.index_select(0, index), dtype))
+        return moved(self, lambda tensor: tensor.index_select(0, index))
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), as pairs of input and target."""
+        each = [self.read(rows[place : place + 1]) for place in range(len(rows))]
+        return [tuple(moved(part, lambda tensor: tensor[0]) for part in (one.inputs, one.targets)) for one in each]
+
+    def on(self, move: Move) -> Examples:
+        """The examples with tensors that `move` has brought to a device."""
+        return moved(self, move)
+
+    def first(self, count: int) -> Examples:
+        """The first examples, at most so many."""
+        return moved(self, lambda tensor: tensor[:count])
+
+    def every(self, step: int) -> Examples:
+        """Each so many-th example."""
+        return moved(self, lambda tensor: tensor[::step])
+
+    def slices(self, size: int) -> Iterator[Examples]:
+        """All examples in order, in batches of `size`; the last may be smaller."""
+        for start in range(0, len(self), size):
+            yield moved(self, lambda tensor: tensor[start : start + size])  # noqa: B023 - used at once
+
+    def batches(self, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
+        """Draw so many batches; see `roundweave.batches`."""
+        if size is None or size >= len(self):
+            yield from [self] * steps
+            return
+        whole = moved(self, lambda tensor: tensor.new_empty((size, *tensor.shape[1:])))
+        for order in passes(len(self), size, steps, seed):
+            for rows in order.split(size):
+                batch = whole if len(rows) == size else whole.first(len(rows))
+                for source, target in zip(tensors_of(self), tensors_of(batch), strict=True):
+                    torch.index_select(source, 0, rows.to(source.device), out=target)
+                yield batch
 
 
-def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
-    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+def tensors_of(examples: Examples) -> list[torch.Tensor]:
+    """The tensors (example, *) of examples: first those of the inputs, then those of the targets."""
+    parts = (examples.inputs, examples.targets)
+    return [tensor for part in parts for tensor in ([part] if isinstance(part, torch.Tensor) else part.values())]
+
+
+def single(tensors: Tensors, what: str) -> torch.Tensor:
+    """The tensor of inputs or targets; raises `DataError` if they are several, which `what` cannot take."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    raise DataError(f"{what} needs examples of one tensor, not of {', '.join(tensors)}")
+
+
+def first_tensor(tensors: Any) -> torch.Tensor:
+    """A tensor, or the first of several by name."""
+    return tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors.values()))
 
 
 def check_values(examples: Examples, name: str) -> None:
@@ -84,23 +112,6 @@ def check_values(examples: Examples, name: str) -> None:
         raise DataError(
             f"{name}: label {int(examples.targets[worst])} of example {worst} is out of range; labels start at 0"
         )
-
-
-def check_alike(dataset: Dataset, name: str) -> None:
-    """Raise `DataError` if the held-out examples have another shape or type than the training examples."""
-    if dataset.held_out is None:
-        return
-    for kind in ("inputs", "targets"):
-        train, held_out = (_described(getattr(part, kind)) for part in (dataset.train, dataset.held_out))
-        if train != held_out:
-            raise DataError(
-                f"{name}: {kind} held out are {held_out}, and those to train on {train}; make them alike"
-            )
-
-
-def _described(tensor: torch.Tensor) -> str:
-    number = "numbers" if tensor.is_floating_point() else "integers"
-    return f"{number} of shape {tuple(tensor.shape[1:])}"
 
 
 def are_scalar_labels(targets: torch.Tensor) -> bool:

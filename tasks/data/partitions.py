@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from storage.errors import DataError, UsageError
-from storage.values.digests import tensor_digest
 from storage.values.hashing import json_digest
-from tasks.data.examples import Dataset, Examples, are_labels, are_scalar_labels, check_alike
+from tasks.data.datasets import Dataset, Reader
+from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels
+from tasks.data.loading import AnyExamples, LoadedExamples, Loading, Reading, ReadingFailed
+from tasks.data.opened import digest_of, evidence_of, forget_opened, opened, targets_of
+from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.table import Source
 from tasks.data.splits.deals import Pool, Rows
 from tasks.data.splits.split import Split, deal_held_out, hold_out
@@ -22,8 +25,8 @@ from tasks.data.splits.split import Split, deal_held_out, hold_out
 class Partition:
     """One partition's examples: those to train on, and the held-out ones with which it scores the network."""
 
-    train: Examples
-    held_out: Examples
+    train: AnyExamples
+    held_out: AnyExamples
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Partitions:
         held_out: The share of the examples that is held out, unless the source has some.
         digests: Those of the examples that the source must load, one for each partition or for all; empty: any.
         shared: Whether all partitions have the same held-out examples, of which each scores a part.
+        loading: How examples are prepared where they are used.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -68,6 +72,7 @@ class Partitions:
     held_out: float = 0.1
     digests: tuple[str, ...] = ()
     shared: bool = False
+    loading: Loading = field(default_factory=Loading)
 
     def __post_init__(self) -> None:
         # A source that loads each partition on its own is not split, so asking for a special split is an error.
@@ -78,23 +83,40 @@ class Partitions:
 
     def load(self, number: int, partition: int) -> Partition:
         """Load a partition under the split of this number; raises `DataError` if the examples have changed."""
-        dataset, digest = self._dataset(partition)
+        _, digest = self._dataset(partition)
         place = 0 if self.source.partitioned else partition
         if self.digests and digest != self.digests[partition if self.source.partitioned else 0]:
             raise DataError(f"the examples of {self.source} have changed since the run began; restore them")
         train, held_out = self._rows(partition, number)
         held = deal_held_out(held_out[0], self.split.partitions)[partition] if self.shared else held_out[place]
-        given = dataset.held_out is not None
-        return Partition(dataset.take(train[place], self.dtype), dataset.take(held, self.dtype, held_out=given))
+        return Partition(self._part(partition, train[place], False), self._part(partition, held, True))
+
+    def _part(self, partition: int, rows: Rows, held_out: bool) -> AnyExamples:
+        """The examples of a partition at some rows: in memory, or as what reads them."""
+        dataset, _ = self._dataset(partition)
+        if isinstance(dataset.part(held_out), Examples) and self.loading.is_plain:
+            return dataset.take(rows, self.dtype, held_out)
+        return LoadedExamples(self._reading(partition, held_out), rows)
+
+    def _reading(self, partition: int, held_out: bool) -> Reading:
+        apart = self.source.partitioned
+        number, of = (partition, self.split.partitions) if apart else (0, 1)
+        return Reading(self.source, number, of, held_out, self.loading, self.dtype)
 
     def targets(self) -> torch.Tensor:
-        """The targets (examples, *) of all training examples that the source loads at once."""
-        return self._dataset(0)[0].train.targets
+        """The targets (examples, *) of all training examples that the source loads at once; raises `DataError`."""
+        targets = targets_of(self._dataset(0)[0].train)
+        if targets is None:
+            raise DataError(
+                f"{self.source} does not give its targets without reading all; its labels are not known"
+            )
+        return targets
 
     def train_targets(self, number: int) -> list[torch.Tensor]:
         """The targets (examples, *) that each partition trains on under a split."""
         if self.source.partitioned:
-            return [self.load(number, partition).train.targets for partition in range(self.split.partitions)]
+            loaded = (self.load(number, partition).train for partition in range(self.split.partitions))
+            return [part.first(len(part)).targets for part in loaded]
         targets = self.targets()
         return [targets[torch.from_numpy(rows)] for rows in self._rows(0, number)[0]]
 
@@ -103,7 +125,11 @@ class Partitions:
         dataset, _ = self._dataset(partition)
         count = min(most, len(dataset.train))
         last = len(dataset.train) if spread else count
-        return dataset.take(np.linspace(0, last - 1, count).astype(np.int64), self.dtype)
+        rows = np.linspace(0, last - 1, count).astype(np.int64)
+        try:
+            return self._reading(partition, held_out=False).rows(rows, seed=0)
+        except ReadingFailed as error:
+            raise DataError(f"{self.source}: {error}") from error
 
     def _rows(self, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
         """The rows to train on and the held-out rows of what the source loads for a partition, by partition."""
@@ -112,34 +138,37 @@ class Partitions:
     def check_again(self, partition: int) -> None:
         """Read a partition again and raise `DataError` if the user's code then gives other examples."""
         again = self.source.again(partition, self.split.partitions)
-        if again is None:
-            return
-        dataset, _ = self._dataset(partition)
-        first, other = _tensors(dataset.train, dataset.held_out), _tensors(again.train, again.held_out)
-        same = [tensor_digest("", a[: len(b)]) == tensor_digest("", b) for a, b in zip(first, other, strict=False)]
-        if len(first) != len(other) or not all(same):
+        if again is not None and digest_of(again) != self._dataset(partition)[1]:
             raise DataError(
                 f"{self.source} gives other examples when it is read again, so no round could be replayed; "
-                "seed what it draws, and move random augmentation into the model's forward, in training"
+                "seed what it draws, and augment by --transform, which is seeded"
+            )
+        first, other = (evidence_of(self.sample(partition, READ_AGAIN)) for _ in range(2))
+        if first != other:
+            raise DataError(
+                f"{self.source}: batches are others when they are prepared again, so no round could be replayed; "
+                "have the transform draw from the generators of torch, numpy or random, which are seeded"
             )
 
     def describe(self, partition: int) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once."""
         dataset, digest = self._dataset(partition)
         train, held_out = self._rows(partition, 0)
-        targets = dataset.train.targets
-        labels = are_labels(targets)
-        every = [tensor for part in filter(None, (dataset.train, dataset.held_out)) for tensor in _labels_of(part)]
+        sample, held = self.sample(partition), dataset.held_out
+        known = targets_of(dataset.train)
+        targets = sample.targets if known is None else known
+        labels = isinstance(targets, torch.Tensor) and are_labels(targets)
+        every = [tensor for part in dataset.parts for tensor in _label_tensors(part)]
         return Description(
             examples=sum(map(len, train)),
             held_out=sum(map(len, held_out)),
-            inputs=tuple(dataset.train.inputs.shape[1:]),
-            targets=tuple(targets.shape[1:]),
+            inputs=_shape(sample.inputs),
+            targets=_shape(sample.targets),
             labels=labels,
-            classes=max(dataset.classes, *(int(t.max()) + 1 for t in every)) if labels else 0,
+            classes=max(dataset.classes, *(int(t.max()) + 1 for t in every), 0) if labels else 0,
             digest=digest,
             class_names=dataset.class_names,
-            shared=json_digest(_digests(dataset.held_out)) if dataset.held_out and self.source.partitioned else "",
+            shared=json_digest(evidence_of(held)) if held is not None and self.source.partitioned else "",
         )
 
     def assignment(self, number: int) -> np.ndarray:
@@ -151,17 +180,17 @@ class Partitions:
         return owner
 
     def _dataset(self, partition: int) -> tuple[Dataset, str]:
-        apart = self.source.partitioned
-        return _load(self.source, partition if apart else 0, self.split.partitions if apart else 1)
+        number, of = (partition, self.split.partitions) if self.source.partitioned else (0, 1)
+        return opened(self.source, number, of, self.loading.memory or 0)
 
 
 @functools.lru_cache(maxsize=2)
 def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[list[Rows], list[Rows]]:
     """What `Partitions._rows` returns, computed once for each split and not for each partition that is loaded."""
     dataset, split, apart = partitions._dataset(partition)[0], partitions.split, partitions.source.partitioned
-    targets = dataset.train.targets
-    labels = targets.numpy() if are_scalar_labels(targets) else None
-    pool = Pool(np.arange(len(targets)), labels, dataset.columns)
+    targets = targets_of(dataset.train)
+    labels = targets.numpy() if targets is not None and are_scalar_labels(targets) else None
+    pool = Pool(np.arange(len(dataset.train)), labels, dataset.columns)
     used = pool.rows if apart else split.taking_part(pool)
     if dataset.held_out is not None:
         train, held = used, np.arange(len(dataset.held_out))
@@ -173,33 +202,25 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
     return split.rows(pool.take(train), number), deal_held_out(held, split.partitions)
 
 
-@functools.lru_cache(maxsize=1)
-def _load(source: Source, partition: int, partitions: int) -> tuple[Dataset, str]:
-    dataset = source.load(partition, partitions)
-    check_alike(dataset, str(source))
-    columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
-    return dataset, json_digest(_digests(dataset.train, dataset.held_out) + columns)
-
-
 def forget_examples() -> None:
-    """Clear this process's cache of examples, which may have changed on disk."""
+    """Clear this process's caches of examples, which may have changed on disk."""
     _known_rows.cache_clear()
-    _load.cache_clear()
+    forget_opened()
 
 
-def _tensors(*parts: Examples | None) -> list[torch.Tensor]:
-    return [tensor for part in parts if part is not None for tensor in (part.inputs, part.targets)]
-
-
-def _digests(*parts: Examples | None) -> list[str]:
-    return [tensor_digest("", tensor) for tensor in _tensors(*parts)]
-
-
-def _labels_of(examples: Examples) -> list[torch.Tensor]:
+def _label_tensors(part: Examples | Reader) -> list[torch.Tensor]:
     """The tensors that show which classes there are: the targets, and for sequences of tokens also the inputs."""
-    inputs, targets = examples.inputs, examples.targets
-    tokens = targets.ndim > 1 and inputs.shape == targets.shape and inputs.dtype == torch.int64
-    return [targets, inputs] if tokens else [targets]
+    targets = targets_of(part)
+    if targets is None:
+        return []
+    if isinstance(part, Examples) and targets.ndim > 1 and _shape(part.inputs) == _shape(targets):
+        return [targets, part.inputs] if part.inputs.dtype == torch.int64 else [targets]
+    return [targets]
+
+
+def _shape(tensors: Tensors) -> tuple[int, ...]:
+    """The shape of one example; () of several tensors by name."""
+    return tuple(tensors.shape[1:]) if isinstance(tensors, torch.Tensor) else ()
 
 
 def combine(descriptions: Sequence[Description]) -> Description:

@@ -8,13 +8,14 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tasks.data.examples import Examples
+from tasks.data.examples import Examples, Tensors
+from tasks.data.loading import AnyExamples
 
 
 class Minimised(Protocol):
     """Anything with a loss of a network, such as an objective."""
 
-    def loss_of(self, network: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, network: Any, inputs: Tensors, targets: Tensors) -> torch.Tensor:
         """The loss on inputs and targets, (), or for several stacked networks one each, (network,)."""
         ...
 
@@ -32,9 +33,8 @@ def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: f
 
 def backprop_in_pieces(objective: Minimised, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
     """Do as `backprop` does, with at most `size` examples at once; both results are means over all."""
-    starts = range(0, len(batch), size)
-    pieces = (Examples(batch.inputs[i : i + size], batch.targets[i : i + size]) for i in starts)
-    return torch.stack([backprop(objective, network, piece, len(piece) / len(batch)) for piece in pieces]).sum()
+    losses = [backprop(objective, network, piece, len(piece) / len(batch)) for piece in batch.slices(size)]
+    return torch.stack(losses).sum()
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
             parameter.grad = None
 
 
-def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
+def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
     """Draw batches in passes over the examples, each pass in an order of its own.
 
     Args:
@@ -65,25 +65,4 @@ def batches(examples: Examples, size: int | None, steps: int, seed: int) -> Iter
         >>> [len(batch) for batch in rw.batches(examples, size=4, steps=3, seed=0)]
         [4, 4, 2]
     """
-    if size is None or size >= len(examples):
-        yield from [examples] * steps
-        return
-    whole = Examples(*(t.new_empty((size, *t.shape[1:])) for t in (examples.inputs, examples.targets)))
-    for order in passes(len(examples), size, steps, seed):
-        for rows in order.split(size):
-            count = len(rows)
-            batch = whole if count == size else Examples(whole.inputs[:count], whole.targets[:count])
-            there = rows.to(examples.inputs.device)
-            torch.index_select(examples.inputs, 0, there, out=batch.inputs)
-            torch.index_select(examples.targets, 0, there, out=batch.targets)
-            yield batch
-
-
-def passes(examples: int, size: int | None, steps: int, seed: int) -> Iterator[torch.Tensor]:
-    """Yield the rows, (row,), of each pass over so many examples; all passes together are `steps` batches."""
-    if size is None or size >= examples:
-        yield from [torch.arange(examples)] * steps
-        return
-    generator = torch.Generator().manual_seed(seed)
-    for done in range(0, steps, -(-examples // size)):
-        yield torch.randperm(examples, generator=generator)[: (steps - done) * size]
+    return examples.batches(size, steps, seed)

@@ -86,7 +86,7 @@ class Downpour(Scheduled, Map):
         parameters = trained_of(network)
         lr = self.rate(state)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        total, seen = torch.zeros((), device=examples.inputs.device), 0
+        total, seen = torch.zeros((), device=next(network.parameters()).device), 0
         for batch in batches(examples, self.batch_size, self.push_every, seed):
             loss = backprop(objective, network, batch)
             for name, parameter in parameters.items():

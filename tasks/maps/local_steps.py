@@ -122,7 +122,7 @@ class LocalSgd(Scheduled, Map):
         """
         network = objective.network(self.start(objective, state, seed))
         step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
-        rates, total = self.rates(state, steps), torch.zeros((), device=examples.inputs.device)
+        rates, total = self.rates(state, steps), torch.zeros((), device=next(network.parameters()).device)
         for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
             if self.accumulate > 1:
                 total += backprop_in_pieces(objective, network, batch, self.batch_size or len(batch))

@@ -15,6 +15,7 @@ from storage.errors import ModelError, failing_as, located
 from storage.rounds.commits import Score
 from storage.runs.checkpoints import fitted, open_checkpoint, outline
 from storage.values.tensors import LazyTensors, load_named
+from tasks.data.examples import single
 from tasks.data.partitions import Partitions
 from tasks.matching.averaging import average
 from tasks.matching.groups import Piece, Tensors, UnitGroups
@@ -48,7 +49,8 @@ class Gallery:
 
     def inputs(self, block: int) -> torch.Tensor:
         """The inputs (examples, …) of a block, which is an equal part of the `examples`."""
-        return self.partitions.load(0, block).train.inputs[: max(1, self.examples // len(self.blocks))]
+        examples = self.partitions.load(0, block).train.first(max(1, self.examples // len(self.blocks)))
+        return single(examples.inputs, "merging by activations")
 
     def read(self, place: str) -> LazyTensors:
         """The named tensors of a file or a stored round, of the network's shapes and types."""

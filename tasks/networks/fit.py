@@ -13,11 +13,12 @@ import torch
 
 from storage.errors import ModelError, failing_as, one_line
 from storage.values.tensors import dtype_name
-from tasks.data.examples import Examples
+from tasks.data.examples import Examples, Tensors
 from tasks.data.partitions import Description, Partitions
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import check_merging, metric_of, size_of, updated
 from tasks.networks.objective import Objective
+from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.scores import class_axis, default_scores, score_items
 from tasks.numerics import pinned
 from tasks.user_code import Code
@@ -36,14 +37,16 @@ def check_fit(objective: Objective, partitions: Partitions, description: Descrip
     left out.
     """
     examples, more = partitions.sample(partition), functools.partial(partitions.sample, partition, spread=True)
-    shape, dtype = tuple(examples.inputs.shape), dtype_name(examples.inputs.dtype)
-    where = f"model {objective.model.name} on inputs of shape {shape} {dtype}"
+    where = f"model {objective.model.name} on inputs of {_shapes(examples.inputs)}"
     with failing_as(lambda error: ModelError(f"{where} fails with {one_line(error)}")):
         network = objective.network(objective.initial()).eval()
         with torch.no_grad(), pinned(0, threads=1):
-            outputs = network(examples.inputs)
-            if misfit := _misfit(objective, outputs, examples.targets, description.classes):
-                raise ModelError(where + misfit)
+            if objective.loss == OWN_LOSS:
+                outputs, _ = own_loss(network, examples.inputs, examples.targets)
+            else:
+                outputs = call(network, examples.inputs)
+                if misfit := _misfit(objective, outputs, examples.targets, description.classes):
+                    raise ModelError(where + misfit)
             trial = Trial(network, outputs, examples.targets, more, description.held_out)
             if objective.scores is None:
                 fitting = tuple(filter(trial.fits, default_scores(objective.loss, description)))
@@ -60,13 +63,17 @@ def _check_names(objective: Objective) -> None:
         raise ModelError(f"two numbers would be called {twice[0]!r}, of the scores and the loss; rename one")
 
 
-def _misfit(objective: Objective, outputs: Any, targets: torch.Tensor, classes: int) -> str | None:
+def _shapes(inputs: Tensors) -> str:
+    """The shape and dtype of inputs as text, or those of several by name."""
+    if isinstance(inputs, torch.Tensor):
+        return f"shape {tuple(inputs.shape)} {dtype_name(inputs.dtype)}"
+    return ", ".join(f"{name} {tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for name, tensor in inputs.items())
+
+
+def _misfit(objective: Objective, outputs: Any, targets: Tensors, classes: int) -> str | None:
     """Why outputs do not fit targets (examples, *), as the end of a sentence that begins with the model's name."""
-    if not isinstance(outputs, torch.Tensor):
-        return (
-            f" gives a {type(outputs).__name__}, and outputs must be one tensor; "
-            "wrap the model in a module whose forward returns the tensor, such as its .logits"
-        )
+    if isinstance(objective.loss, str):
+        outputs = output_of(outputs)
     if objective.loss == "cross_entropy" and classes:
         axis = class_axis(outputs, targets)
         if axis is None:
@@ -87,8 +94,8 @@ class Trial:
     """A network's outputs for two examples and their targets; `more(n)` gives n examples if two are too few."""
 
     network: torch.nn.Module
-    outputs: torch.Tensor
-    targets: torch.Tensor
+    outputs: Any
+    targets: Tensors
     more: Callable[[int], Examples]
     held_out: int
 
@@ -106,7 +113,8 @@ class Trial:
         Raises `ModelError` if it does not fit the outputs, or would have to gather too many bytes of them.
         """
         if isinstance(judge, str):
-            score_items(judge, self.outputs, self.targets)
+            if judge != OWN_LOSS:
+                score_items(judge, self.outputs, self.targets)
             return False
         with failing_as(lambda error: ModelError(f"score {judge.reference} fails with {one_line(error)}")):
             if metric_of(judge):
@@ -117,7 +125,7 @@ class Trial:
         other = "" if name == "loss" else ", use a metric of torchmetrics"
         self._check_size(
             f"{name} is one number of all outputs; those",
-            self.outputs[:1].nbytes * self.held_out,
+            output_of(self.outputs)[:1].nbytes * self.held_out,
             f"give a number for each example{other}",
         )
         return True
@@ -148,6 +156,7 @@ class Trial:
     @functools.cached_property
     def _many(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs and targets of up to 512 examples, evenly spread over the partition."""
-        examples = self.more(max(2, min(MANY, MOST_GATHERED // max(1, self.outputs[:1].nbytes))))
-        batches = examples.inputs.split(SCORE_BATCH)
-        return torch.cat([self.network(batch) for batch in batches]), examples.targets
+        size = output_of(self.outputs)[:1].nbytes
+        examples = self.more(max(2, min(MANY, MOST_GATHERED // max(1, size))))
+        batches = examples.slices(SCORE_BATCH)
+        return torch.cat([output_of(call(self.network, batch.inputs)) for batch in batches]), examples.targets

@@ -18,8 +18,10 @@ from storage.errors import ModelError, failing_as, one_line
 from storage.values.layout import Layout
 from storage.values.state import State
 from storage.values.tensors import UNSUMMED, Vectors, dtype_name, is_dense, pack, specs_of, views
+from tasks.data.examples import Tensors, first_tensor
 from tasks.matching.unofficial import hooked
 from tasks.networks.compiling import compile_network
+from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.reference import MODELS, Shape
 from tasks.networks.scores import LOSSES, Loss
 from tasks.numerics import derive_seed, pinned
@@ -169,22 +171,31 @@ class Objective:
             compile_network(network)
         return network
 
-    def loss_of(self, network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss_of(self, network: nn.Module, inputs: Tensors, targets: Tensors) -> torch.Tensor:
         """The mean loss of a network on inputs and targets (examples, *), a scalar, in the wanted precision."""
         if self.precision == "float32":  # a context for nothing would take 2 % of a short step
-            return self.value(network(inputs), targets)
-        with self.casting(inputs.device.type):
-            return self.value(network(inputs), targets)
+            return self._loss_of(network, inputs, targets)
+        with self.casting(first_tensor(inputs).device.type):
+            return self._loss_of(network, inputs, targets)
+
+    def _loss_of(self, network: nn.Module, inputs: Tensors, targets: Tensors) -> torch.Tensor:
+        if self.loss == OWN_LOSS:
+            return own_loss(network, inputs, targets)[1]
+        return self.value(call(network, inputs), targets)
 
     def casting(self, device: str) -> AbstractContextManager[Any]:
         """A context in which torch computes in the wanted precision on a kind of device, such as ``cpu``."""
         lower = self.precision == "bf16"
         return torch.autocast(device, torch.bfloat16) if lower else nullcontext()
 
-    def value(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean loss of outputs (examples, *) and targets (examples, *), a scalar."""
-        loss = _loss(self.loss)(outputs, targets)
-        each = isinstance(loss, torch.Tensor) and loss.shape == outputs.shape[:1]
+    def value(self, outputs: Any, targets: Tensors) -> torch.Tensor:
+        """The mean loss of what a network gives and targets (examples, *), a scalar.
+
+        A loss of the user's is called with what the network gives, and a built-in one with the tensor in it.
+        """
+        built_in = isinstance(self.loss, str)
+        loss = _loss(self.loss)(output_of(outputs) if built_in else outputs, targets)
+        each = isinstance(loss, torch.Tensor) and tuple(loss.shape) == (len(first_tensor(targets)),)
         return loss.mean() if each else loss
 
 

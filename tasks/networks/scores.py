@@ -7,13 +7,15 @@ all outputs, which are gathered for it. A metric of torchmetrics is updated and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from storage.errors import ModelError
-from tasks.data.examples import are_labels, are_scalar_labels
+from tasks.data.examples import Tensors, are_labels, are_scalar_labels, first_tensor
 from tasks.data.partitions import Description
+from tasks.networks.outputs import output_of
 from tasks.user_code import Code
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -124,22 +126,23 @@ def default_scores(loss: str | Code, description: Description) -> tuple[str, ...
     return ("token_accuracy",) if description.targets else ("accuracy",)
 
 
-def score_items(score: str | Code, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The value of a score or a loss: a number or bool for each item, (items,).
+def score_items(score: str | Code, outputs: Any, targets: Tensors) -> torch.Tensor:
+    """The value of a score or a loss of what a network gives: a number or bool for each item, (items,).
 
     A user's function gives one for each example, or a single one, (). Raises `ModelError` for any other value.
     """
     if isinstance(score, str):
-        return {**SCORES, **ITEMS}[score](outputs, targets)
+        return {**SCORES, **ITEMS}[score](output_of(outputs), targets)
+    examples = len(first_tensor(targets))
     value = score.load()(outputs, targets)
     value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
     items = torch.as_tensor(value) if isinstance(value, torch.Tensor | int) else None
-    if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (len(outputs),)):
+    if items is None or items.is_complex() or tuple(items.shape) not in ((), (1,), (examples,)):
         what = type(value).__name__ if items is None else f"a tensor {tuple(items.shape)} of {items.dtype}"
         raise ModelError(
-            f"score {score.reference} must give a number for each of {len(outputs)} examples or one, not {what}"
+            f"score {score.reference} must give a number for each of {examples} examples or one, not {what}"
         )
-    return items if tuple(items.shape) == (len(outputs),) else items.reshape(())
+    return items if tuple(items.shape) == (examples,) else items.reshape(())
 
 
 def _check_logits(name: str, outputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -16,6 +16,7 @@ from storage.values import state as values
 from storage.values.state import State, Update
 from storage.values.tensors import TensorSpec, Vectors, pack, views
 from tasks.algebra import Reduce
+from tasks.data.examples import single
 from tasks.data.partitions import Partitions
 from tasks.matching.check import check_function
 from tasks.matching.groups import Tensors, UnitGroups
@@ -166,9 +167,8 @@ class Matched(Gather):
 
 @functools.lru_cache(maxsize=2)
 def _inputs(partitions: Partitions, count: int) -> torch.Tensor:
-    if count == 2:
-        return partitions.sample(0).inputs
-    return partitions.load(0, 0).train.inputs[:count]
+    examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).train.first(count)
+    return single(examples.inputs, "matching by activations")
 
 
 def _arrived(networks: Networks, state: State, update: Update) -> dict[str, torch.Tensor]:

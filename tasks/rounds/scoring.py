@@ -15,9 +15,11 @@ import torch
 from storage.errors import ModelError
 from storage.rounds.commits import Score
 from tasks.data.examples import Examples
+from tasks.data.loading import AnyExamples
 from tasks.data.splits.split import SCORE_BATCH
 from tasks.networks.metrics import Kept, merged, metric_of, updated
 from tasks.networks.objective import Objective
+from tasks.networks.outputs import OWN_LOSS, call, output_of, own_loss
 from tasks.networks.scores import score_items
 from tasks.numerics import pinned
 from tasks.user_code import Code
@@ -38,30 +40,34 @@ class Tally:
     gathered: Examples | None = None
 
 
-def tally(objective: Objective, network: torch.nn.Module, held_out: Examples) -> list[Tally]:
+def tally(objective: Objective, network: torch.nn.Module, held_out: AnyExamples) -> list[Tally]:
     """The tally of each batch of held-out examples, in order; their inputs and targets are (examples, *)."""
     tallies, device = [], next(network.parameters()).device
-    for first in range(0, len(held_out), SCORE_BATCH):
-        inputs = held_out.inputs[first : first + SCORE_BATCH].to(device)
-        targets = held_out.targets[first : first + SCORE_BATCH].to(device)
+    for batch in held_out.slices(SCORE_BATCH):
+        there = batch.on(lambda tensor: tensor.to(device))
         with objective.casting(device.type):
-            tallies.append(_tally(objective, network(inputs), targets))
+            tallies.append(_tally(objective, network, there))
     return tallies
 
 
-def _tally(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor) -> Tally:
-    sums, metrics = {}, {}
+def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> Tally:
+    sums, metrics, targets = {}, {}, batch.targets
+    if objective.loss == OWN_LOSS:
+        outputs, loss = own_loss(network, batch.inputs, targets)
+        sums["loss"] = loss.item() * len(batch), len(batch)
+    else:
+        outputs = call(network, batch.inputs)
     for name, judge in objective.judges.items():
         if isinstance(judge, Code) and metric_of(judge):
-            metrics[name] = updated(judge, outputs.cpu(), targets.cpu())
-        elif name not in objective.whole:
+            metrics[name] = updated(judge, output_of(outputs).cpu(), targets.cpu())
+        elif name not in objective.whole and judge != OWN_LOSS:
             items = score_items(judge, outputs, targets)
-            if not items.ndim and len(outputs) > 1:
+            if not items.ndim and len(batch) > 1:
                 raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
             sums[name] = _sum(items), items.numel()
     # Copies, because a view would be sent together with the whole tensor that it belongs to.
-    gathered = Examples(outputs.cpu().clone(), targets.cpu().clone()) if objective.whole else None
-    return Tally(len(outputs), sums, metrics, gathered)
+    gathered = Examples(output_of(outputs).cpu().clone(), targets.cpu().clone()) if objective.whole else None
+    return Tally(len(batch), sums, metrics, gathered)
 
 
 def _sum(items: torch.Tensor) -> float:

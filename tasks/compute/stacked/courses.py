@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from tasks.data.examples import Examples
-from tasks.maps.backprop import passes
+from tasks.data.orders import passes
 
 AHEAD = 1 << 24
 """How many bytes of inputs are copied at once for the next steps; at least those of one step."""

@@ -17,11 +17,9 @@ import torch
 
 from storage.errors import DataError, FileMissing, reason
 from storage.values.tensors import UNSUMMED, dtype_name, is_dense
-from tasks.data.examples import Dataset, Examples, are_scalar_labels, check_values
+from tasks.data.datasets import Dataset, pixel_scaling
+from tasks.data.examples import Examples, Tensors, are_scalar_labels, check_values, first_tensor, tensors_of
 from tasks.data.sources.table import Source
-
-PIXELS = (255.0, 0.0, 1.0)
-"""The divisor, mean and deviation that scale bytes to the range 0 to 1."""
 
 UNREADABLE = (OSError, ValueError, EOFError, ImportError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 """The exceptions that libraries raise for a file that is broken or of another kind."""
@@ -42,30 +40,29 @@ def reading(file: str | Path, kind: str) -> Iterator[None]:
         raise DataError(f"{file} cannot be read as {kind}: {reason(error)}") from error
 
 
-def refuse_dicts(value: Any, name: str) -> None:
-    """Raise `DataError` for a value that is a dict, or a tuple or list that begins with one."""
-    if isinstance(value[0] if isinstance(value, tuple | list) and value else value, Mapping):
-        raise DataError(
-            f"{name}: batches of dicts are not read yet; give a tuple (input, target) for each example, or wrap "
-            "the data set"
-        )
-
-
 def examples_of(inputs: Any, targets: Any, name: str) -> Examples:
-    """Make examples of arrays of inputs and targets, both (examples, *).
+    """Make examples of arrays of inputs and targets, both (examples, *), or of several by name.
 
     Raises `DataError` if they are no arrays.
     """
-    known = tensor_of(targets, name)
-    examples = Examples(tensor_of(inputs, name), known.to(torch.int64) if are_scalar_labels(known) else known)
-    if not len(examples.inputs) or len(examples.inputs) != len(examples.targets):
-        raise DataError(f"{name} gives {len(examples.inputs)} inputs and {len(examples.targets)} targets")
+    examples = Examples(_part(inputs, name), _part(targets, name))
+    if isinstance(known := examples.targets, torch.Tensor) and are_scalar_labels(known):
+        examples = Examples(examples.inputs, known.to(torch.int64))
+    lengths = {len(tensor) for tensor in tensors_of(examples)}
+    if lengths == {0} or len(lengths) > 1:
+        raise DataError(f"{name} gives {len(examples)} inputs and {len(first_tensor(known))} targets")
     return examples
+
+
+def _part(value: Any, name: str) -> Tensors:
+    """The tensor (examples, *) of an array of any form, or those of several arrays by name."""
+    if isinstance(value, Mapping):
+        return {str(key): tensor_of(inner, name) for key, inner in value.items()}
+    return tensor_of(value, name)
 
 
 def tensor_of(value: Any, name: str) -> torch.Tensor:
     """Turn an array of any form into a dense, contiguous tensor (examples, *); raises `DataError`."""
-    refuse_dicts(value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value, name)
     try:
         tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
@@ -85,11 +82,6 @@ def check_memory(file: str | Path, size: int) -> None:
     free = psutil.virtual_memory().available
     if size > free:
         raise DataError(f"{file} holds {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free")
-
-
-def pixel_scaling(inputs: torch.Tensor) -> tuple[float, float, float] | None:
-    """The scaling of inputs that are pixels: bytes (examples, height, width) or more dimensions; else None."""
-    return PIXELS if inputs.dtype == torch.uint8 and inputs.ndim > 2 else None
 
 
 NAMES = (

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from storage.errors import DataError, FileMissing
-from tasks.data.examples import Dataset, Examples
+from tasks.data.datasets import Dataset
+from tasks.data.examples import Examples
 from tasks.data.sources.arrays import check_memory
 from tasks.data.sources.table import Source
 

@@ -13,7 +13,7 @@ from tasks.tables import Entry, find
 from tasks.user_code import Code, find_code, is_reference
 
 if TYPE_CHECKING:
-    from tasks.data.examples import Dataset
+    from tasks.data.datasets import Dataset
 
 
 class Source(Protocol):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from storage.errors import ColumnMissing, DataError
-from tasks.data.examples import Dataset, check_values
+from tasks.data.datasets import Dataset
+from tasks.data.examples import check_values
 from tasks.data.sources.arrays import check_memory, examples_of, reading
 from tasks.data.sources.table import Source
 

@@ -10,7 +10,8 @@ import torch
 
 from storage.errors import DataError
 from storage.parsing import from_json
-from tasks.data.examples import Dataset, Examples
+from tasks.data.datasets import Dataset
+from tasks.data.examples import Examples
 from tasks.data.sources.arrays import reading
 from tasks.data.sources.table import Source
 

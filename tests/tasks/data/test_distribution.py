@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
+from tasks.data.datasets import Dataset
 from tasks.data.distribution import NAMED, draw_counts, label_counts
-from tasks.data.examples import Dataset, Examples
+from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.data.sources.table import Source
 from tasks.data.splits.split import Split

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import DataError, UsageError
-from tasks.data.examples import Dataset, Examples
+from tasks.data.datasets import Dataset
+from tasks.data.examples import Examples
 from tasks.data.partitions import Description, Partitions, combine
 from tasks.data.sources.images import Digits
 from tasks.data.splits.deals import Pool

@@ -11,7 +11,8 @@ from torch import nn
 
 from storage.errors import ModelError
 from storage.values.tensors import views
-from tasks.data.examples import Dataset, Examples
+from tasks.data.datasets import Dataset
+from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.data.splits.split import Split
 from tasks.maps.gradient import Gradient

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from storage.errors import DataError
-from tasks.data.examples import Dataset, Examples
+from tasks.data.datasets import Dataset
+from tasks.data.examples import Examples
 from tasks.data.partitions import Partitions
 from tasks.data.sources.own import Own
 from tasks.data.splits.split import Split

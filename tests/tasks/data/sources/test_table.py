@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from storage.errors import DataError, UsageError
-from tasks.data.examples import Dataset, Examples
+from tasks.data.datasets import Dataset
+from tasks.data.examples import Examples
 from tasks.data.sources.images import Digits, Idx
 from tasks.data.sources.own import Own
 from tasks.data.sources.table import SOURCES, Each, Source, find_source

@@ -1,0 +1,68 @@
+"""Makes a batch of examples that are given one by one, by the user's function or by stacking what is alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from storage.errors import DataError, one_line
+from tasks.data.examples import Examples, are_scalar_labels
+
+TARGETS = ("labels", "label", "target", "targets")
+"""Names of the targets among several tensors or columns; Hugging Face's models take ``labels``."""
+
+
+def collated(items: Sequence[Any], name: str) -> Examples:
+    """The batch of examples that are pairs (input, target), or dicts of tensors, arrays, pictures or numbers.
+
+    Of dicts, one of the names `TARGETS` has the targets. Raises `DataError` where they do not stack.
+    """
+    if items and all(isinstance(item, Mapping) for item in items):
+        return batch_of({key: _stacked([item[key] for item in items], name) for key in items[0]}, name)
+    if not items or not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+        raise DataError(f"{name}: each example must be a pair (input, target), or a dict that has labels")
+    inputs, targets = zip(*items, strict=True)
+    return batch_of((_stacked(inputs, name), _stacked(targets, name)), name)
+
+
+def batch_of(batch: Any, name: str) -> Examples:
+    """The examples of a batch: a pair (inputs, targets), or a mapping with one of `TARGETS`."""
+    if isinstance(batch, Examples):
+        return batch
+    if isinstance(batch, Mapping):
+        target = next((key for key in TARGETS if key in batch), None)
+        if target is None:
+            raise DataError(f"{name}: a batch of {', '.join(batch)} has no targets; call them labels")
+        inputs = {key: value for key, value in batch.items() if key != target}
+        batch = inputs, batch[target]
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise DataError(
+            f"{name}: a batch must be (inputs, targets) or a dict with labels, not {type(batch).__name__}"
+        )
+    inputs, targets = (_tensors(part, name) for part in batch)
+    if isinstance(targets, torch.Tensor) and are_scalar_labels(targets):
+        targets = targets.to(torch.int64)
+    return Examples(inputs, targets)
+
+
+def _tensors(part: Any, name: str) -> Any:
+    if isinstance(part, Mapping):
+        return {key: _tensors(value, name) for key, value in part.items()}
+    return part if isinstance(part, torch.Tensor) else _stacked(part, name)
+
+
+def _stacked(values: Any, name: str) -> Any:
+    """Stack tensors, arrays, pictures or numbers of the same shape to a tensor (examples, *); dicts by name."""
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return torch.from_numpy(values)
+    if len(values) and isinstance(values[0], Mapping):
+        return {key: _stacked([value[key] for value in values], name) for key in values[0]}
+    try:
+        return torch.stack([v if isinstance(v, torch.Tensor) else torch.from_numpy(np.array(v)) for v in values])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{name}: examples do not stack to one array: {one_line(error)}; pad them by --collate FILE.py:fn"
+        ) from error

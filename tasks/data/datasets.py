@@ -1,0 +1,147 @@
+"""Data sets: all examples of a source, in memory or read where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from storage.errors import DataError
+from storage.values.tensors import Record
+from tasks.data.examples import Examples, Tensors
+from tasks.devices import moved
+
+
+class Reader:
+    """Examples that are read where they are used, and are not held in memory.
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> import roundweave as rw
+        >>> class Squares(rw.Reader):
+        ...     def __len__(self):
+        ...         return 10
+        ...     def read(self, rows):
+        ...         numbers = torch.from_numpy(rows).float()[:, None]
+        ...         return rw.Examples(numbers, numbers**2)
+        >>> rw.Dataset(Squares()).take(np.array([2, 3]), "float32").targets.flatten()
+        tensor([4., 9.])
+    """
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        raise NotImplementedError
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,), as tensors (row, *); raises `DataError`."""
+        raise NotImplementedError
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), one by one: pairs of input and target, or dicts."""
+        return self.read(rows).items(np.arange(len(rows)))
+
+    @property
+    def targets(self) -> Tensors | None:
+        """All targets (example, *), which a split by labels needs; None if they are not known without reading."""
+        return None
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """The group of each example, int64 (example,), where those of a group are read together; else None."""
+        return None
+
+    @property
+    def streamed(self) -> bool:
+        """Whether examples are read one after the other only, by `stream`."""
+        return False
+
+    def stream(self) -> Iterator[Any]:
+        """All examples in order, one by one, if they are streamed."""
+        yield from self.items(np.arange(len(self)))
+
+    def evidence(self) -> list[Any]:
+        """What shows that a replay reads the same bytes, as JSON: files with sizes and digests."""
+        return []
+
+
+@dataclass(frozen=True)
+class Dataset(Record):
+    """All examples of a source, as they are stored.
+
+    Args:
+        train: The examples to train on, and to hold out from if `held_out` is None; or what reads them.
+        held_out: The examples to score with, or what reads them.
+        scaling: Divisor, mean and deviation; inputs are (x / divisor - mean) / deviation where they are used.
+        columns: Numbers or texts (example,) of the training examples by name, which splits may read.
+        classes: The number of classes if there are more than the targets show, as in a vocabulary; else 0.
+        class_names: The labels' names before they were coded as numbers.
+
+    Example:
+        >>> examples = rw.Examples(torch.zeros(6, 3), torch.arange(6) % 2)
+        >>> dataset = rw.Dataset(examples, class_names=("even", "odd"))
+    """
+
+    train: Examples | Reader
+    held_out: Examples | Reader | None = None
+    scaling: tuple[float, float, float] | None = None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    classes: int = 0
+    class_names: tuple[str, ...] = ()
+
+    def part(self, held_out: bool) -> Examples | Reader:
+        """The examples to train on, or those to score with if the source gives some."""
+        return self.held_out if held_out and self.held_out is not None else self.train
+
+    def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
+        """Some `rows`, int64 (examples,), in memory, as `finished` gives them."""
+        return self.finished(self.part(held_out).read(rows), dtype)
+
+    def finished(self, batch: Examples, dtype: str) -> Examples:
+        """A batch with scaled inputs, (x / divisor - mean) / deviation, and floats in `dtype`."""
+        inputs, scaling = batch.inputs, self.scaling
+        if not isinstance(self.train, Examples):
+            scaling = pixel_scaling(inputs)
+        if scaling:
+            divisor, mean, deviation = scaling
+            inputs = moved(inputs, lambda tensor: ((tensor.to(torch.float32) / divisor) - mean) / deviation)
+        return moved(Examples(inputs, batch.targets), lambda tensor: _cast(tensor, dtype))
+
+    @property
+    def parts(self) -> list[Examples | Reader]:
+        """What there is to train on and, if given, to score with."""
+        return [self.train] if self.held_out is None else [self.train, self.held_out]
+
+
+def pixel_scaling(inputs: Tensors) -> tuple[float, float, float] | None:
+    """The scaling of inputs that are pixels: bytes (examples, height, width) or more dimensions; else None."""
+    pixels = isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim > 2
+    return PIXELS if pixels else None
+
+
+PIXELS = (255.0, 0.0, 1.0)
+"""The divisor, mean and deviation that scale bytes to the range 0 to 1."""
+
+
+def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+
+
+def check_alike(dataset: Dataset, name: str) -> None:
+    """Raise `DataError` if the held-out examples have another shape or type than the training examples."""
+    if not isinstance(dataset.train, Examples) or not isinstance(dataset.held_out, Examples):
+        return
+    for kind in ("inputs", "targets"):
+        train, held_out = (_described(getattr(part, kind)) for part in (dataset.train, dataset.held_out))
+        if train != held_out:
+            raise DataError(
+                f"{name}: {kind} held out are {held_out}, and those to train on {train}; make them alike"
+            )
+
+
+def _described(tensor: torch.Tensor) -> str:
+    number = "numbers" if tensor.is_floating_point() else "integers"
+    return f"{number} of shape {tuple(tensor.shape[1:])}"

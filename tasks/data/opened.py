@@ -1,0 +1,67 @@
+"""The data sets that this process has opened, of which it holds as many as a bound on memory allows."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+
+from storage.values.digests import tensor_digest
+from storage.values.hashing import json_digest
+from tasks.data.datasets import Dataset, Reader, check_alike
+from tasks.data.examples import Examples, tensors_of
+from tasks.data.sources.table import Source
+
+Key = tuple[Source, int, int]
+
+_opened: OrderedDict[Key, tuple[Dataset, str]] = OrderedDict()
+
+
+def opened(source: Source, partition: int, partitions: int, memory: int = 0) -> tuple[Dataset, str]:
+    """What a source gives for a partition, and its digest; raises `DataError`.
+
+    A process holds at most `memory` bytes of examples and the last data set. What was used longest ago goes first.
+    """
+    key = (source, partition, partitions)
+    if key not in _opened:
+        dataset = source.load(partition, partitions)
+        check_alike(dataset, str(source))
+        _opened[key] = dataset, digest_of(dataset)
+    _opened.move_to_end(key)
+    sizes = {key: _size(dataset) for key, (dataset, _) in _opened.items()}
+    while len(_opened) > 1 and sum(sizes.values()) > memory:
+        oldest, _ = _opened.popitem(last=False)
+        del sizes[oldest]
+    return _opened[key]
+
+
+def forget_opened() -> None:
+    """Forget the data sets of this process, which may have changed on disk."""
+    _opened.clear()
+
+
+def digest_of(dataset: Dataset) -> str:
+    """The digest of all examples in memory, of the evidence of those that are read, and of the columns."""
+    parts = [piece for part in dataset.parts for piece in evidence_of(part)]
+    columns = [json_digest([name, dataset.columns[name].tolist()]) for name in sorted(dataset.columns)]
+    return json_digest(parts + columns)
+
+
+def evidence_of(part: Examples | Reader) -> list[object]:
+    """What shows that examples are the same: digests of tensors, or what a reader knows of its files."""
+    return (
+        [tensor_digest("", tensor) for tensor in tensors_of(part)]
+        if isinstance(part, Examples)
+        else part.evidence()
+    )
+
+
+def _size(dataset: Dataset) -> int:
+    in_memory = [part for part in dataset.parts if isinstance(part, Examples)]
+    return sum(tensor.nbytes for part in in_memory for tensor in tensors_of(part))
+
+
+def targets_of(part: Examples | Reader) -> torch.Tensor | None:
+    """All targets (example, *) of a part, one tensor; None if they are several or not known without reading."""
+    targets = part.targets
+    return targets if isinstance(targets, torch.Tensor) else None

@@ -1,0 +1,191 @@
+"""Data sets of torch and of Hugging Face, whose examples are read where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+from storage.errors import DataError
+from storage.values.digests import tensor_digest
+from tasks.data.collating import TARGETS, batch_of, collated
+from tasks.data.datasets import Dataset, Reader, pixel_scaling
+from tasks.data.examples import Examples
+from tasks.data.sources.arrays import examples_of
+from tasks.numerics import pinned
+
+READ_AGAIN = 8
+"""How many examples of a data set, evenly spread, show whether it is the same, as each may take long to read."""
+
+
+def is_data_set(value: Any) -> bool:
+    """Whether a value is a data set of torch, or of Hugging Face, which is recognised by its attributes."""
+    columns = hasattr(value, "column_names") and hasattr(value, "with_format") and not isinstance(value, dict)
+    return columns or isinstance(value, torch.utils.data.Dataset)
+
+
+def dataset_of(given: Sequence[Any], name: str) -> Dataset:
+    """The data set of those of torch or Hugging Face to train on and, as a second one, to score with."""
+    train, *held_out = [_part(data, name) for data in given]
+    names = tuple(map(str, getattr(given[0], "classes", ())))
+    scaling = pixel_scaling(train.inputs) if isinstance(train, Examples) else None
+    return Dataset(train, held_out[0] if held_out else None, scaling, classes=len(names), class_names=names)
+
+
+def _part(data: Any, name: str) -> Examples | Reader:
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return examples_of(*data.tensors, name)
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        return Stream(data, name)
+    if not hasattr(data, "__len__") or not len(data):
+        raise DataError(f"{name}: a {type(data).__name__} has no length, or no examples")
+    return Columns(data, name) if hasattr(data, "column_names") else Items(data, name)
+
+
+@dataclass(frozen=True, eq=False)
+class Items(Reader):
+    """A map-style data set of torch: its examples are pairs (input, target), or dicts."""
+
+    data: Any
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,), stacked; raises `DataError` where they do not stack."""
+        return collated(self.items(rows), self.name)
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), as the data set gives them."""
+        many = getattr(self.data, "__getitems__", None)
+        return list(many(rows.tolist())) if many else [self.data[row] for row in rows.tolist()]
+
+    @property
+    def targets(self) -> torch.Tensor | None:
+        """The targets (example,), if the data set holds them as those of torchvision do."""
+        known = next((getattr(self.data, key) for key in TARGETS if hasattr(self.data, key)), None)
+        return None if known is None or len(known) != len(self) else torch.as_tensor(known)
+
+    def evidence(self) -> list[Any]:
+        """The number of examples, and the digests of some of them."""
+        rows = np.unique(np.linspace(0, len(self) - 1, READ_AGAIN).astype(np.int64))
+        return [len(self), *_described(self.items(rows))]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Items):
+    """A data set of Hugging Face, whose examples are dicts; without a format it gives arrays of numpy."""
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), as dicts."""
+        columns = self._columns(rows)
+        return [{key: column[place] for key, column in columns.items()} for place in range(len(rows))]
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,).
+
+        A single input column is taken as it is, several columns of numbers become float32 (row, column), and
+        others keep their names.
+        """
+        columns = self._columns(rows)
+        inputs = {key: column for key, column in columns.items() if key != self._target}
+        if not inputs:
+            raise DataError(
+                f"{self.name}: the data set has the columns {[*columns]}; inputs and targets need one each"
+            )
+        for key, column in columns.items():
+            if np.asarray(column).dtype.kind not in "biuf":
+                raise DataError(f"{self.name}: column {key!r} holds no numbers of one shape; code it or remove it")
+        given: Any = inputs
+        if len(inputs) == 1:
+            (given,) = inputs.values()
+        elif all(np.ndim(column) == 1 for column in inputs.values()):
+            given = np.stack([np.asarray(column) for column in inputs.values()], axis=1).astype(np.float32)
+        return batch_of((given, columns[self._target]), self.name)
+
+    @property
+    def _target(self) -> str:
+        names = list(self.data.column_names)
+        return next((key for key in TARGETS if key in names), names[-1] if names else "")
+
+    @property
+    def targets(self) -> torch.Tensor | None:
+        """The column of the targets (example,), if it holds single numbers."""
+        if not hasattr(self.data, "select_columns"):
+            return None
+        column = np.asarray(self.data.select_columns([self._target]).with_format("numpy")[:][self._target])
+        return torch.from_numpy(column) if column.ndim == 1 and column.dtype.kind in "biuf" else None
+
+    @property
+    def _formatted(self) -> Any:
+        format = getattr(self.data, "format", None) or {}
+        return self.data if format.get("type") else self.data.with_format("numpy")
+
+    def _columns(self, rows: np.ndarray) -> dict[str, Any]:
+        return dict(self._formatted[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Reader):
+    """An `IterableDataset`, or a streamed data set of Hugging Face, which says how many examples it has."""
+
+    data: Any
+    name: str
+
+    streamed = True
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.data, "__len__"):
+            raise DataError(
+                f"{self.name} gives a stream ({type(self.data).__name__}) of unknown length; give it __len__"
+            )
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def stream(self) -> Iterator[Any]:
+        """All examples in the stream's order."""
+        return iter(self.data)
+
+    def items(self, rows: np.ndarray) -> list[Any]:
+        """The examples at some rows, int64 (row,), for which all before them are read."""
+        wanted, found = set(rows.tolist()), {}
+        for number, item in enumerate(self.stream()):
+            if number in wanted:
+                found[number] = item
+            if len(found) == len(wanted):
+                return [found[row] for row in rows.tolist()]
+        raise DataError(f"{self.name} says that it has {len(self)} examples, and ends before")
+
+    def read(self, rows: np.ndarray) -> Examples:
+        """The examples at some rows, int64 (row,), stacked."""
+        return collated(self.items(rows), self.name)
+
+    def evidence(self) -> list[Any]:
+        """The number of examples, and the digests of the first ones."""
+        return [len(self), *_described(islice(self.stream(), READ_AGAIN))]
+
+
+def _described(items: Iterable[Any]) -> list[Any]:
+    """Examples as JSON, with digests in place of arrays; what is drawn for them comes from one seed."""
+    with pinned(0, threads=1):
+        return [_plain(item) for item in items]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str | int | float | None):
+        return value
+    array = value if isinstance(value, torch.Tensor) else np.asarray(value)
+    if isinstance(array, torch.Tensor) or array.dtype.kind in "biuf":
+        return tensor_digest("", torch.as_tensor(array))
+    return str(value) if array.dtype.kind in "US" else type(value).__name__

@@ -1,0 +1,50 @@
+"""What a network gives for inputs: a tensor, or an object with logits and a loss, as models of Hugging Face do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from storage.errors import ModelError
+from tasks.data.examples import Tensors
+
+OWN_LOSS = "model"
+"""The name of the loss that the network itself computes, from the keyword argument `labels`."""
+
+
+def call(network: nn.Module, inputs: Tensors, **more: Any) -> Any:
+    """What a network gives for inputs (example, *), or for several by name, which are its keyword arguments."""
+    return network(**inputs, **more) if isinstance(inputs, Mapping) else network(inputs, **more)
+
+
+def takes_labels(network: nn.Module) -> bool:
+    """Whether a network computes a loss of its own from `labels`, as models of Hugging Face do."""
+    return "labels" in inspect.signature(network.forward).parameters
+
+
+def own_loss(network: nn.Module, inputs: Tensors, targets: Tensors) -> tuple[Any, torch.Tensor]:
+    """What a network gives for inputs and targets, and the loss in it, (); raises `ModelError` without one."""
+    given = call(network, inputs, labels=targets)
+    loss = _member(given, "loss")
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ModelError("the network gives no loss for labels; name one with --loss")
+    return given, loss.reshape(())
+
+
+def output_of(given: Any) -> torch.Tensor:
+    """The tensor of outputs in what a network gives: the tensor itself, or its logits; raises `ModelError`."""
+    output = given if isinstance(given, torch.Tensor) else _member(given, "logits")
+    if not isinstance(output, torch.Tensor):
+        raise ModelError(
+            f"the network gives a {type(given).__name__} without logits; wrap it in a module whose forward "
+            "returns a tensor, or give a loss and scores of your own, which are called with what it gives"
+        )
+    return output
+
+
+def _member(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
