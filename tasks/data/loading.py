@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -255,8 +256,10 @@ class _Batches(torch.utils.data.Dataset[Any]):
 def _loader(workers: int) -> tuple[Any, list[Key]]:
     """A loader whose processes stay, and the list of the keys that it reads next."""
     keys: list[Key] = []
-    # A generator of its own, since it would draw from the process's, which the network uses. Processes that are
-    # forked off a fork server hold no lock of a thread of this one.
+    # Processes that are forked off a fork server hold no lock of a thread of this one.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    # The generator is the loader's own, since it would draw from the process's, which the network uses.
     loader = torch.utils.data.DataLoader(
         _Batches(),
         batch_size=None,
@@ -264,7 +267,7 @@ def _loader(workers: int) -> tuple[Any, list[Key]]:
         num_workers=workers,
         persistent_workers=True,
         generator=torch.Generator(),
-        multiprocessing_context="forkserver",
+        multiprocessing_context=context,
     )
     return loader, keys
 
@@ -273,7 +276,13 @@ def read_ahead(keys: list[Key], workers: int) -> Iterator[Examples]:
     """The batches of keys in order, read by so many processes ahead of their use; raises `ReadingFailed`."""
     loader, wanted = _loader(workers)
     wanted[:] = keys
-    for batch in loader:
+    this = multiprocessing.current_process()
+    marked, this.daemon = this.daemon, False  # workers of Dask are so marked, and may then start no process
+    try:
+        batches = iter(loader)
+    finally:
+        this.daemon = marked
+    for batch in batches:
         if isinstance(batch, ReadingFailed):
             raise batch
         yield batch
