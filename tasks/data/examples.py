@@ -17,6 +17,9 @@ from tasks.devices import moved
 Tensors = Any
 """One tensor (example, *), or a dict of several by name."""
 
+IGNORED = -100
+"""The label of a place, such as padding, that losses and scores leave out, as torch does."""
+
 Move = Callable[[torch.Tensor], torch.Tensor]
 """Brings a tensor to a device."""
 
@@ -122,6 +125,8 @@ def are_scalar_labels(targets: torch.Tensor) -> bool:
 def are_labels(targets: torch.Tensor) -> bool:
     """Whether targets are class labels: one an example, (examples,), or one a place, such as (examples, time).
 
-    If an example has several integers, and some are below 0, they count as numbers and not as labels.
+    If an example has several integers, and some are below 0 but not `IGNORED`, they are numbers and no labels.
     """
-    return are_scalar_labels(targets.flatten()) and (targets.ndim == 1 or int(targets.min()) >= 0)
+    if targets.ndim == 1 or not are_scalar_labels(targets.flatten()):
+        return are_scalar_labels(targets)
+    return bool(((targets >= 0) | (targets == IGNORED)).all())

@@ -97,7 +97,7 @@ class Reading:
         if self._transform is not None:
             items = list(map(_per_example(self._transform), items))
         collate, name = self.loading.collate, str(self.source)
-        batch = collated(items, name) if collate is None else batch_of(collate.load()(list(items)), name)
+        batch = collated(items, name) if collate is None else batch_of(_function(collate)(list(items)), name)
         return self._dataset.finished(batch, self.dtype)
 
     @staticmethod
@@ -110,9 +110,15 @@ class Reading:
                 raise ReadingFailed(located(error)) from error
 
 
+@functools.lru_cache(maxsize=4)
+def _function(code: Code) -> Callable[..., Any]:
+    return code.load()
+
+
+@functools.lru_cache(maxsize=4)
 def _per_example(transform: Code) -> Callable[[Any], Any]:
     """A function of an example that transforms its input, or input and target if the transform takes two."""
-    function = transform.load()
+    function = _function(transform)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     takes = [
         p for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.default is p.empty

@@ -13,9 +13,9 @@ import torch
 from torch.nn import functional
 
 from storage.errors import ModelError
-from tasks.data.examples import Tensors, are_labels, are_scalar_labels, first_tensor
+from tasks.data.examples import IGNORED, Tensors, are_labels, are_scalar_labels, first_tensor
 from tasks.data.partitions import Description
-from tasks.networks.outputs import output_of
+from tasks.networks.outputs import OWN_LOSS, output_of
 from tasks.user_code import Code
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -46,7 +46,7 @@ def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, reduction: str =
 def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The cross entropy of each label, (items,), without labels -100, which torch ignores, too."""
     items = cross_entropy(outputs, targets, "none").flatten()
-    return items if targets.is_floating_point() else items[targets.flatten() != -100]
+    return items if targets.is_floating_point() else items[targets.flatten() != IGNORED]
 
 
 def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -92,11 +92,12 @@ def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
     """Whether the greatest logit is the label's at each place of sequences: bool (examples * time,).
 
     Logits (examples, time, classes) or (examples, classes, time) and labels (examples, time), as the loss reads.
+    Places of the label -100 are left out.
     """
     axis = class_axis(outputs, targets)
     if axis is None or targets.ndim < 2 or not are_labels(targets):
         raise _unfit("token_accuracy", "(examples, time, classes)", "labels (examples, time)", outputs, targets)
-    return (outputs.argmax(axis) == targets).flatten()
+    return (outputs.argmax(axis) == targets)[targets != IGNORED]
 
 
 def mae(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -121,8 +122,8 @@ def default_scores(loss: str | Code, description: Description) -> tuple[str, ...
     """
     if loss == "mse":
         return ("mae",)
-    if not description.labels:
-        return ()
+    if not description.labels or (loss == OWN_LOSS and description.targets):
+        return ()  # a network may shift the labels of sequences itself, as GPT-2 does
     return ("token_accuracy",) if description.targets else ("accuracy",)
 
 
