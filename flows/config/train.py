@@ -23,7 +23,7 @@ from storage.places.schemes import place_of
 from storage.runs.names import SUFFIX, default_root
 from storage.upkeep.keeping import Keep
 from tasks.compute.compute import Compute
-from tasks.data.loading import Loading
+from tasks.data.reading import Loading
 from tasks.data.sources.table import SOURCES
 from tasks.data.splits.deals import SPLITS
 from tasks.networks.reference import MODELS

@@ -13,8 +13,9 @@ from storage.errors import DataError, UsageError
 from storage.values.hashing import json_digest
 from tasks.data.datasets import Dataset, Reader
 from tasks.data.examples import Examples, Tensors, are_labels, are_scalar_labels
-from tasks.data.loading import AnyExamples, LoadedExamples, Loading, Reading, ReadingFailed
+from tasks.data.loading import AnyExamples, LoadedExamples
 from tasks.data.opened import digest_of, evidence_of, forget_opened, opened, targets_of
+from tasks.data.reading import Loading, Reading, ReadingFailed
 from tasks.data.sources.data_sets import READ_AGAIN
 from tasks.data.sources.table import Source
 from tasks.data.splits.deals import Pool, Rows
